@@ -119,6 +119,22 @@ class ProtocolSpec:
     """Whether the model that new clients receive is tested beside the personal ones: `test/global/acc_mean`.
 
     Testing on the main set then takes up to twice as long."""
+    own_classes: bool = False
+    """Whether clients are also tested among the classes of their own training images: `test/own_classes/acc_mean`.
+
+    The images are those of the main test set that show such a class, as in FedTPG and FedMVP."""
+    cross: list[str] = field(default_factory=list)
+    """Other data sets whose test images are told apart among their own classes: `test/cross/<name>/acc_mean`, and
+    `test/cross/acc_mean`, their mean. `shapes/object` names a variant of the classes.
+
+    Files are looked for as those of `data`, and `data.max_test` holds for them. Every client's model is tested on
+    all images, which takes as long for each client where methods are personal or read pixels."""
+    validation: Literal["own", "everyone"] = "own"
+    """Images that a client's model is validated on: its own validation images, or, with `everyone`, those of all
+    clients that train.
+
+    `everyone` chooses what serves classes of other clients too, but no client of a real federation could compute it.
+    Methods that validate by themselves still see their own clients' images."""
 
 
 @dataclass(frozen=True, config=SPEC)
