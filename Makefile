@@ -50,6 +50,7 @@ lint: setup ## Check style, types and formatting
 	$(BIN)/pyright --warnings --pythonpath $(BIN)/python
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format .github/CITATION.cff
 	$(BIN)/hadolint .github/Dockerfile

@@ -100,7 +100,7 @@ def method_page(name: str) -> str:
     fields = methods.hyper_parameters(kind)
     if fields:
         defaults = {field: f"`{value!r}`" for field, value in methods.defaults(kind).items()}
-        rows = [f"| `method.{field.name}` | {defaults.get(field.name, '')} |" for field in fields]
+        rows = [f"| `method.{field.name}` | {defaults.get(field.name, 'required')} |" for field in fields]
         parts += ["## Hyper-parameters", "\n".join(["| field | default |", "|---|---|", *rows])]
     parts += [_fields_explained((kind.__doc__ or "").strip())]
     spaces = [path for option in named if (path := ROOT / "search_spaces" / f"{option}.yaml").is_file()]
@@ -139,8 +139,8 @@ def _linked(text: str) -> str:
 
 
 def _fields_explained(doc: str) -> str:
-    """The class's docstring; lines `field: meaning` become a list."""
-    return re.sub(r"^(\w+): ", r"* `\1`: ", inspect.cleandoc(doc), flags=re.MULTILINE)
+    """The class's docstring; lines `field: meaning` and `field, field: meaning` become a list."""
+    return re.sub(r"^(\w+(?:, \w+)*): ", r"* `\1`: ", inspect.cleandoc(doc), flags=re.MULTILINE)
 
 
 def _figures(named: list[str]) -> str:
