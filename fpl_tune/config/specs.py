@@ -184,7 +184,7 @@ class SearchSpec:
     """The search of the method's space in each cell of the axes. Without a sampler there is no search."""
 
     sampler: Any = None
-    """grid; a sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
+    """A sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
     {name: ..., argument: ...} with arguments; None: no search."""
     trials: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Trials in each axis cell, the published defaults included. None: `budget`."""
@@ -220,8 +220,6 @@ class PruneSpec:
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne | None = None
     """Round of the first rung; None: 1 / `reduction` of the rounds. Each rung moves to the next validated round."""
-    confidence: Annotated[float, Field(ge=0)] = 1.0
-    """Standard errors by which a cell must be behind to be stopped; 0 ignores noise, as a search with a budget does."""
 
 
 @dataclass(frozen=True, config=SPEC)
