@@ -70,7 +70,8 @@ def importance(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0
     shares = []
     for i in range(len(varied)):
         without, fewer = _residual(values, groups[:i] + groups[i + 1 :])
-        alone, freedom = max(without - left, 0.0), max(rank - fewer, 1)
+        alone, freedom = without - left, max(rank - fewer, 1)
+        alone = alone if alone > _TINY**2 * float(values @ values) else 0.0  # a smaller difference is rounding
         chance = special.fdtrc(freedom, free, alone / freedom / max(error, 1e-300))
         told = rank > fewer and chance <= 0.05 / len(varied)
         shares.append(max(alone - freedom * error, 0.0) / total if told else math.nan)
