@@ -27,7 +27,7 @@ from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask, towers_for
-from fpl_tune.simulation.worlds import threads_of
+from fpl_tune.simulation.worlds import needs_of, threads_of
 
 CONTEXT_BYTES = 600 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries."""
@@ -63,8 +63,7 @@ class Loaded:
 
     def task_of(self, run: RunSpec) -> ClientTask:
         """A task of the run's data and partition, of seed 1, whose images take no memory."""
-        method = run.stages[0].method
-        key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), method.needs, method.view)
+        key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), needs_of(run))
         return self._once(lambda: hollow_task(run, self.towers_of(run), self.dataset_of(run)), "task", key)
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:

@@ -31,6 +31,8 @@ class ClientTask:
     split_hash: str = ""
     primary: str = "test"
     participation: float | None = 1.0
+    passed: int = 0
+    """Blocks of the image tower that the images have passed; 0 for pixels."""
 
     def __post_init__(self) -> None:
         self.n_clients = len(self.train.rows)
@@ -74,8 +76,8 @@ class ClientTask:
     def words(self, text: str) -> Tensor:
         return self.towers.words(text).to(self.dtype)
 
-    def encode_images(self, pixels: Tensor, tokens: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-        return self.towers.encode_prompted_images(pixels, tokens, **how)
+    def encode_images(self, images: Tensor, tokens: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        return self.towers.encode_prompted_images(images, tokens, passed=self.passed, **how)
 
     def embed(self, pixels: Tensor) -> Tensor:
         return self.towers.embed_images(pixels)

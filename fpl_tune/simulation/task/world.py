@@ -53,6 +53,8 @@ class SharedData:
     test_images: Tensor
     views: Sequence[Tensor] = ()
     second: Sequence[Tensor] = ()
+    passed: int = 0
+    """Blocks of the image tower that the images have passed."""
     _classes: dict[tuple[int, ...], Classes] = field(default_factory=dict)
 
     @classmethod
@@ -62,6 +64,7 @@ class SharedData:
         data: DataSpec,
         needs: str,
         view: str | None = None,
+        image_blocks: int | None = None,
         *,
         cache_dir: Path,
         device: str = "cpu",
@@ -70,17 +73,19 @@ class SharedData:
         """Loads towers and data set, and the image features that `needs` names (from the cache where it holds them).
 
         view: kind of the second view that the method asks for (`Method.view`).
+        image_blocks: the last blocks of the image tower that what is learned reaches (`Method.image_blocks`).
         """
         keep_freed_memory()
         towers = towers_for(clip, device)
         dataset = load(data)
+        passed = towers.blocks_below(image_blocks)
         tables = [
-            features(pool, towers, needs, cache_dir=cache_dir, view=look, progress=progress)
+            features(pool, towers, needs, blocks=passed, cache_dir=cache_dir, view=look, progress=progress)
             for pool, look in pools_and_views(dataset, data.views, view)
         ]
         train, test, *views = _placed(tables, towers.device)
         first, second = views[: data.views], views[data.views :]
-        return cls(towers, dataset, clip, train, test, first, second)
+        return cls(towers, dataset, clip, train, test, first, second, passed)
 
     def classes(self, ids: np.ndarray) -> Classes:
         key = tuple(int(i) for i in ids)
@@ -121,4 +126,5 @@ class SharedData:
             n_domains=len(domains),
             split_hash=drawn.hash,
             primary=next(iter(drawn.tests)),
+            passed=self.passed,
         )
