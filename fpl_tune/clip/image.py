@@ -118,7 +118,7 @@ def prompted(
         between q and k of unit length.
 
     Raises:
-        ConfigError: the image tower is not a ViT with a class token, or images have passed what prompts or adapters change.
+        ConfigError: the image tower is not a ViT with a class token, or images have passed what is changed.
     """
     require_vit(visual)
     n_clients, n_images = images.shape[:2]

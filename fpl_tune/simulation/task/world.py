@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune.clip import Towers, load_towers
-from fpl_tune.clip.allocator import keep_freed_memory
+from fpl_tune.clip.allocator import keep_freed_memory, trim
 from fpl_tune.config.specs import ClipSpec
 from fpl_tune.core.device import usable_bytes
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
@@ -83,6 +83,7 @@ class SharedData:
             features(pool, towers, needs, blocks=passed, cache_dir=cache_dir, view=look, progress=progress)
             for pool, look in pools_and_views(dataset, data.views, view)
         ]
+        trim()  # what encoding images took
         train, test, *views = _placed(tables, towers.device)
         first, second = views[: data.views], views[data.views :]
         return cls(towers, dataset, clip, train, test, first, second, passed)
