@@ -116,7 +116,7 @@ class PFedMoAP(Method):
         }
         personal = {
             "own": fl.replicate(prompt, n),
-            "experts": prompt.new_zeros(n, self.experts - 1, *prompt.shape),
+            "experts": fl.replicate(prompt.new_zeros(self.experts - 1, *prompt.shape), n),
             "usable": torch.zeros(n, self.experts - 1, dtype=torch.bool, device=task.device),
         }
         server = {

@@ -17,6 +17,8 @@ from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.core.device import fixed_settings, is_out_of_memory, memory
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.paths import cache_root
+from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
@@ -92,7 +94,7 @@ class Loaded:
 
 
 def _initial_state(run: RunSpec, task: ClientTask) -> State:
-    with torch.no_grad():
+    with torch.no_grad(), large_leaves_in(cache_root()):
         return checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
 
 
