@@ -26,6 +26,7 @@ from fpl_tune.core.metrics import Metric, add_metric
 from fpl_tune.core.seeds import derive, generator
 from fpl_tune.core.spec import SPEC, AtLeastOne, Decay, Fraction, Positive, Share, Weight
 from fpl_tune.core.tensors import (
+    among,
     average,
     cosine_logits,
     count,
@@ -58,6 +59,7 @@ __all__ = [
     "Traffic",
     "Tree",
     "Weight",
+    "among",
     "average",
     "cosine_logits",
     "count",
@@ -201,6 +203,8 @@ class Task(Sizes, Protocol):
     """In a round, the number of rounds of the stage; else 0."""
     template: str
     """Hand-written sentence with {} for the class name."""
+    own_classes: bool
+    """Whether clients are evaluated among the classes of their own training images alone."""
 
     @property
     def counts(self) -> Tensor:

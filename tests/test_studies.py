@@ -37,7 +37,7 @@ pfedmoap_f5 pfedmoap_f6 pfedprompt_t1 pfedprompt_t2 pfedprompt_t4 pfedprompt_t5 
 pfedprompt_f5 pfedprompt_f6 fedpgp_t1 fedpgp_t2 fedpgp_t3 fedpgp_t4 fedpgp_t5 fedpgp_t6 fedpgp_t7 fedpgp_t9 fedpgp_t11
 fedpgp_f2 fedpgp_f4 feddpt_t1 feddpt_t2 feddpt_t3 feddpt_t4a feddpt_t4b feddpt_t4c feddpt_t4d feddpt_t5 feddpt_t6
 fedapt_t1 fedapt_t2 fedapt_t3 fedapt_t4 fedapt_t5 fedapt_t6 fedapt_t8 fedapt_t9 fedapt_t10 fedapt_f5 fedapt_f6
-fedmgp_t1 fedmgp_t2 fedtpg_sets pfedmma_sets fedmvp_domains tofa_sets
+fedmgp_t1 fedmgp_t2 fedtpg_sets fedtpg_cross pfedmma_sets fedmvp_domains tofa_sets
 """.split()
 """Tables and figures with experiments of the papers, as far as they are valid targets."""
 TABLES = [name for name in PAPERS if not re.search(r"_f\d", name)]
@@ -190,7 +190,7 @@ PRINTED = {
     "FedMGP": (93, 6727.09),
     "FedMVP": (20, 1399.44),
     "FedPGP": (544, 44191.33),
-    "FedTPG": (26, 1935.92),
+    "FedTPG": (53, 3938.82),
     "TOFA": (15, 1208.87),
     "pFedMMA": (24, 1792.06),
     "pFedMoAP": (262, 16291.03),

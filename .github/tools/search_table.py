@@ -45,8 +45,7 @@ def search_of(name: str, *overrides: str) -> tuple[Study, CellSearch]:
 
 def design(search: CellSearch, number: int) -> list[dict[str, Any]]:
     """The published points, and points of a scrambled Sobol sequence over the space: `number` in all."""
-    space, points = search.space, list(search.space.published)
-    points = [space.complete(point, search.node, search.varied) for point in points]
+    space, points = search.space, search.points
     sequence = qmc.Sobol(len(space.params), seed=0).random(1 << (number - 1).bit_length())
     return [*points, *(point_at(space, row, search.node) for row in sequence)][:number]
 
@@ -58,7 +57,7 @@ def point_at(space: Space, unit: Any, node: Mapping[str, Any]) -> dict[str, Any]
     def value(param: Any) -> Any:
         d, u = param.distribution, at[param.name]
         if isinstance(d, CategoricalDistribution):
-            return param.choices[int(u * len(d.choices))]
+            return d.choices[int(u * len(d.choices))]
         low, high = (np.log(d.low), np.log(d.high)) if d.log else (d.low, d.high)
         found = low + u * (high - low)
         found = float(np.exp(found)) if d.log else float(found)

@@ -38,11 +38,12 @@ def main(studies: list[str]) -> None:
     for store in map(stored, studies):
         means = store.summary().set_index("cell")[VAL]
         for cell in store.cells():
-            groups = [name.rpartition(".")[2] for name in cell.varied if name.startswith("optim.groups.")]
+            variant = cell.varied["variant"]
+            groups = [name.rpartition(".")[2] for name in variant if name.startswith("optim.groups.")]
             text = yaml.safe_dump(
                 settings(cell.run.optim, groups), sort_keys=False, default_flow_style=True, width=math.inf
             ).strip()
-            points[cell.varied["variant"]["label"]][text].append(float(means[cell.id]))
+            points[variant["method"]][text].append(float(means[cell.id]))
     for name, found in sorted(points.items()):
         splits = max(map(len, found.values()))
         mean = {text: sum(values) / splits for text, values in found.items() if len(values) == splits}

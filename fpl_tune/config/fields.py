@@ -141,6 +141,10 @@ def _stage_method(method: Method, node: Any, stored: bool) -> Method:
     return inner
 
 
+_NEWER = ("unseen", "global_model", "own_classes", "cross", "validation")
+"""Fields of the protocol that came after results were stored; see `Method.newer`."""
+
+
 def as_dict(run: RunSpec) -> dict[str, Any]:
     """The canonical plain dict of a run, which `to_run` reads back; `stages` is empty for one stage by the protocol."""
     return {name: asdict(getattr(run, name)) for name in _SPECS} | _trained(run)
@@ -150,9 +154,9 @@ def identity(run: RunSpec) -> str:
     """The id of a cell: 16 hex digits of its canonical configuration without `data.root`, which is a machine's."""
     node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run, newer=False)
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
-    for name in ("unseen", "global_model"):  # as `Method.newer`: ids of earlier cells stay what they were
-        if node["protocol"][name] == getattr(ProtocolSpec, name):
-            node["protocol"] = {n: value for n, value in node["protocol"].items() if n != name}
+    usual = vars(ProtocolSpec())
+    newer = [name for name in _NEWER if node["protocol"][name] == usual[name]]
+    node["protocol"] = {name: value for name, value in node["protocol"].items() if name not in newer}
     return digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
 
 

@@ -119,6 +119,22 @@ class ProtocolSpec:
     """Whether the model that new clients receive is tested beside the personal ones: `test/global/acc_mean`.
 
     Testing on the main set then takes up to twice as long."""
+    own_classes: bool = False
+    """Whether clients are also tested among the classes of their own training images: `test/own_classes/acc_mean`.
+
+    The images are those of the main test set that show such a class, as in FedTPG and FedMVP."""
+    cross: list[str] = field(default_factory=list)
+    """Other data sets whose test images are told apart among their own classes: `test/cross/<name>/acc_mean`, and
+    `test/cross/acc_mean`, their mean. `shapes/object` names a variant of the classes.
+
+    Files are looked for as those of `data`, and `data.max_test` holds for them. Every client's model is tested on
+    all images, which takes as long for each client where methods are personal or read pixels."""
+    validation: Literal["own", "everyone"] = "own"
+    """Images that a client's model is validated on: its own validation images, or, with `everyone`, those of all
+    clients that train.
+
+    `everyone` chooses what serves classes of other clients too, but no client of a real federation could compute it.
+    Methods that validate by themselves still see their own clients' images."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -168,7 +184,7 @@ class SearchSpec:
     """The search of the method's space in each cell of the axes. Without a sampler there is no search."""
 
     sampler: Any = None
-    """grid; a sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
+    """A sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
     {name: ..., argument: ...} with arguments; None: no search."""
     trials: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Trials in each axis cell, the published defaults included. None: `budget`."""
@@ -204,8 +220,6 @@ class PruneSpec:
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne | None = None
     """Round of the first rung; None: 1 / `reduction` of the rounds. Each rung moves to the next validated round."""
-    confidence: Annotated[float, Field(ge=0)] = 1.0
-    """Standard errors by which a cell must be behind to be stopped; 0 ignores noise, as a search with a budget does."""
 
 
 @dataclass(frozen=True, config=SPEC)

@@ -16,6 +16,7 @@ REMOVED = {
     "prune.level": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
     "confirm": "Run the found cells as a study of their own: name them in axes, on other seeds.",
     "budget": "Run fewer trials or seeds (see fpl-tune plan). After fpl-tune stop, the same command continues.",
+    "prune.confidence": "Halving compares ranks: with a smaller prune.reduction, more cells go on.",
     "prune.smoothing": "Halving reads the last evaluated round.",
     "search.batch": "Each trial is suggested as soon as a slot is free; with execution.parallel=1 they repeat exactly.",
     "search.constraints": "Add the cost to search.objectives.",
@@ -24,6 +25,7 @@ REMOVED = {
     "plateau": "Optuna's pruner does this: prune.rule={name: patient, patience: 5}.",
     "shapes_*": "optim=tuned takes the row of the method.",
     "tracking.uri": "Set MLFLOW_TRACKING_URI.",
+    "grid": "Axes are gridded: write axes.optim.lr=[0.01,0.1].",
     "search.warm_start": "Every search starts from the published points of its space; add your own to search_spaces/.",
 }
 """Fields and names of earlier versions -> what to use instead; `a_*` stands for all that begin with `a_`."""

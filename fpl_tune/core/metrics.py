@@ -108,12 +108,13 @@ def check_reported(name: str, where: str = "report.metric") -> None:
 def shown_beside(record: Mapping[str, object]) -> list[str]:
     """The metrics of a record that tables show beside validation, test and costs: other test sets, a method's own.
 
-    Those of a part, such as a domain, are left to curves and bars.
+    Those of a part, such as a domain or one of several data sets, are left to curves and bars.
     """
     found = []
     for name, value in record.items():
         room, _, last = name.rpartition("/")
-        of_set = room.startswith("test/") and last == "acc_mean" and "/domain/" not in name
+        part = room.startswith(("test/domain/", "test/cross/"))
+        of_set = room.startswith("test/") and last == "acc_mean" and not part
         own = "/" not in room and of_method(name)
         if isinstance(value, float) and math.isfinite(value) and (own or of_set or last.endswith("harmonic_mean")):
             found.append(name)

@@ -11,6 +11,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -112,6 +113,12 @@ class _Unit(torch.autograd.Function):
 def cosine_logits(scale: float, image: Tensor, text: Tensor) -> Tensor:
     """s · cos: raw or unit images [C, B, D] against unit text features [C, K, D] -> [C, B, K]."""
     return scale * torch.einsum("cbd,ckd->cbk", normalize(image), text)
+
+
+def among(logits: Tensor, owned: Tensor) -> Tensor:
+    """Logits [C, B, K or more] that are -inf for those of the K classes that `owned` [C, K] lacks."""
+    lacking = F.pad(~owned, (0, logits.shape[-1] - owned.shape[-1]))
+    return logits.masked_fill(lacking[:, None], -torch.inf)
 
 
 def mean_over(values: Tensor, mask: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -123,6 +123,15 @@ class PartitionSpec:
         if self.evaluation == "leave_one_domain_out" and not self.held_out:
             raise ConfigError("leave_one_domain_out needs domains to test on; set partition.held_out=[<domain>].")
         return self
+
+
+def cross_data(data: DataSpec, named: str) -> DataSpec:
+    """The specification of another data set to test on, `name` or `name/classes`, whose files lie as those of `data`.
+
+    Its class names are in order, and all of its domains are kept.
+    """
+    name, _, classes = named.partition("/")
+    return replace(data, name=name, classes=classes, domains=None, whole_test=[], permute_classnames=None)
 
 
 def kept_domains(name: str, known: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Local, Method, State, Task, Traffic
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic
+from fpl_tune.methods._blocks import word_context
 
 Weights = Literal["uniform", "size"]
 
@@ -32,3 +33,30 @@ class FederatedAveraging(Method):
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
         sent = fl.count(**state.shared)
         return Traffic(up=sent, down=sent)
+
+
+class OneContext(FederatedAveraging):
+    """A client predicts with the context `prompt` alone, which starts from a field `words`, where there is one."""
+
+    represents = "classes"
+    n_ctx: int
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        context = word_context(task, getattr(self, "words", ""), self.n_ctx, rng)
+        return State(shared={"prompt": context}, personal={}, server={})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return fl.cosine_logits(task.scale, batch.image, self.representation(task, local, batch.image))
+
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        return task.encode_prompts(local.params["prompt"])
+
+
+class TwoContexts(FederatedAveraging):
+    """A client predicts with the averaged context `prompt` and the context `own`, which stays."""
+
+    n_ctx: int
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        shared, own = fl.new_context(task, self.n_ctx, rng, 2)
+        return State({"prompt": shared.clone()}, {"own": fl.replicate(own, task.n_clients)}, {})

@@ -105,5 +105,6 @@ def require_vit(sizes: Sizes, method: str) -> None:
 
 def require_same_classes(sizes: Sizes, method: str, kind: str = "with prompts", instead: str = "promptfl") -> None:
     """Raises `ConfigError` where test sets have other classes than those of training."""
-    rule = f"must be a method {kind}, as the partition tests on novel classes"
-    fl.require(sizes.same_classes, "name", rule, method, f"Use {instead} or another partition.")
+    rule = f"must be a method {kind}, as test sets have other classes than training"
+    remedy = f"Use {instead}, a partition without novel classes, and protocol.cross=[]."
+    fl.require(sizes.same_classes, "name", rule, method, remedy)

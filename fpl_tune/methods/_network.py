@@ -1,16 +1,42 @@
-"""Shared by the networks that write prompts: layers by the names of their leaves, with a client axis."""
+"""Shared by the networks that write prompts: the classes they read, and layers with a client axis."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fpl_tune.method import Task, Tree
+from fpl_tune.method import Local, State, Task, Tree
+from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import mapped
 
 HIDDEN = 4
 """Width of the feed-forward layer's gated half, in widths of a token."""
+
+
+class PromptNetwork(FederatedAveraging):
+    """A network that reads the classes at hand: where `owned` [C, K] is a buffer, those of the client alone.
+
+    It is one in training with `scope=own`, and wherever clients are evaluated among their own classes.
+    """
+
+    scope: Literal["own", "all"]
+    weights: Weights
+
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        return self._reading(task, state, clients, self.scope == "own")
+
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        return self._reading(task, state, clients, task.own_classes)
+
+    def _reading(self, task: Task, state: State, clients: Tensor, own: bool) -> Local:
+        local = super().start(task, state, clients)
+        if own:
+            owned = task.counts[clients] > 0
+            local.buffers["owned"] = owned | ~owned.any(1, keepdim=True)  # without images: all
+        return local
 
 
 def new_norms(task: Task, **sizes: int) -> Tree:

@@ -6,15 +6,15 @@ Zhou, Yang, Loy, Liu: Learning to Prompt for Vision-Language Models, IJCV 2022, 
 from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
-from torch import Generator, Tensor
+from torch import Generator
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, State, Task
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.method import State, Task
+from fpl_tune.methods._averaging import OneContext
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class CoOp(FederatedAveraging):
+class CoOp(OneContext):
     """Every client keeps its own context, all from the same start; nothing is exchanged.
 
     n_ctx: number of context tokens, >= 1.
@@ -25,6 +25,3 @@ class CoOp(FederatedAveraging):
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         context = fl.new_context(task, self.n_ctx, rng)
         return State(shared={}, personal={"prompt": fl.replicate(context, task.n_clients)}, server={})
-
-    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(local.params["prompt"]))

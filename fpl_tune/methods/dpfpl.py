@@ -20,11 +20,11 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Generator, Tensor
+from torch import Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._averaging import TwoContexts
 from fpl_tune.methods._noise import new_keys, normal
 
 _DELTA, _ROUNDS = 1e-5, 100
@@ -32,7 +32,7 @@ _DELTA, _ROUNDS = 1e-5, 100
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class DPFPL(FederatedAveraging):
+class DPFPL(TwoContexts):
     """Client i predicts with p_G + p_i. A step writes p_i = U V + R and moves it by the gradients of U and V.
 
     U [l, r] and V [r, d] are orthonormal: U spans p_i times r random directions, V the rows of Uᵀ p_i. With g the
@@ -59,10 +59,6 @@ class DPFPL(FederatedAveraging):
     def check(self, sizes: Sizes) -> None:
         fits = self.rank == "full" or self.rank <= sizes.text_width
         fl.require(fits, "rank", f"must be at most the width of a context token, {sizes.text_width}", self.rank)
-
-    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared, own = fl.new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": fl.replicate(own, task.n_clients)}, {})
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
         return super().start(task, state, clients)._replace(buffers=new_keys(task, clients))

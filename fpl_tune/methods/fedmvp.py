@@ -9,6 +9,8 @@ comes near that.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from pydantic.dataclasses import dataclass
@@ -16,14 +18,15 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging, Weights
+from fpl_tune.methods._averaging import Weights
 from fpl_tune.methods._blocks import Template, linear, mapped, new_layers, require_vit
 from fpl_tune.methods._deep import see
-from fpl_tune.methods._network import HIDDEN, feed_forward, new_norms, normed, xavier
+from fpl_tune.methods._network import HIDDEN, PromptNetwork, feed_forward, new_norms, normed, xavier
+from fpl_tune.methods._noise import new_keys, uniform
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class FedMVP(FederatedAveraging):
+class FedMVP(PromptNetwork):
     """n visual prompts of an image = pooled X + FF(X), X = attention of its patch embeddings over attribute features.
 
     Logits are the mean over a class's sentences of s · cos, the loss cross-entropy + consistency · (1 - mean
@@ -33,6 +36,8 @@ class FedMVP(FederatedAveraging):
     heads: of the attention; divides the width of a vision token.
     consistency: >= 0; the larger, the nearer to zero-shot CLIP.
     attributes: sentences with {} for the class name; none: the hand-written one alone.
+    scope: classes whose sentences the network reads, and that the loss compares, in training: the client's `own`, as in
+        the code, or `all`.
     weights: average over the cohort, `uniform` as in the code, or by `size`.
     """
 
@@ -41,6 +46,7 @@ class FedMVP(FederatedAveraging):
     heads: fl.AtLeastOne = 4
     consistency: fl.Weight = 10.0
     attributes: tuple[Template, ...] = ()
+    scope: Literal["own", "all"] = "own"
     weights: Weights = "uniform"
 
     def check(self, sizes: Sizes) -> None:
@@ -63,19 +69,15 @@ class FedMVP(FederatedAveraging):
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
         local = super().start(task, state, clients)
-        drawn = torch.randint(1 << 30, (task.n_clients,), generator=task.rng("mirror")).to(task.device)
-        local.buffers["mirror"] = drawn[clients]
-        return local
-
-    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
-        return super().start(task, state, clients)
+        return local._replace(buffers=local.buffers | new_keys(task, clients))
 
     def _sentences(self, task: Task) -> Tensor:
         """[m, K, D] unit features of the attribute sentences."""
         return fl.normalize(task.sentences(self.attributes or (task.template,)))
 
-    def prompts(self, task: Task, leaf: Tree, pixels: Tensor) -> Tensor:
+    def prompts(self, task: Task, local: Local, pixels: Tensor) -> Tensor:
         """[C, B, n, w] visual prompts of each image [C, B, 3, H, W]."""
+        leaf, owned = local.params, local.buffers.get("owned")
         n_clients, n_images = pixels.shape[:2]
         sentences = self._sentences(task).flatten(0, 1)
         values = mapped(leaf, "project", sentences.expand(n_clients, -1, -1))  # [C, A, w]
@@ -83,39 +85,33 @@ class FedMVP(FederatedAveraging):
         given = patches, normed(leaf, "attributes", values), values
         parts = zip(given, leaf["attention.in.weight"].chunk(3, 1), leaf["attention.in.bias"].chunk(3, 1), strict=True)
         q, k, v = (linear(*part).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        x = mapped(leaf, "attention.out", F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-        x = feed_forward(leaf, x)
+        read = None if owned is None else owned.repeat(1, k.shape[2] // owned.shape[1])[:, None, None]
+        x = F.scaled_dot_product_attention(q, k, v, read).transpose(1, 2).flatten(2)
+        x = feed_forward(leaf, mapped(leaf, "attention.out", x))
         pooled = F.adaptive_avg_pool1d(x.unflatten(1, (n_images, -1)).flatten(0, 1).mT, self.n_tokens).mT
         return pooled.unflatten(0, (n_clients, n_images))
 
-    def _image(self, task: Task, leaf: Tree, pixels: Tensor) -> Tensor:
+    def _image(self, task: Task, local: Local, pixels: Tensor) -> Tensor:
         """[C, B, D] unit features: every image is a client of its own to the tower."""
-        tokens = self.prompts(task, leaf, pixels).flatten(0, 1)
+        tokens = self.prompts(task, local, pixels).flatten(0, 1)
         features = see(task, pixels.flatten(0, 1)[:, None], tokens[:, None])
         return fl.normalize(features[:, 0]).unflatten(0, pixels.shape[:2])
 
-    def _scores(self, task: Task, image: Tensor) -> Tensor:
-        return task.scale * image @ self._sentences(task).mean(0).T
+    def _scores(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        logits, owned = task.scale * image @ self._sentences(task).mean(0).T, local.buffers.get("owned")
+        return logits if owned is None else fl.among(logits, owned)
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return self._scores(task, self._image(task, local.params, batch.image))
+        return self._scores(task, local, self._image(task, local, batch.image))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        image = self._image(task, local.params, batch.image)
-        loss, key = fl.cross_entropy(self._scores(task, image), batch), local.buffers["mirror"]
+        image = self._image(task, local, batch.image)
+        loss, keys = fl.cross_entropy(self._scores(task, local, image), batch), local.buffers
         if self.consistency:
-            mirrored = (_scramble(batch.index + key[:, None]) & 1).bool()
+            mirrored = uniform(keys, 0, batch.mask.shape[1]) < 0.5
             with torch.no_grad():
                 pixels = torch.where(mirrored[..., None, None, None], batch.image.flip(-1), batch.image)
                 none = pixels.new_zeros(len(pixels), 0, task.vision_width or 0)
                 still = fl.normalize(task.encode_images(pixels, none)[0])
             loss = loss + self.consistency * fl.mean_over(1 - (image * still).sum(-1), batch.mask)
-        return loss, {"mirror": _scramble(key)}
-
-
-def _scramble(x: Tensor) -> Tensor:
-    """Numbers below 2³² that look random: MurmurHash3's last step, drawn on the device by client, image and step."""
-    x = (x + 0x9E3779B9) & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return x ^ (x >> 16)
+        return loss, {**keys, "drawn": keys["drawn"] + 1}

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Generator, Tensor
+from torch import Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.method import Batch, Local, Sizes, Task
+from fpl_tune.methods._averaging import TwoContexts
 from fpl_tune.methods._transport import Entropy, check_patches, transported
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class FedOTP(FederatedAveraging):
+class FedOTP(TwoContexts):
     """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n), n the global or the local prompt; T has no gradient.
 
     gamma: γ, share of the patches' mass that is transported, in (0, 1]; 1 is balanced transport.
@@ -39,10 +39,6 @@ class FedOTP(FederatedAveraging):
 
     def check(self, sizes: Sizes) -> None:
         check_patches(sizes, "fedotp")
-
-    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared, own = fl.new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": fl.replicate(own, task.n_clients)}, {})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.encode_prompts(torch.stack([local.params["prompt"], local.params["own"]], 1))  # [C, 2, K, D]

@@ -3,8 +3,8 @@
 Qiu, Li, Mummadi, Ganesh, Li, Peng, Lin: Federated Text-driven Prompt Generation for Vision-Language Models, ICLR 2024,
 https://arxiv.org/abs/2310.06123. Official code: boschresearch/FedTPG, f141c29. Not offered: one federation over several
 data sets, and optimisers that clients keep from round to round, with schedules that stand still while a client does not
-take part (`optim.schedule=rounds_cosine` goes by the server's rounds). The code evaluates a client among its own
-classes; here every client is evaluated among all classes of its test set, whose names the network reads.
+take part (`optim.schedule=rounds_cosine` goes by the server's rounds). The network reads the names of the classes that
+a client is evaluated among: all of its test set and, with `protocol.own_classes`, as in the code, its own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging, Weights
+from fpl_tune.methods._averaging import Weights
 from fpl_tune.methods._blocks import mapped, new_layers
-from fpl_tune.methods._network import HIDDEN, feed_forward, new_norms, normed, xavier
+from fpl_tune.methods._network import HIDDEN, PromptNetwork, feed_forward, new_norms, normed, xavier
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class FedTPG(FederatedAveraging):
+class FedTPG(PromptNetwork):
     """Context = h + FF(h), h = attention of learned queries [l, d] over the unit text features of the class names.
 
     n_ctx: number of context tokens, >= 1.
@@ -55,16 +55,6 @@ class FedTPG(FederatedAveraging):
         shared["attention.out.bias"] = torch.zeros_like(shared["attention.out.bias"])
         return State(shared, personal={}, server={})
 
-    def start(self, task: Task, state: State, clients: Tensor) -> Local:
-        local = super().start(task, state, clients)
-        if self.scope == "own":
-            owned = task.counts[clients] > 0
-            local.buffers["owned"] = owned | ~owned.any(1, keepdim=True)  # [C, K]; without images: all
-        return local
-
-    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
-        return super().start(task, state, clients)
-
     def context(self, names: Tensor, local: Local) -> Tensor:
         """[C, l, d] what the networks write for the unit features [K, D] of class names."""
         leaf, owned = local.params, local.buffers.get("owned")
@@ -80,4 +70,4 @@ class FedTPG(FederatedAveraging):
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.encode_prompts(self.context(fl.normalize(task.sentences(["{}"])[0]), local), remember=False)
         logits, owned = fl.cosine_logits(task.scale, batch.image, text), local.buffers.get("owned")
-        return logits if owned is None else logits.masked_fill(~owned[:, None], -torch.inf)
+        return logits if owned is None else fl.among(logits, owned)

@@ -10,16 +10,15 @@ texture." in the code.
 from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
-from torch import Generator, Tensor
+from torch import Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging, Weights
-from fpl_tune.methods._blocks import word_context
+from fpl_tune.method import Batch, Local, Task, Tree
+from fpl_tune.methods._averaging import OneContext, Weights
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class KgCoOp(FederatedAveraging):
+class KgCoOp(OneContext):
     """Cross-entropy + w · (1 - mean_k cos(ĝ_k(V), ĝ_k(hand))) of one averaged context V.
 
     w: weight of the term, >= 0; 0 is PromptFL. The larger, the nearer to zero-shot CLIP. It weighs against gradients
@@ -30,20 +29,10 @@ class KgCoOp(FederatedAveraging):
     weights: average over the cohort by `size` or `uniform` (FedTPG).
     """
 
-    represents = "classes"
     w: fl.Weight = 8.0
     n_ctx: fl.AtLeastOne = 4
     words: str = "a photo of a"
     weights: Weights = "size"
-
-    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
-
-    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, self.representation(task, local, batch.image))
-
-    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
-        return task.encode_prompts(local.params["prompt"])
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         text = self.representation(task, local, batch.image)

@@ -12,16 +12,16 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Generator, Tensor
+from torch import Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import hand_logits, word_context
+from fpl_tune.method import Batch, Local, Task, Tree
+from fpl_tune.methods._averaging import OneContext
+from fpl_tune.methods._blocks import hand_logits
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class ProGrad(FederatedAveraging):
+class ProGrad(OneContext):
     """One averaged context; where <g_a, g_b> < 0, a client steps along g_a - λ <g_a, ĝ_b> ĝ_b, elsewhere along g_a.
 
     g_a is the gradient of the cross-entropy, g_b of the teacher's loss, T² times the cross-entropy of predictions with
@@ -40,12 +40,6 @@ class ProGrad(FederatedAveraging):
     n_ctx: fl.AtLeastOne = 4
     words: str = "a photo of a"
     form: Literal["project", "distil"] = "project"
-
-    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        return State(shared={"prompt": word_context(task, self.words, self.n_ctx, rng)}, personal={}, server={})
-
-    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, task.encode_prompts(local.params["prompt"]))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         if self.form == "distil":

@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
-from torch import Generator, Tensor
+from torch import Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, State, Task
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.method import Local, State, Task
+from fpl_tune.methods._averaging import OneContext
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class PromptFL(FederatedAveraging):
+class PromptFL(OneContext):
     """One context shared by all clients; what is evaluated is the aggregated context.
 
     n_ctx: number of context tokens, >= 1.
@@ -29,18 +29,8 @@ class PromptFL(FederatedAveraging):
         released loop, which keeps the last client's prompt.
     """
 
-    represents = "classes"
     n_ctx: fl.AtLeastOne = 16
     weights: Literal["size", "uniform", "last"] = "size"
-
-    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng)}, personal={}, server={})
-
-    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        return fl.cosine_logits(task.scale, batch.image, self.representation(task, local, batch.image))
-
-    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
-        return task.encode_prompts(local.params["prompt"])
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         if self.weights == "last":

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Generator, Tensor
+from torch import Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, State, Task
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.method import Batch, Local, Task
+from fpl_tune.methods._averaging import TwoContexts
 
 
 @dataclass(frozen=True, config=fl.SPEC)
-class PromptFolio(FederatedAveraging):
+class PromptFolio(TwoContexts):
     """Client i compares images with t = (1 - θ) ĝ(p_G) + θ ĝ(p_i); p_G is averaged, p_i stays.
 
     theta: θ, the share of the client's own prompt, in [0, 1]; 0 is PromptFL, 1 is CoOp.
@@ -30,10 +30,6 @@ class PromptFolio(FederatedAveraging):
     theta: fl.Share = 0.4
     n_ctx: fl.AtLeastOne = 16
     normalise: bool = False
-
-    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
-        shared, own = fl.new_context(task, self.n_ctx, rng, 2)
-        return State({"prompt": shared.clone()}, {"own": fl.replicate(own, task.n_clients)}, {})
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         both = task.encode_prompts(torch.stack([local.params["prompt"], local.params["own"]], 1))  # [C, 2, K, D]

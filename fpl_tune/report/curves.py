@@ -23,7 +23,7 @@ from fpl_tune.study.results import VAL
 
 SHOWN = 8
 """Cells drawn at once; of more, those with the highest validation accuracy."""
-_UNIFORM = ("random", "qmc", "grid")
+_UNIFORM = ("random", "qmc")
 """Samplers that draw fields independently of the results."""
 
 

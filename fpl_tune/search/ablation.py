@@ -18,7 +18,7 @@ from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.gains import searches
 from fpl_tune.study import results
-from fpl_tune.study.cells import Cell, label, shown
+from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.selection import choose, selecting_rule
 from fpl_tune.study.store import Store
 
@@ -51,10 +51,10 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
         ConfigError: the study has no search, no published point in it, or no finished trial, or the published point is
             the best cell.
     """
-    if spec.search.sampler in (None, "grid"):
+    if spec.search.sampler is None:
         raise ConfigError(
-            "ablate=best starts from the published point of a search, but search.sampler is "
-            f"{spec.search.sampler or 'none'}. Remove ablate, or set a sampler such as search.sampler=tpe."
+            "ablate=best starts from the published point of a search, but there is none. Remove ablate, or set a "
+            "sampler such as search.sampler=tpe."
         )
     rule = selecting_rule(spec.report.rule)
     cells = store.cells() if store.exists else []
@@ -91,13 +91,9 @@ def _importance(cells: Sequence[Cell], means: Sequence[results.Row], space: Spac
     from fpl_tune import analysis
 
     fields, value = [param.name for param in space.params], {row["cell"]: row["mean"] for row in means}
-    rows = [{"value": value[cell.id], **{name: _scalar(cell.varied.get(name)) for name in fields}} for cell in cells]
-    found = analysis.importance(pd.DataFrame(rows).dropna(subset=["value"]), fields)
+    rows = [{"value": value[cell.id], **cell.varied} for cell in cells]
+    found = analysis.importance(pd.DataFrame(rows, columns=["value", *fields]), fields)
     return found.set_index("field")["share"].fillna(0.0).to_dict()
-
-
-def _scalar(value: Any) -> Any:
-    return value if value is None or type(value) in (int, float) else shown(value)
 
 
 def _units(start: Mapping[str, Any], end: Mapping[str, Any], space: Space) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,45 +29,31 @@ class Component:
     """The configuration's field, for messages."""
     arguments: dict[str, Any]
 
-    @property
-    def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """What the class can be given."""
-        return inspect.signature(self.kind).parameters
-
     def build(self, **defaults: Any) -> Any:
         """An instance. `defaults` apply where the class accepts them and the study does not set them.
 
         Raises:
             ConfigError: the class refuses its arguments, or lacks a package.
         """
-        known = {name: value for name, value in defaults.items() if name in self.parameters}
+        known = inspect.signature(self.kind).parameters
         try:
-            return self.kind(**{**known, **self.arguments})
+            return self.kind(**{**{name: v for name, v in defaults.items() if name in known}, **self.arguments})
         except Exception as problem:  # a third-party class may raise anything
             raise ConfigError(
                 f"{self.where}={self.name} cannot be built: {plugins.describe_error(problem)}."
             ) from problem
 
 
-def parse(value: Any, where: str) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of what a study writes.
-
-    Raises:
-        ConfigError: it is neither a name nor a mapping with one.
-    """
-    if isinstance(value, str):
-        return value, {}
-    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-        return value["name"], {str(key): part for key, part in value.items() if key != "name"}
-    raise ConfigError(f"{where} must be a name or {{name: ..., argument: ...}}, but is {value!r}.")
+_UNFIT = {"GridSampler", "PartialFixedSampler", "NopPruner", "BaseSampler", "BaseGASampler", "BasePruner"}
+"""Classes of Optuna that wrap others, or need values of parameters."""
 
 
-def find(kind: Literal["samplers", "pruners"], value: Any, where: str, own: tuple[str, ...] = ()) -> Component:
+def find(kind: Literal["samplers", "pruners"], value: Any, where: str, own: Sequence[str] = ()) -> Component:
     """The component that a study names.
 
     Args:
         kind: `samplers` or `pruners`.
-        value: a name, a class, an import path, or a mapping with `name` and arguments.
+        value: a name, an import path, or a mapping with `name` and arguments.
         where: the configuration's field, for messages.
         own: further names that the caller knows, for messages.
 
@@ -76,35 +62,27 @@ def find(kind: Literal["samplers", "pruners"], value: Any, where: str, own: tupl
     """
     import optuna
 
-    name, arguments = parse(value, where)
-    base = optuna.samplers.BaseSampler if kind == "samplers" else optuna.pruners.BasePruner
-    known = _catalogue(getattr(optuna, kind), base)
-    if name in known:
-        found = known[name]
+    arguments = {str(key): part for key, part in value.items()} if isinstance(value, Mapping) else {"name": value}
+    name = arguments.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"{where} must be a name or {{name: ..., argument: ...}}, but is {value!r}.")
+    module, suffix = getattr(optuna, kind), "Sampler" if kind == "samplers" else "Pruner"
+    base = getattr(module, f"Base{suffix}")
+    classes = [found for found in module.__all__ if found.endswith(suffix) and found not in _UNFIT]
+    # TPESampler is also tpe, CmaEsSampler cma_es.
+    short = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found.removesuffix(suffix)).lower(): found for found in classes}
+    if name in (*short, *classes):
+        found = getattr(module, short.get(name, name))
     elif name in plugins.names(kind):
         found = plugins.load(kind, name)
     elif ":" in name:
         found = getattr(plugins.module_of(name, where), name.partition(":")[2], None)
     else:
         what = "pruning rule" if kind == "pruners" else "sampler"
-        raise unknown(what, name, [*own, *filter(str.islower, known), *plugins.names(kind)])
+        raise unknown(what, name, [*own, *short, *plugins.names(kind)])
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{where}={name} must name a class derived from optuna.{kind}.{base.__name__}.")
     return Component(name, found, where, arguments)
-
-
-_UNFIT = {"Grid", "PartialFixed", "Nop", "Base", "BaseGA"}
-"""Classes of Optuna that wrap others, or need values of parameters."""
-
-
-def _catalogue(module: Any, base: type[Any]) -> dict[str, type[Any]]:
-    """Optuna's own classes that can be built from plain values: `TPESampler` also by its short name `tpe`."""
-    found: dict[str, type[Any]] = {}
-    for name in module.__all__:
-        part, short = getattr(module, name), name.removesuffix(base.__name__.removeprefix("Base"))
-        if isinstance(part, type) and issubclass(part, base) and short not in _UNFIT:
-            found |= {name: part, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", short).lower(): part}
-    return found
 
 
 @contextmanager

@@ -36,8 +36,7 @@ def searches(spec: Study) -> list[CellSearch]:
 
     The sampler's package is not required.
     """
-    sampler = "grid" if spec.search.sampler == "grid" else "random"
-    search = Search.plan(replace(spec, search=replace(spec.search, sampler=sampler)))
+    search = Search.plan(replace(spec, search=replace(spec.search, sampler="random")))
     assert search is not None
     return search.parts
 

@@ -19,7 +19,6 @@ from fpl_tune.core.paths import cache_root
 from fpl_tune.search.components import quiet
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
-from fpl_tune.search.space import stored
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
@@ -44,6 +43,11 @@ class Objective:
 
     Raises:
         ConfigError: the study has no search, several cells of axes, or a value that is refused.
+
+    Example:
+        >>> search = fpl_tune.objective("pfedmoap_search", "seeds=1")
+        >>> study = optuna.create_study(directions=search.directions, storage="sqlite:///search.db")
+        >>> study.optimize(search, n_trials=20, n_jobs=2)
     """
 
     def __init__(self, study: str, *overrides: str, report: Literal["rounds", "seeds"] = "rounds") -> None:
@@ -58,10 +62,10 @@ class Objective:
                 f"objective needs a study with one search, but {study} has {len(parts) or 'none'}. Write "
                 "search.sampler=tpe, and give each axis one value."
             )
-        self._part = part = parts[0]
+        self._part = parts[0]
         self.directions = directions_of(self.spec.search)
         """For `optuna.create_study`."""
-        self.published = [stored(part.space.complete(p, part.node, part.varied)) for p in part.space.published]
+        self.published = self._part.points
         """Published settings, for `study.enqueue_trial`."""
 
     def __call__(self, trial: optuna.Trial) -> float | tuple[float, ...]:
@@ -106,59 +110,42 @@ class Objective:
 
     def _histories(self, trial: optuna.Trial, run: RunSpec) -> list[tuple[Record, ...]]:
         """Runs the seeds, reports to the pruner, and returns the history of each seed."""
-        seeds = self.spec.seed_list()
-        if self.report == "rounds":
-            return self._simulate(trial, run, seeds)
-        histories: list[tuple[Record, ...]] = []
-        for seed in seeds:
-            histories += self._simulate(trial, run, [seed])
-            if len(self.spec.search.objectives) == 1:
-                trial.report(figure(histories[-1], self.spec.search.objectives[0], self._part.rule), seed)
-                if seed != seeds[-1] and trial.should_prune():
-                    raise optuna.TrialPruned(f"pruned after seed {seed}")
-        return histories
-
-    def _simulate(self, trial: optuna.Trial, run: RunSpec, seeds: list[int]) -> list[tuple[Record, ...]]:
-        """Runs seeds together; reports rounds where those are the steps."""
-        execution, names = self.spec.execution, self.spec.search.objectives
+        execution, names, seeds = self.spec.execution, self.spec.search.objectives, self.spec.seed_list()
+        by_seed = self.report == "seeds"
         device = resolve(execution.device)
         torch.set_num_threads(execution.threads or threads_of(run, device))
-        with _loading:
-            simulation = Simulation(
-                run,
-                seeds,
-                cache_dir=cache_root(),
-                device=device,
-                block=execution.block,
-                graphs=None if execution.graphs == "auto" else execution.graphs,
-            )
-        rounds: list[list[Record]] = []
-        while not simulation.done:
-            try:
-                rounds.append(simulation.step())
-            except Diverged as problem:
-                raise optuna.TrialPruned(str(problem)) from None
-            if self.report == "rounds" and len(names) == 1 and names[0] in rounds[-1][0]:
-                trial.report(math.fsum(record[names[0]] for record in rounds[-1]) / len(rounds[-1]), simulation.round)
-                if not simulation.done and trial.should_prune():
-                    raise optuna.TrialPruned(f"pruned after round {simulation.round}")
-        return list(zip(*rounds, strict=True))
+        histories: list[tuple[Record, ...]] = []
+        for group in [[seed] for seed in seeds] if by_seed else [seeds]:
+            with _loading:
+                simulation = Simulation(
+                    run,
+                    group,
+                    cache_dir=cache_root(),
+                    device=device,
+                    block=execution.block,
+                    graphs=None if execution.graphs == "auto" else execution.graphs,
+                )
+            rounds: list[list[Record]] = []
+            while not simulation.done:
+                try:
+                    rounds.append(simulation.step())
+                except Diverged as problem:
+                    raise optuna.TrialPruned(str(problem)) from None
+                if not by_seed and len(names) == 1 and names[0] in rounds[-1][0]:
+                    value = math.fsum(record[names[0]] for record in rounds[-1]) / len(seeds)
+                    _report(trial, value, simulation.round, last=simulation.done)
+            histories += zip(*rounds, strict=True)
+            if by_seed and len(names) == 1:
+                value = figure(histories[-1], names[0], self._part.rule)
+                _report(trial, value, group[0], last=group[0] == seeds[-1])
+        return histories
 
 
-def objective(study: str, *overrides: str, report: Literal["rounds", "seeds"] = "rounds") -> Objective:
-    """The search of a study as an objective for `optuna.Study.optimize`.
+def _report(trial: optuna.Trial, value: float, step: int, *, last: bool) -> None:
+    """Reports a step. Raises `optuna.TrialPruned` where the pruner stops the trial before its last one."""
+    trial.report(value, step)
+    if not last and trial.should_prune():
+        raise optuna.TrialPruned(f"pruned after step {step}")
 
-    Args:
-        study: name or file of a study with a search.
-        overrides: `key=value`, in the grammar of the command line.
-        report: the steps that Optuna's pruners receive: evaluated rounds, or seeds (`WilcoxonPruner`).
 
-    Raises:
-        ConfigError: the study has no search, several cells of axes, or a value that is refused.
-
-    Example:
-        >>> search = fpl_tune.objective("pfedmoap_search", "seeds=1")
-        >>> study = optuna.create_study(directions=search.directions, storage="sqlite:///search.db")
-        >>> study.optimize(search, n_trials=20, n_jobs=2)
-    """
-    return Objective(study, *overrides, report=report)
+objective = Objective

@@ -1,14 +1,13 @@
-"""Pruning by rounds: validation accuracy decides, and its noise is taken into account.
+"""Pruning by rounds: validation accuracy decides.
 
 `halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the first
 validated rounds from `first_rung` · `reduction`^k on. By default the first is a third of the rounds: in tables of three
 methods, validation after a sixth ranked configurations by how fast they learn, and lost one method's best. A cell
 that reaches a rung goes on if it is among the best 1 / `reduction` of those that reached it so far; otherwise it is
 paused with a checkpoint and goes on when its rung has room for it. A trial of a search runs its first seed alone: its
-last round is the rung that its other seeds wait for. One change to the paper: once no further cell can reach a rung,
-those that are behind its cutoff by at most `confidence` standard errors of the difference go on too, where the error
-comes from seeds and clients. The rest is pruned. Cells are compared only with those of the same data, partition and
-schedule, trials of a search with those of the same cell of the axes.
+last round is the rung that its other seeds wait for. Once no further cell can reach a rung, the rest is pruned. Cells
+are compared only with those of the same data, partition and schedule, trials of a search with those of the same cell of
+the axes.
 
 Pruners of Optuna stop trials of a search permanently.
 """
@@ -22,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from fpl_tune.config import PruneSpec, RunSpec, StudySpec
@@ -29,7 +29,6 @@ from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.search import components
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import setting_of
 
 if TYPE_CHECKING:
@@ -43,29 +42,20 @@ FULL_TRIALS = 20
 METRIC = "val/acc_mean"
 
 
-class Score(NamedTuple):
-    """A validation figure of a cell and its standard error."""
-
-    mean: float
-    error: float
-
-
 def resolved(study: StudySpec) -> PruneSpec:
     """The study's `prune` with the rule that `auto` stands for.
 
     Samplers that leave pruned trials out, such as `gp`, would learn of few trials, so that `auto` does not prune them.
-    Where a budget decides how many trials there are, no trial is left that noise could let go on.
     """
     spec, search = study.prune, study.search
-    if search.sampler in (None, "grid"):
-        return spec if spec.rule != AUTO else replace(spec, rule=None)
-    if spec.rule == AUTO:
-        from optuna.samplers import QMCSampler, RandomSampler, TPESampler
+    if spec.rule != AUTO:
+        return spec
+    if search.sampler is None or search.objectives != [METRIC]:
+        return replace(spec, rule=None)
+    from optuna.samplers import QMCSampler, RandomSampler, TPESampler
 
-        kind = components.find("samplers", search.sampler, "search.sampler", ("grid",)).kind
-        learns = issubclass(kind, (TPESampler, RandomSampler, QMCSampler)) and search.objectives == [METRIC]
-        spec = replace(spec, rule=HALVING if learns else None)
-    return replace(spec, confidence=0.0) if spec.rule == HALVING and search.trials is None else spec
+    kind = components.find("samplers", search.sampler, "search.sampler").kind
+    return replace(spec, rule=HALVING if issubclass(kind, (TPESampler, RandomSampler, QMCSampler)) else None)
 
 
 def make_pruner(spec: PruneSpec) -> BasePruner:
@@ -83,26 +73,10 @@ def make_pruner(spec: PruneSpec) -> BasePruner:
     return found.build(wrapped_pruner=None if wrapped is None else make_pruner(replace(spec, rule=wrapped)))
 
 
-def score(rounds: Sequence[Sequence[Record]]) -> Score | None:
-    """Mean over the seeds of the last evaluated round, and its standard error; None before the first evaluation."""
+def score(rounds: Sequence[Sequence[Record]]) -> float | None:
+    """Validation accuracy of the last evaluated round, the mean over seeds; None before the first evaluation."""
     records = next((records for records in reversed(rounds) if METRIC in records[0]), None)
-    if records is None:
-        return None
-    found = aggregate([record[METRIC] for record in records])
-    return Score(found["mean"], standard_error(METRIC, found["sem"], [[record] for record in records]) or 0.0)
-
-
-def standard_error(metric: str, over_seeds: float, histories: Sequence[Sequence[Record]]) -> float | None:
-    """Standard error of a metric's mean over seeds; None where it cannot be estimated.
-
-    For validation accuracy, the larger of two estimates: from the spread over seeds, and over each seed's clients.
-    """
-    found = [] if math.isnan(over_seeds) else [over_seeds]
-    if metric == METRIC:
-        clients = [aggregate([v for v in history[-1].get("clients/val", ()) if v is not None]) for history in histories]
-        if variance := math.fsum(own["sem"] ** 2 for own in clients if own["n"] > 1):
-            found.append(math.sqrt(variance) / len(histories))
-    return max(found, default=None)
+    return None if records is None else fmean(record[METRIC] for record in records)
 
 
 def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
@@ -182,7 +156,7 @@ class Pruner:
         self, spec: PruneSpec, axes: Sequence[str] = (), search: Search | None = None, seeds: Sequence[int] = ()
     ) -> None:
         self.spec, self._axes, self._search, self._seeds = spec, tuple(axes), search, tuple(seeds)
-        self._rungs: dict[Rung, dict[str, Score]] = defaultdict(dict)
+        self._rungs: dict[Rung, dict[str, float]] = defaultdict(dict)
         self._passed: dict[Rung, set[str]] = defaultdict(set)
         self._groups: dict[str, str] = {}
 
@@ -204,7 +178,7 @@ class Pruner:
         if (mine := score(rounds)) is None:
             return Decision.CONTINUE
         if self.spec.rule != HALVING:
-            prune = self._search is not None and self._search.should_prune(cell, number, mine.mean)
+            prune = self._search is not None and self._search.should_prune(cell, number, mine)
             return Decision.STOP if prune and latest else Decision.CONTINUE
         first = self.first_seeds(cell)
         if number not in rungs(self.spec, cell.run) or (first and rounds[0][0]["seed"] not in first):
@@ -222,7 +196,7 @@ class Pruner:
         mine = score(rounds)
         return mine is None or self._passes((self._group(cell), cell.run.rounds), cell, mine, latest)
 
-    def _passes(self, rung: Rung, cell: Cell, mine: Score, latest: bool) -> bool:
+    def _passes(self, rung: Rung, cell: Cell, mine: float, latest: bool) -> bool:
         """Whether a cell that reaches a rung passes it now."""
         self._rungs[rung][cell.id] = mine
         passes = not latest or cell.id in self._passed[rung] or cell.id in self._best(rung)
@@ -240,29 +214,21 @@ class Pruner:
 
     def _ranked(self, rung: Rung) -> list[str]:
         """Cells of a rung, the best first."""
-        return sorted(self._rungs[rung], key=lambda name: -self._rungs[rung][name].mean)
+        return sorted(self._rungs[rung], key=lambda name: -self._rungs[rung][name])
 
     def _best(self, rung: Rung) -> list[str]:
         """The best 1 / `reduction` of a rung."""
         return self._ranked(rung)[: len(self._rungs[rung]) // self.spec.reduction]
 
-    def _near_the_best(self, rung: Rung) -> list[str]:
-        """Cells of a rung that are within the noise of its cutoff; at least one, and one published point.
+    def _last(self, rung: Rung) -> list[str]:
+        """The best of a rung that no other cell can reach: at least one, and one published point.
 
-        A published point reaches the end, so that the gain over it is known. Without noise, ranks decide: where many
-        cells tie, a budget does not pay them all.
+        A published point reaches the end, so that the gain over it is known.
         """
-        scores, ranked = self._rungs[rung], self._ranked(rung)
-        room = max(1, len(ranked) // self.spec.reduction)
-        cutoff = scores[ranked[room - 1]]
-        chosen = ranked[:room]
-        for name in ranked[room:] if self.spec.confidence > 0 else ():
-            noise = self.spec.confidence * math.hypot(scores[name].error, cutoff.error)
-            chosen += [name] if cutoff.mean - scores[name].mean <= noise else []
+        ranked = self._ranked(rung)
+        chosen = self._best(rung) or ranked[:1]
         known = [name for name in ranked if self._search is not None and name in self._search.published]
-        if known and self._passed[rung].isdisjoint(known):
-            chosen.append(known[0])
-        return chosen
+        return [*chosen, *known[:1]] if self._passed[rung].isdisjoint(known) else chosen
 
     def promote(self, paused: Collection[Paused]) -> list[Paused]:
         """Selects the paused cells that may resume, the furthest and best first."""
@@ -285,7 +251,7 @@ class Pruner:
             group = self._group(cell)
             lowest[group] = min(number, lowest.get(group, number))
         due = [p for p in paused if p.round == lowest[self._group(p.cell)]]
-        promoted = self._take(due, self._near_the_best)
+        promoted = self._take(due, self._last)
         return promoted, [p for p in due if p not in promoted]
 
     def _take(self, paused: Collection[Paused], chosen: Callable[[Rung], list[str]]) -> list[Paused]:

@@ -35,8 +35,7 @@ class SamplerFactory:
 
     def __init__(self, search: SearchSpec) -> None:
         self.search = search
-        value = "random" if search.sampler == "grid" else search.sampler
-        self.component = components.find("samplers", value, "search.sampler", ("grid",))
+        self.component = components.find("samplers", search.sampler, "search.sampler")
         self.make(1, "check")
 
     def make(self, number: int, key: str) -> Any:
@@ -49,8 +48,7 @@ class SamplerFactory:
         # A sequence of QMC is scrambled once: all its trials share the seed.
         part = 0 if issubclass(self.component.kind, QMCSampler) else number
         defaults: dict[str, Any] = {"seed": derive("search", self.search.seed, key, part) % 2**32}
-        startup = self.component.parameters.get("n_startup_trials")
-        if startup is not None and startup.default == 10:
+        if issubclass(self.component.kind, (TPESampler, GPSampler)):
             # A third of the budget, at most ten trials, is drawn at random before the model is fitted.
             size = self.search.trials or self.search.budget or FULL_TRIALS
             defaults["n_startup_trials"] = min(10, max(4, int(size) // 3))
@@ -76,15 +74,16 @@ class SamplerFactory:
             )
         if issubclass(self.component.kind, (RandomSampler, QMCSampler, BruteForceSampler, TPESampler)):
             return
+
+        def probe(trial: optuna.Trial) -> list[float]:
+            space.suggest(trial, node, given)
+            return [(trial.number * 7 + i) % 11 / 11 for i in range(len(self.search.objectives))]
+
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(directions=directions_of(self.search), sampler=RandomSampler())
+        study = optuna.create_study(directions=directions_of(self.search), sampler=self.make(1, "check"))
         try:
-            for number in range(_PROBED):
-                study.sampler = self.make(number, "check")
-                with quiet():
-                    trial = study.ask()
-                    space.suggest(trial, node, given)
-                    study.tell(trial, [((number * 7 + i) % 11) / 11 for i in range(len(self.search.objectives))])
+            with quiet():
+                study.optimize(probe, n_trials=_PROBED)
         except Exception as problem:  # a third-party sampler may raise anything
             said = " ".join(str(problem).split())
             raise ConfigError(

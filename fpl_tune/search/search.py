@@ -48,8 +48,6 @@ class Search:
             if name not in objectives():
                 hint = "Test figures choose nothing." if name.startswith("test/") else did_you_mean(name, objectives())
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
-        if search.sampler == "grid" and search.budget:
-            raise ConfigError(f"search.sampler=grid runs every point. Remove search.budget={search.budget:g}.")
         samplers = SamplerFactory(search)
         references = [cell for cell in expand(spec) if cell.role == "reference"]
         points = list(grid(spec))

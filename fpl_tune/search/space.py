@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -35,7 +32,7 @@ class Entry:
     high: Number | None = None
     log: bool = False
     step: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    choices: Annotated[list[Any], Field(min_length=1)] | None = None
+    choices: Annotated[list[bool | int | float | str | None], Field(min_length=1)] | None = None
     when: dict[str, Any] = field(default_factory=dict)
     """Field -> value, or list of values, where this field is searched."""
 
@@ -46,8 +43,6 @@ class Param(NamedTuple):
     name: str
     """Dotted name of the field; also the name of Optuna's parameter."""
     distribution: Distribution
-    choices: tuple[Any, ...] = ()
-    """Values of a categorical distribution as the field takes them; Optuna stores lists and mappings as text."""
     when: Mapping[str, Sequence[Any]] = {}
     """The field is searched only where each of these fields has one of these values."""
 
@@ -55,7 +50,7 @@ class Param(NamedTuple):
         """The trial's value of the field."""
         d = self.distribution
         if isinstance(d, CategoricalDistribution):
-            return self.choices[d.choices.index(trial.suggest_categorical(self.name, d.choices))]
+            return trial.suggest_categorical(self.name, d.choices)
         if isinstance(d, IntDistribution):
             return trial.suggest_int(self.name, d.low, d.high, step=d.step, log=d.log)
         return trial.suggest_float(self.name, d.low, d.high, step=d.step, log=d.log)
@@ -64,7 +59,7 @@ class Param(NamedTuple):
         """Whether the distribution contains a value of the field."""
         d = self.distribution
         if isinstance(d, CategoricalDistribution):
-            return value in self.choices
+            return value in d.choices
         if not isinstance(value, int | float):
             return False
         return d.low <= value <= d.high and (isinstance(d, FloatDistribution) or value == int(value))
@@ -74,25 +69,9 @@ class Param(NamedTuple):
         d = self.distribution
         number = value if isinstance(value, int | float) else None
         if isinstance(d, CategoricalDistribution):
-            numbers = [c for c in self.choices if isinstance(c, int | float)]
-            return min(numbers, key=lambda c: abs(c - number)) if numbers and number is not None else self.choices[0]
+            numbers = [c for c in d.choices if isinstance(c, int | float)]
+            return min(numbers, key=lambda c: abs(c - number)) if numbers and number is not None else d.choices[0]
         return d.low if number is None else min(max(number, d.low), d.high)
-
-    def values(self) -> tuple[Any, ...]:
-        """All values in order.
-
-        Raises:
-            ConfigError: there are infinitely many.
-        """
-        d = self.distribution
-        if isinstance(d, CategoricalDistribution):
-            return self.choices
-        if d.log or d.step is None:
-            raise ConfigError(
-                f"search.sampler=grid needs finitely many values, but {self.name} lies in [{d.low:g}, {d.high:g}]. "
-                "Give it a step or choices, or use sampler=tpe."
-            )
-        return tuple(d.low + i * d.step for i in range(math.floor((d.high - d.low) / d.step + 1e-9) + 1))
 
 
 class Space(NamedTuple):
@@ -124,11 +103,6 @@ class Space(NamedTuple):
         """The trial's values of all active fields."""
         return self.fill(node, given, lambda param: param.suggest(trial))
 
-    def read(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of fields that a trial's parameters stand for: Optuna stores lists and mappings as text."""
-        texts = {p.name: {outward(c): c for c in p.choices if isinstance(c, list | Mapping)} for p in self.params}
-        return {name: texts.get(name, {}).get(value, value) for name, value in params.items()}
-
     def complete(self, point: Mapping[str, Any], node: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """A published point with a value for every active field.
 
@@ -141,30 +115,10 @@ class Space(NamedTuple):
 
         return self.fill(node, given, value)
 
-    def grid(self, node: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Every combination, inactive parameters left out; those that differ in inactive ones alone are repeated.
-
-        Raises:
-            ConfigError: a parameter has infinitely many values.
-        """
-        for values in itertools.product(*(param.values() for param in self.params)):
-            named = dict(zip((param.name for param in self.params), values, strict=True))
-            yield self.fill(node, given, lambda param, named=named: named[param.name])
-
 
 def _name(value: Any) -> Any:
     """The value of a field; of a group, such as `method`, its name."""
     return value.get("name") if isinstance(value, Mapping) else value
-
-
-def stored(point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point as Optuna stores it."""
-    return {name: outward(value) for name, value in point.items()}
-
-
-def outward(value: Any) -> Any:
-    """A choice as Optuna stores it: lists and mappings as text."""
-    return value if isinstance(value, None | bool | int | float | str) else json.dumps(value)
 
 
 def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
@@ -244,16 +198,16 @@ def _param(name: str, node: Any, integer: bool) -> Param:
     entry = validated(Entry, {"choices": node} if isinstance(node, list) else node, where)
     when = {str(f): v if isinstance(v, list) else [v] for f, v in entry.when.items()}
     if entry.choices is not None:
-        return Param(name, CategoricalDistribution(list(map(outward, entry.choices))), tuple(entry.choices), when)
+        return Param(name, CategoricalDistribution(entry.choices), when)
     low, high, step = entry.low, entry.high, entry.step
     if low is None or high is None or not low < high or (step or 0) > high - low:
         raise ConfigError(f"{where} must have low < high, and a step up to high - low, or choices, but is {node!r}.")
     try:
         with quiet():
             if not integer:
-                return Param(name, FloatDistribution(low, high, entry.log, step), when=when)
+                return Param(name, FloatDistribution(low, high, entry.log, step), when)
             if all(number.is_integer() for number in (low, high, step or 1.0)):
-                return Param(name, IntDistribution(int(low), int(high), entry.log, int(step or 1)), when=when)
+                return Param(name, IntDistribution(int(low), int(high), entry.log, int(step or 1)), when)
     except ValueError as problem:
         raise ConfigError(f"{where} cannot be {node!r}: {problem}") from None
     raise ConfigError(f"{where} needs integers, but is {node!r}. Write whole low, high and step.")

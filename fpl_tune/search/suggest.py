@@ -12,9 +12,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import optuna
+from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
@@ -23,10 +25,10 @@ from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.files import digest
 from fpl_tune.search.components import quiet
-from fpl_tune.search.pruning import FULL_TRIALS, expected_cost, make_pruner, resolved, rungs, standard_error
+from fpl_tune.search.pruning import FULL_TRIALS, expected_cost, make_pruner, resolved, rungs
 from fpl_tune.search.record import PAUSED, TrialJournal, is_over
 from fpl_tune.search.samplers import SamplerFactory, directions_of
-from fpl_tune.search.space import names_of, read_space, stored
+from fpl_tune.search.space import names_of, read_space
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, axes_of, label, variant
 from fpl_tune.study.fingerprints import method_source
@@ -73,16 +75,12 @@ class CellSearch:
                 if "no field" in str(problem):
                     raise ConfigError(f"search.space.{param.name}: {problem}") from None
         points = (self.space.complete(point, self.node, self.varied) for point in self.space.published)
-        if self.search.sampler == "grid":
-            points = self.space.grid(self.node, self.varied)
-        self._points = list({repr(point): point for point in points}.values())
+        self.points = list({repr(point): point for point in points}.values())
+        """The published points, which are tried first."""
         self.prune, seeds = resolved(self.spec), len(self.spec.seed_list())
-        self.cost = expected_cost(self.prune, self.run, seeds)
-        """Expected cost of a trial, in full ones."""
         self._full = seeds * self.run.rounds
-        pays = self.search.trials is None and self.search.sampler != "grid"
-        self.budget = (self.search.budget or FULL_TRIALS) if pays and (self.search.budget or self.cost < 1) else None
-        """Full trials that the search may cost; None: the number of trials is fixed."""
+        self._cost = expected_cost(self.prune, self.run, seeds) * self._full
+        """Rounds of all seeds of a full trial, and those that a trial is expected to take."""
         self.samplers.check(self.space, self.node, self.varied)
 
     def at(self, point: Mapping[str, Any]) -> RunSpec:
@@ -98,7 +96,11 @@ class CellSearch:
             "sampler": self.search.sampler,
             "seed": self.search.seed,
             "objectives": self.search.objectives,
-            "choices": {p.name: [repr(c) for c in p.choices] for p in self.space.params if p.choices},
+            "choices": {
+                p.name: [repr(c) for c in p.distribution.choices]
+                for p in self.space.params
+                if isinstance(p.distribution, CategoricalDistribution)
+            },
         }
         return f"{config.identity(self.run)}-{digest(json.dumps(fixed, sort_keys=True), 4)}"
 
@@ -114,8 +116,8 @@ class CellSearch:
     @property
     def published(self) -> set[str]:
         """Ids of the cells of the published points that can run."""
-        found = set()
-        for point in self._points if self.search.sampler != "grid" else ():
+        found = set[str]()
+        for point in self.points:
             try:
                 found.add(config.identity(self._run(point)))
             except ConfigError:
@@ -144,17 +146,15 @@ class CellSearch:
                 pruner=make_pruner(self.prune),
             )
             self.study.set_metric_names(list(self.search.objectives))
-        if self.space.outside and self.search.sampler != "grid" and not self.trials():
+        if self.space.outside and not self.trials():
             points = "; ".join(map(label, self.space.outside))
             warnings.warn(f"Published points outside search.space are not tried: {points}", Notice, stacklevel=2)
         cells = []
         for trial in self.trials():
             if "cell" not in trial.user_attrs and not is_over(trial):  # killed while it was suggested
                 trial = self._choose(self._trial(trial.number, self.samplers.make(trial.number, self.key)))
-            if (cell := self._cell(trial)) is not None:
-                cells.append((trial.number, cell))
-            elif not is_over(trial):
-                self.study.tell(trial.number, state=TrialState.FAIL)
+            if REFUSED not in trial.user_attrs:
+                cells.append((trial.number, self._cell(trial)))
         return cells
 
     def trials(self) -> list[FrozenTrial]:
@@ -169,21 +169,16 @@ class CellSearch:
     @property
     def remaining(self) -> int:
         """Trials that may still be suggested; with a budget, the number that what is left of it is expected to pay."""
-        if self.search.sampler == "grid":
-            return len(self._points) - len(self.trials())
-        if self.budget is None:
-            return max(0, (self.search.trials or FULL_TRIALS) - self.suggested)
-        return max(0, math.ceil((self.budget * self._full - self._spent) / (self.cost * self._full)))
-
-    @property
-    def _spent(self) -> int:
-        """Rounds of all seeds that the trials took, at least those up to the first rung; of a failed one, all."""
+        if self.search.trials:
+            return max(0, self.search.trials - self.suggested)
+        # A trial takes at least the rounds up to the first rung; a failed one counts as whole.
         least = (*rungs(self.prune, self.run), self._full)[0]
-        return sum(
+        spent = sum(
             self._full if trial.state == TrialState.FAIL else max(least, trial.user_attrs.get(ROUNDS, 0))
             for trial in self.trials()
             if REFUSED not in trial.user_attrs
         )
+        return max(0, math.ceil(((self.search.budget or FULL_TRIALS) * self._full - spent) / self._cost))
 
     @property
     def unfinished(self) -> int:
@@ -198,9 +193,9 @@ class CellSearch:
         """
         while self.remaining:
             trial = self._suggest()
-            if (cell := self._cell(trial)) is not None:
-                return trial.number, cell
-            if trial.number > 100 + 10 * self.suggested + len(self._points):
+            if REFUSED not in trial.user_attrs:
+                return trial.number, self._cell(trial)
+            if trial.number > 100 + 10 * self.suggested + len(self.points):
                 raise ConfigError(
                     f"The method refuses nearly every combination of {', '.join(p.name for p in self.space.params)}: "
                     f"{trial.user_attrs[REFUSED]} Narrow search.space."
@@ -210,8 +205,8 @@ class CellSearch:
     def _suggest(self) -> FrozenTrial:
         """Adds a trial: the next fixed point, in one write, or one that the sampler suggests."""
         number = len(self.trials())
-        if number < len(self._points):
-            point = stored(self._points[number])
+        if number < len(self.points):
+            point = self.points[number]
             distributions: Any = {p.name: p.distribution for p in self.space.params if p.name in point}
             self.study.add_trial(create_trial(state=TrialState.RUNNING, params=point, distributions=distributions))
             return self._choose(self._trial(number))
@@ -226,9 +221,8 @@ class CellSearch:
         try:
             run = self._run(params)
         except ConfigError as problem:
-            if trial.number < len(self._points):
+            if trial.number < len(self.points):
                 warnings.warn(f"{label(params)} cannot run and is not tried: {problem}", Notice, stacklevel=2)
-            trial.set_user_attr("cell", None)
             trial.set_user_attr(REFUSED, str(problem))
             self.study.tell(trial, state=TrialState.FAIL)
         else:
@@ -241,16 +235,9 @@ class CellSearch:
         study_id = self._storage.get_study_id_from_name(self.name)
         return Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
-    def _cell(self, trial: FrozenTrial) -> Cell | None:
-        """The cell of a trial; None where the method refuses the combination."""
-        if REFUSED in trial.user_attrs:
-            return None
-        point = self.space.read(trial.params)
-        try:
-            run = self.at(point)
-        except ConfigError:
-            return None
-        varied = {**self.varied, **point}
+    def _cell(self, trial: FrozenTrial) -> Cell:
+        """The cell of a trial that is not refused."""
+        varied, run = {**self.varied, **trial.params}, self.at(trial.params)
         return Cell(config.identity(run), self.numbers[trial.number], label(varied), "trial", varied, run)
 
     # -- results ---------------------------------------------------------------------------------------------
@@ -271,9 +258,8 @@ class CellSearch:
             number: the trial's.
             rounds: its records so far, one per seed in each round.
         """
-        trial, by_seed = self._trial(number), list(zip(*rounds, strict=True))
-        if len(self.search.objectives) == 1:
-            self._report_rounds(trial, _by_round(self.search.objectives[0], by_seed))
+        trial = self._trial(number)
+        self._report_rounds(trial, self._by_round(rounds))
         trial.set_user_attr(PAUSED, len(rounds))
         trial.set_user_attr(ROUNDS, sum(map(len, rounds)))
 
@@ -289,9 +275,8 @@ class CellSearch:
 
     def _report_rounds(self, trial: Trial, values: Mapping[int, float]) -> None:
         known = self.trials()[trial.number].intermediate_values
-        for step, value in values.items():
-            if step not in known:
-                trial.report(value, step)
+        for step in sorted(values.keys() - known):
+            trial.report(values[step], step)
 
     def verdict(self, cell: str, results: Results) -> FrozenTrial:
         """What the sampler receives of a cell, as a trial without parameters: figures of the round of the rule.
@@ -301,32 +286,32 @@ class CellSearch:
         objectives = self.search.objectives
         states = {Status(result["status"]) for result, _ in results.values()}
         kept = [history for _, history in results.values() if history]
-        seeds = sorted(seed for seed, (_, history) in results.items() if history)
-        seconds = math.fsum(float(history[-1]["time/seconds"]) for history in kept)
-        attrs: dict[str, Any] = {"cell": cell, "seconds": seconds, "seeds": seeds, "n": len(kept)}
-        attrs[ROUNDS] = sum(map(len, kept))
-        names = [*objectives, *([TEST] if all(TEST in history[-1] for history in kept) else [])]
-        attrs["by_seed"] = {name: [float(figure(history, name, self.rule)) for history in kept] for name in names}
-        figures = {name: aggregate(by_seed) for name, by_seed in attrs["by_seed"].items()}
-        values = [figures[name]["mean"] for name in objectives]
+        names = [*objectives, TEST] if all(TEST in history[-1] for history in kept) else objectives
+        by_seed = {name: [float(figure(history, name, self.rule)) for history in kept] for name in names}
+        means = {name: aggregate(figures) for name, figures in by_seed.items()}
+        attrs = {
+            "cell": cell,
+            "seconds": math.fsum(float(history[-1]["time/seconds"]) for history in kept),
+            "seeds": sorted(seed for seed, (_, history) in results.items() if history),
+            "n": len(kept),
+            ROUNDS: sum(map(len, kept)),
+            "by_seed": by_seed,
+            "sem": {name: None if len(kept) < 2 else means[name]["sem"] for name in objectives},
+        }
+        if TEST in names:
+            attrs[TEST] = means[TEST]["mean"]
+        values = [means[name]["mean"] for name in objectives]
         if Status.FAILED in states or any(map(math.isnan, values)):
             return create_trial(state=TrialState.FAIL, user_attrs=attrs)
-        attrs["sem"] = {name: standard_error(name, figures[name]["sem"], kept) for name in objectives}
-        if TEST in names:
-            attrs[TEST] = figures[TEST]["mean"]
-        rounds = _by_round(objectives[0], kept) if len(objectives) == 1 else {}
-        if states & {Status.PRUNED, Status.DIVERGED}:
-            if len(objectives) == 1:  # Optuna takes the last round's value for the trial's
-                rounds[min(map(len, kept))] = values[0]
-            return create_trial(state=TrialState.PRUNED, intermediate_values=rounds, user_attrs=attrs)
-        return create_trial(state=TrialState.COMPLETE, values=values, intermediate_values=rounds, user_attrs=attrs)
+        rounds = self._by_round(list(zip(*kept, strict=False)))
+        if not states & {Status.PRUNED, Status.DIVERGED}:
+            return create_trial(values=values, intermediate_values=rounds, user_attrs=attrs)
+        if len(objectives) == 1:  # Optuna takes the last round's value for the trial's
+            rounds[min(map(len, kept))] = values[0]
+        return create_trial(state=TrialState.PRUNED, intermediate_values=rounds, user_attrs=attrs)
 
-
-def _by_round(metric: str, histories: Sequence[Sequence[Record]]) -> dict[int, float]:
-    """Mean of a metric over seeds after each round in which all of them have it."""
-    found: dict[int, list[float]] = {}
-    for history in histories:
-        for record in history:
-            if metric in record and math.isfinite(record[metric]):
-                found.setdefault(int(record["round"]), []).append(float(record[metric]))
-    return {number: math.fsum(v) / len(v) for number, v in sorted(found.items()) if len(v) == len(histories)}
+    def _by_round(self, rounds: Sequence[Sequence[Record]]) -> dict[int, float]:
+        """Mean over seeds after each round that has the objective; empty where there are several objectives."""
+        name, *others = self.search.objectives
+        whole = [records for records in rounds if all(math.isfinite(record.get(name, math.nan)) for record in records)]
+        return {} if others else {int(records[0]["round"]): fmean(r[name] for r in records) for records in whole}

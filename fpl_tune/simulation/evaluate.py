@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fpl_tune.data.splits import UNKNOWN
-from fpl_tune.method import Local, Method, State, join
+from fpl_tune.method import Local, Method, State, among, join
 from fpl_tune.simulation.task import Classes, ClientData, ClientTask
 
 _ELEMENTS = 1 << 24  # of the largest tensor of a chunk: 64 MB in float32
@@ -38,6 +38,8 @@ class Score(NamedTuple):
 
 NEWCOMERS = ("unseen", "global")
 """Test sets that are scored by the models which new clients receive."""
+OWN = "own_classes"
+"""The test set of which every client's images are scored among the classes of its own training images."""
 
 
 @torch.no_grad()
@@ -54,13 +56,14 @@ def evaluate(
     fresh: by seed, the state before round 1, where there are test sets for new clients.
     """
     sets: list[dict[str, tuple[Classes, ClientData]]] = [
-        {"val": (t.known, t.val), **{n: held for n, held in t.tests.items() if tests and n != UNKNOWN}} for t in tasks
+        {"val": (t.known, t.validation or t.val)} | {n: held for n, held in t.tests.items() if tests and n != UNKNOWN}
+        for t in tasks
     ]
     scores: list[dict[str, Score]] = [{} for _ in tasks]
-    deployed: dict[tuple[int, bool], list[Local]] = {}
+    deployed: dict[tuple[int, bool, bool], list[Local]] = {}
     for name in sets[0]:
-        key = id(sets[0][name][0]), name in NEWCOMERS
-        under = [task.under(s[name][0]) for task, s in zip(tasks, sets, strict=True)]
+        key = id(sets[0][name][0]), name in NEWCOMERS, name == OWN
+        under = [task.under(s[name][0], own=name == OWN) for task, s in zip(tasks, sets, strict=True)]
         if key not in deployed:
             given = states
             if name in NEWCOMERS:
@@ -155,6 +158,7 @@ def _score(
     total, width = sum(len(r) for r in rows), max(held.spare for held in data)
     chunk = _chunk(method, tasks[0], total)
     device = tasks[0].device
+    owned = [task.counts[r] > 0 for task, r in zip(tasks, rows, strict=True) if task.own_classes]
     loss = torch.zeros(total, device=device)
     # Images by class, as predicted, and right ones; the last column is of logits behind those of the classes.
     counts = torch.zeros(3, total, tasks[0].n_classes + 1, device=device)
@@ -166,6 +170,8 @@ def _score(
         ]
         batch = join(parts)
         logits = method.logits(tasks[0], local, batch)
+        if owned:
+            logits = among(logits, torch.cat(owned))
         nll = F.cross_entropy(logits.flatten(0, 1), batch.label.flatten(), reduction="none").view_as(batch.label)
         loss += torch.where(batch.mask, nll, 0).sum(1)
         predicted = logits.argmax(-1)
@@ -209,7 +215,8 @@ def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
 
     The primary test set is called `test`; others keep their name. With sets `base` and `novel`, `test/harmonic_mean`
     is that of the mean accuracies over clients on the client's own, all base and all novel classes (FedPGP, Table 1),
-    and `test/base_novel_harmonic_mean` that of the latter two (KgCoOp, PromptSRC).
+    and `test/base_novel_harmonic_mean` that of the latter two (KgCoOp, PromptSRC). `test/cross/acc_mean` is the mean
+    over other data sets.
     """
     metrics: dict[str, float] = {}
     for name, score in scores.items():
@@ -224,6 +231,8 @@ def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
         metrics[f"{room}/loss"] = score.loss[~score.loss.isnan()].double().mean().item()
         metrics[f"{room}/macro_f1"] = score.macro_f1[~score.macro_f1.isnan()].double().mean().item()
         metrics[f"{room}/ece"] = score.ece
+    if others := [metrics[f"test/{name}/acc_mean"] for name in scores if name.startswith("cross/")]:
+        metrics["test/cross/acc_mean"] = math.fsum(others) / len(others)
     if {"base", "novel"} <= scores.keys():
         two = [metrics["test/base/acc_mean"], metrics["test/novel/acc_mean"]]
         metrics["test/harmonic_mean"] = harmonic_mean([metrics["test/acc_mean"], *two])

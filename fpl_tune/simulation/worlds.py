@@ -13,6 +13,7 @@ from fpl_tune.core.device import cores
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.seeds import generator
 from fpl_tune.simulation.batches import Cohort, cohort_size, draw_cohort
+from fpl_tune.simulation.evaluate import OWN
 from fpl_tune.simulation.task import ClientTask, SharedData
 
 
@@ -30,8 +31,13 @@ def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
         order = torch.randperm(n_clients, generator=generator("unseen", seed)).to(task.device)
         task = task.without(order < n_unseen)
         n_clients -= n_unseen
+    classes, main = task.tests[task.primary]
     if protocol.global_model:
-        task.tests["global"] = task.tests[task.primary]
+        task.tests["global"] = classes, main
+    if protocol.own_classes:
+        task.tests[OWN] = classes, main.only((task.counts > 0).gather(1, main.label))
+    if protocol.validation == "everyone":
+        task.validation = task.val.pooled().only(task.train.size[:, None] > 0)
     size = cohort_size(n_clients, protocol.participation)
     uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < n_clients)
     task.participation = size / n_clients if uniform else None
@@ -67,12 +73,13 @@ _worlds: dict[str, SharedData] = {}
 
 def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: Any = None) -> SharedData:
     """The world of a run, built once per process and shared by all trials that agree on towers, data and needs."""
-    seen = needs_of(run)
-    key = json.dumps([vars(run.clip), vars(run.data), seen, device], sort_keys=True)
+    needs, view, blocks = needs_of(run)
+    cross = run.protocol.cross
+    key = json.dumps([vars(run.clip), vars(run.data), cross, needs, view, blocks, device], sort_keys=True)
     if key not in _worlds:
         _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
         _worlds[key] = SharedData.build(
-            run.clip, run.data, *seen, cache_dir=cache_dir, device=device, progress=progress
+            run.clip, run.data, needs, view, cross, blocks, cache_dir=cache_dir, device=device, progress=progress
         )
     return _worlds[key]
 

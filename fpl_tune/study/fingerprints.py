@@ -13,6 +13,7 @@ from fpl_tune import methods
 from fpl_tune.config import RunSpec
 from fpl_tune.core.files import digest
 from fpl_tune.data import DataSpec, load
+from fpl_tune.data.spec import cross_data
 from fpl_tune.method import Method
 from fpl_tune.study.versions import versions
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 def fingerprints(run: RunSpec) -> dict[str, Any]:
     """`method` (source), `data` and `versions` of a run; its configuration is the cell's id."""
-    return {"method": method_source(run), "data": data_print(run.data), "versions": versions()}
+    read = [run.data, *(cross_data(run.data, name) for name in run.protocol.cross)]
+    return {"method": method_source(run), "data": " ".join(map(data_print, read)), "versions": versions()}
 
 
 def stale(store: Store, cell: Cell, now: Mapping[str, Any]) -> list[str]:

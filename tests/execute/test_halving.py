@@ -22,7 +22,7 @@ from fpl_tune.study.store import Store
 Compose = Callable[..., Any]
 
 LRS = [0.5, 0.3, 0.4, 0.1, 0.2, 0.6]
-BODY = f"axes: {{optim: {{lr: {LRS}}}}}\nprune: {{rule: halving, first_rung: 1, reduction: 2, confidence: 0}}"
+BODY = f"axes: {{optim: {{lr: {LRS}}}}}\nprune: {{rule: halving, first_rung: 1, reduction: 2}}"
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_search_does_not_wait_for_paused_trials(
 ) -> None:
     body = (
         "axes: {}\nsearch: {sampler: random, trials: 8, only: [optim.lr]}\n"
-        "prune: {rule: halving, first_rung: 1, reduction: 2, confidence: 0}"
+        "prune: {rule: halving, first_rung: 1, reduction: 2}"
     )
     outcome = run_study(compose(body, "protocol.rounds=4"), root=tmp_path, executor=inline.execute)
     assert (outcome.exit_code, outcome.done) == (0, 8)

@@ -257,7 +257,7 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
 
     body = (
         "axes: {}\nsearch: {sampler: tpe, trials: 6, only: [optim.lr]}\n"
-        "prune: {rule: halving, first_rung: 1, reduction: 2, confidence: 0}"
+        "prune: {rule: halving, first_rung: 1, reduction: 2}"
     )
     made = compose(body, "protocol.rounds=3", "seeds=2")
     run_study(made, root=tmp_path / "true")

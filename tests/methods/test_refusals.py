@@ -49,7 +49,7 @@ TOY = {"n_clients": 4, "embed_dim": 24, "text_width": 32}
 TASKS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     *((name, {}, NO_VIT, f"name must be a method without visual prompts, .* but is '{name}'. Use clip=compact")
       for name in ("capt", "feddpt", "fedmap", "fedmaple", "fedmgp", "fedmvp", "ivlp", "pfedmma", "promptsrc", "vpt")),
-    *((name, {}, NOVEL, f"name must be a method .*, as the partition tests on novel classes, but is '{name}'. Use ")
+    *((name, {}, NOVEL, f"name must be a method .*, as test sets have other classes .*, but is '{name}'. Use ")
       for name in ("capt", "fedapt", "focoop", "full_model", "linear_head", "pfedprompt", "tofa")),
     *((name, {}, {"n_patches": None}, f"name must be a method without patches, .* but is '{name}'. Use clip=compact")
       for name in ("fedotp", "plot")),

@@ -138,7 +138,7 @@ def test_optuna_reads_the_journal_of_a_study(compose: Compose, tmp_path: Path, m
     monkeypatch.setattr(
         Simulation, "step", lambda self: [{**r, "val/acc_mean": 1 - self.run.optim.lr / r["round"]} for r in step(self)]
     )
-    body = LR + "prune: {reduction: 2, confidence: 0}"
+    body = LR + "prune: {reduction: 2}"
     made = compose(body, "search.trials=5", "protocol.rounds=2")
     assert run_study(made, root=tmp_path, executor=inline.execute).exit_code == 0
     store = Store.open(tmp_path, "tiny")

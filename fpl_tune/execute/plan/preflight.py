@@ -31,6 +31,8 @@ from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask, towers_for
 from fpl_tune.simulation.worlds import needs_of, threads_of
 
+_PASSES = 3
+"""Forward passes that take as long as a step, which goes back too."""
 CONTEXT_BYTES = 600 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries."""
 SLACK = 1.25
@@ -85,11 +87,19 @@ class Loaded:
         return self._once(lambda: bytes_sent(run, 1, self.task_of(run)), "bytes", cost_key(run), run.rounds)
 
     def typical_pace(self, run: RunSpec, device: str) -> float:
-        """Typical seconds of a round of one seed, from the number of its steps and what they keep for gradients."""
+        """Typical seconds of a round of one seed, from its steps, what they keep for gradients, and its tests."""
+        task, batch = self.task_of(run), run.optim.batch
         stages = [stage for stage in run.stages if stage.method.learns]
         epochs = sum(stage.rounds * stage.epochs for stage in stages) / max(1, run.rounds)
-        batches = sum(-(-n // run.optim.batch) for n in self.task_of(run).train.sizes)
-        seconds = run.protocol.participation * epochs * batches * (_STEP + _PER_BYTE * self.memory_of(run).step)
+        steps = run.protocol.participation * epochs * sum(-(-n // batch) for n in task.train.sizes)
+        # A model is tested by a pass over its images, or over its prompts where images are at hand as features.
+        passes, one_model = 0.0, not self._once(lambda: bool(_initial_state(run, task).personal), "own", cost_key(run))
+        for classes, held in ((task.known, task.validation or task.val), *task.tests.values()):
+            models = held.sizes[:1] if one_model and held.same_for_all else held.sizes
+            prompts = len(models) * len(classes.names) / task.n_classes
+            passes += sum(models) / batch if stages and stages[0].method.needs == "pixels" else prompts
+        tests = passes / _PASSES / run.protocol.eval_every
+        seconds = (steps + tests) * (_STEP + _PER_BYTE * self.memory_of(run).step)
         return (0.01 + seconds) * (1 if device == "cpu" else _GPU)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
-from fpl_tune.data import Dataset
+from fpl_tune.data import Dataset, load
+from fpl_tune.data.spec import cross_data
 from fpl_tune.data.transform import pools_and_views
 from fpl_tune.method import Adapter, State, derive
 from fpl_tune.simulation.checked import checked
@@ -90,6 +91,8 @@ def hollow_task(run: RunSpec, towers: Towers, dataset: Dataset) -> ClientTask:
     dtype = torch.uint8 if needs == "pixels" and not passed else torch.float32
     looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
     train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
+    others = {name: load(cross_data(run.data, name)) for name in run.protocol.cross}
+    empty = {name: (other, train[:1].expand(len(other.test), *shape)) for name, other in others.items()}
     first, second = views[: run.data.views], views[run.data.views :]
-    world = SharedData(towers, dataset, run.clip, train, test, first, second, passed)
+    world = SharedData(towers, dataset, run.clip, train, test, first, second, empty, passed)
     return task_of(world, run, 1)

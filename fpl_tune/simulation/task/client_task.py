@@ -31,6 +31,9 @@ class ClientTask:
     split_hash: str = ""
     primary: str = "test"
     participation: float | None = 1.0
+    validation: ClientData | None = None
+    """What models are validated on, where it is not `val`, the clients' own images."""
+    own_classes: bool = False
     passed: int = 0
     """Blocks of the image tower that the images have passed; 0 for pixels."""
 
@@ -91,10 +94,11 @@ class ClientTask:
     def without(self, unseen: Tensor) -> ClientTask:
         """The same task, where the clients `unseen` (bool [N]) have no images but those of the test set `unseen`."""
         classes, main = self.tests[self.primary]
-        tests = {name: (k, held.only(~unseen)) for name, (k, held) in self.tests.items()}
-        tests["unseen"] = (classes, main.only(unseen))
-        return replace(self, train=self.train.only(~unseen), val=self.val.only(~unseen), tests=tests)
+        kept = ~unseen[:, None]
+        tests = {name: (k, held.only(kept)) for name, (k, held) in self.tests.items()}
+        tests["unseen"] = (classes, main.only(~kept))
+        return replace(self, train=self.train.only(kept), val=self.val.only(kept), tests=tests)
 
-    def under(self, classes: Classes) -> ClientTask:
-        """The same task with logits over other classes (novel classes at test time)."""
-        return self if classes is self.known else replace(self, known=classes)
+    def under(self, classes: Classes, *, own: bool = False) -> ClientTask:
+        """The same task with logits over other classes (novel classes at test time), or over each client's own."""
+        return self if classes is self.known and not own else replace(self, known=classes, own_classes=own)

@@ -81,12 +81,19 @@ class ClientData:
         """Index of the spare last row of every client's table."""
         return self.rows.shape[1] - 1
 
-    def only(self, clients: Tensor) -> ClientData:
-        """The same split, where other clients than these (bool [N]) have no images."""
+    def only(self, kept: Tensor) -> ClientData:
+        """The same split without other images than those `kept`, bool [N, R] or, of whole clients, [N, 1]."""
         found = copy(self)
-        found.mask, found.size = self.mask & clients[:, None], self.size * clients
-        found.sizes, found.same_for_all = found.size.tolist(), False
+        found.mask = self.mask & kept
+        found.size = found.mask.sum(1)
+        found.sizes, found.same_for_all = found.size.tolist(), self.same_for_all and bool(kept.all())
         return found
+
+    def pooled(self) -> ClientData:
+        """The same split, where every client has the images of all."""
+        rows, label = (part[self.mask].cpu().numpy() for part in (self.rows, self.label))
+        index, labels = [rows] * len(self.rows), [label] * len(self.rows)
+        return ClientData(self.images, index, labels, towers=self.towers, dtype=self.dtype, device=self.device)
 
     def widen(self, width: int) -> None:
         """Gives every client's table `width` rows, so that tables of several seeds lie side by side."""

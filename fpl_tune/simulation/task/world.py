@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fpl_tune.clip.allocator import keep_freed_memory, trim
 from fpl_tune.config.specs import ClipSpec
 from fpl_tune.core.device import usable_bytes
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
+from fpl_tune.data.spec import cross_data
 from fpl_tune.data.transform import pools_and_views
 from fpl_tune.simulation.task.classes import GENERIC_TEMPLATE, Classes
 from fpl_tune.simulation.task.client_task import ClientTask
@@ -53,9 +55,11 @@ class SharedData:
     test_images: Tensor
     views: Sequence[Tensor] = ()
     second: Sequence[Tensor] = ()
+    others: Mapping[str, tuple[Dataset, Tensor]] = field(default_factory=dict)
+    """Other data sets that are tested on, by name, and the features of their test images."""
     passed: int = 0
     """Blocks of the image tower that the images have passed."""
-    _classes: dict[tuple[int, ...], Classes] = field(default_factory=dict)
+    _classes: dict[tuple[str, ...], Classes] = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -64,6 +68,7 @@ class SharedData:
         data: DataSpec,
         needs: str,
         view: str | None = None,
+        cross: Sequence[str] = (),
         image_blocks: int | None = None,
         *,
         cache_dir: Path,
@@ -73,27 +78,26 @@ class SharedData:
         """Loads towers and data set, and the image features that `needs` names (from the cache where it holds them).
 
         view: kind of the second view that the method asks for (`Method.view`).
+        cross: other data sets that are tested on (`ProtocolSpec.cross`).
         image_blocks: the last blocks of the image tower that what is learned reaches (`Method.image_blocks`).
         """
         keep_freed_memory()
         towers = towers_for(clip, device)
         dataset = load(data)
         passed = towers.blocks_below(image_blocks)
-        tables = [
-            features(pool, towers, needs, blocks=passed, cache_dir=cache_dir, view=look, progress=progress)
-            for pool, look in pools_and_views(dataset, data.views, view)
-        ]
-        trim()  # what encoding images took
+        read = partial(features, towers=towers, needs=needs, blocks=passed, cache_dir=cache_dir, progress=progress)
+        tables = [read(pool, view=look) for pool, look in pools_and_views(dataset, data.views, view)]
         train, test, *views = _placed(tables, towers.device)
-        first, second = views[: data.views], views[data.views :]
-        return cls(towers, dataset, clip, train, test, first, second, passed)
+        tested = {name: load(cross_data(data, name)) for name in cross}
+        others = {name: (other, read(other.test)) for name, other in tested.items()}
+        trim()  # what encoding images took
+        return cls(towers, dataset, clip, train, test, views[: data.views], views[data.views :], others, passed)
 
-    def classes(self, ids: np.ndarray) -> Classes:
-        key = tuple(int(i) for i in ids)
+    def classes(self, dataset: Dataset, ids: Sequence[int] | np.ndarray) -> Classes:
+        names, template = tuple(dataset.classes[i] for i in ids), self.clip.template
+        template = {"generic": GENERIC_TEMPLATE, "dataset": dataset.template}.get(template, template)
+        key = (template, *names)
         if key not in self._classes:
-            names = tuple(self.dataset.classes[i] for i in key)
-            template = self.clip.template
-            template = {"generic": GENERIC_TEMPLATE, "dataset": self.dataset.template}.get(template, template)
             self._classes[key] = Classes(self.towers, names, template, self.clip.class_position)
         return self._classes[key]
 
@@ -110,16 +114,20 @@ class SharedData:
 
         views = {"views": self.views, "second": self.second}
         tests = {
-            name: (self.classes(t.classes), clients(self.test_images, t.index, t.label, t.classes))
+            name: (self.classes(self.dataset, t.classes), clients(self.test_images, t.index, t.label, t.classes))
             for name, t in drawn.tests.items()
         }
+        for name, (other, images) in self.others.items():
+            index, label = ([part] * drawn.n_clients for part in (np.arange(len(other.test)), other.test.label))
+            held = ClientData(images, index, label, towers=self.towers, device=device)
+            tests[f"cross/{name}"] = self.classes(other, range(len(other.classes))), held
         # Held-out domains have no keys or prompts of their own. All others count, even where no client of this seed's
         # split has most of its images from one, so that all seeds have states of one shape.
         kept = {i for i, name in enumerate(self.dataset.domains) if name not in partition.held_out}
         domains = np.array(sorted(kept | set(drawn.domain.tolist())))
         return ClientTask(
             towers=self.towers,
-            known=self.classes(drawn.classes),
+            known=self.classes(self.dataset, drawn.classes),
             train=clients(self.train_images, drawn.train, drawn.train_label, drawn.classes, **views),
             val=clients(self.train_images, drawn.val, drawn.val_label, drawn.classes),
             tests=tests,
