@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ def bench_clients(numbers: Sequence[int], overrides: Sequence[str], *, cache_dir
 
     Returns:
         A row for each number: processor seconds of a round (the least of two, after one in which nobody has experts
-        yet), bytes of the clients' state, and of resident memory above the towers, without and with files' pages.
+        yet), bytes of the state, and of memory above the loaded towers, mapped pages of files included.
     """
     rows = []
     for n in numbers:
@@ -38,7 +37,7 @@ def bench_clients(numbers: Sequence[int], overrides: Sequence[str], *, cache_dir
         fixed += ["data.shots=null", f"data.train_per_class={images}", f"data.test_per_class={images}"]
         run = config.compose_run([*fixed, *overrides])
         towers, dataset = towers_for(run.clip), load(run.data)
-        before = psutil.Process().memory_info()
+        before = psutil.Process().memory_info().rss
         task, method = hollow_task(run, towers, dataset), run.stages[0].method
         with torch.no_grad(), large_leaves_in(cache_dir):
             states = [method.init(task, torch.Generator().manual_seed(1), None)]
@@ -49,23 +48,13 @@ def bench_clients(numbers: Sequence[int], overrides: Sequence[str], *, cache_dir
             states, report = run_round(method, [task], states, cohorts, epochs=1, spec=run.optim, reuse=True)
             divergence.watch(run.optim, [task], states, cohorts, report.loss)
             seconds.append(time.process_time() - began)
-        after = psutil.Process().memory_info()
-        grown = after.rss - before.rss
         rows.append(
             {
                 "what": f"{counted(n, 'client')}, {COHORT} a round",
                 "seconds": min(seconds[1:]),
                 "state_bytes": size,
-                "memory_bytes": grown - (getattr(after, "shared", 0) - getattr(before, "shared", 0)),
-                "with_files_bytes": grown,
+                "memory_bytes": psutil.Process().memory_info().rss - before,
             }
         )
         del states
     return rows
-
-
-if __name__ == "__main__":
-    import sys
-
-    for row in bench_clients([100, 10_000], sys.argv[1:], cache_dir=Path(os.environ.get("FPL_TUNE_CACHE", "/tmp"))):
-        print(row)
