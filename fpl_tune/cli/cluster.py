@@ -54,24 +54,22 @@ def cluster_template(
 def cluster_wait(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of the head, or auto.")],
     nodes: Annotated[int, typer.Option(min=1, help="Number of alive nodes, the head included.")] = 1,
-    seconds: Annotated[float, typer.Option(help="Time limit.")] = 300.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Time limit.")] = 300.0,
 ) -> None:
     """Wait until a cluster has its nodes; exit code 3 if it does not get them in time."""
     from fpl_tune.execute import ray
 
-    until = time.monotonic() + seconds
-    while True:
+    until, problem = time.monotonic() + seconds, ""
+    while time.monotonic() < until:
         try:
-            found = ray.alive(address)
+            if (found := ray.alive(address)) >= nodes:
+                print(f"{counted(found, 'node')} at {address}", file=sys.stderr)
+                return
             problem = f"has {found}"
         except EnvironmentProblem as failure:
-            found, problem = 0, f"does not answer ({failure})"
-        if found >= nodes:
-            print(f"{counted(found, 'node')} at {address}", file=sys.stderr)
-            return
-        if time.monotonic() > until:
-            raise EnvironmentProblem(
-                f"The cluster at {address} must have {counted(nodes, 'node')} within {seconds:.0f} s, but {problem}. "
-                "See what the nodes printed, or wait longer: --seconds."
-            )
+            problem = f"does not answer ({failure})"
         time.sleep(1)
+    raise EnvironmentProblem(
+        f"The cluster at {address} must have {counted(nodes, 'node')} within {seconds:.0f} s, but {problem}. "
+        "See what the nodes printed, or wait longer: --seconds."
+    )

@@ -14,7 +14,6 @@ from fpl_tune import __version__
 from fpl_tune.core import paths, plugins
 
 if TYPE_CHECKING:
-    from fpl_tune.config import Study
     from fpl_tune.study.store import Store
 
 app = typer.Typer(
@@ -90,15 +89,6 @@ def render(template: str, **values: Any) -> str:
         loader=PackageLoader("fpl_tune.cli"), undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True
     )
     return made.get_template(template).render(values)
-
-
-def print_config(spec: Study) -> None:
-    """Prints a composed study as YAML, which can be read back, if all of its cells can be made."""
-    from fpl_tune.cli import output
-    from fpl_tune.study.cells import expand
-
-    expand(spec)
-    output.emit_config(spec.node)
 
 
 def _version(wanted: bool) -> None:

@@ -56,15 +56,7 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = "table") ->
         world = world_of(run, cache_dir=cache_root(), device=resolve("auto"), progress=progress)
     tables = {"train": world.train_images, "test": world.test_images}
     tables |= {f"view {number}": table for number, table in enumerate((*world.views, *world.second))}
-    rows = [
-        {
-            "images": name,
-            "shape": list(table.shape),
-            "dtype": str(table.dtype).removeprefix("torch."),
-            "bytes": table.nbytes,
-        }
-        for name, table in tables.items()
-    ]
+    rows = [{"images": name, "shape": list(table.shape), "bytes": table.nbytes} for name, table in tables.items()]
     output.emit(rows, format)
 
 

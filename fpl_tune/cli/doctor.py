@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,21 +25,25 @@ _LITTLE_SPACE = 2 << 30  # bytes
 def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Make MLflow equal to the stores.")] = False,
     address: Annotated[str | None, typer.Option(help="Check this Ray cluster; default: RAY_ADDRESS.")] = None,
-    checkpoints: Annotated[str | None, typer.Option(help="URL of checkpoints that its nodes must reach.")] = None,
-    data_root: Annotated[list[str] | None, typer.Option(help="Folder of data that its nodes must have.")] = None,
     format: FormatOption = "table",
 ) -> None:
     """Check this machine, the nodes of a cluster, and whether MLflow holds what the studies hold.
 
     Exit code 3 if something is wrong.
     """
+    from fpl_tune import track
+
     root = output_folder()
     rows = _machine(root)
     if address := address or os.environ.get("RAY_ADDRESS"):
-        rows += check_cluster(address, root, checkpoints, data_root or [])
+        rows += check_cluster(address, root)
     for name in stored_studies():
         rows += _study(root, name, fix)
-    rows += _deleted(root, fix)
+    try:
+        orphaned = track.inspect_deleted(root, fix=fix)
+        rows += [_records(study, f"{counted(n, 'run')} orphaned", fix) for study, n in orphaned.items()]
+    except EnvironmentProblem as problem:
+        rows.append(_row("MLflow", str(problem), ""))
     output.emit(rows, format)
     if any(row["state"] == "wrong" for row in rows):
         sys.exit(3)
@@ -86,34 +89,22 @@ def _study(root: Path, name: str, fix: bool) -> list[dict[str, str]]:
         differ = track.inspect(store, fix=fix)
     except EnvironmentProblem as problem:
         return [*rows, _row(what, str(problem), "")]
-    text = "; ".join(f"{name} {kind}" for name, kind in differ[:3]) + ("; ..." if len(differ) > 3 else "")
-    return [*rows, _records(what, f"{counted(len(differ), 'run')}: {text}", fix) if differ else _row(what, "equal")]
+    text = "; ".join(f"{cell} {kind}" for cell, kind in differ[:3]) + ("; ..." if len(differ) > 3 else "")
+    return [*rows, _records(name, f"{counted(len(differ), 'run')}: {text}", fix) if differ else _row(what, "equal")]
 
 
-def _deleted(root: Path, fix: bool) -> list[dict[str, str]]:
-    """Rows on the runs in MLflow of studies whose folder is gone."""
-    from fpl_tune import track
-
-    try:
-        found = track.inspect_deleted(root, fix=fix)
-    except EnvironmentProblem as problem:
-        return [_row("MLflow", str(problem), "")]
-    return [_records(f"MLflow of {study}", f"{counted(n, 'run')} orphaned", fix) for study, n in found.items()]
-
-
-def _records(what: str, found: str, fixed: bool) -> dict[str, str]:
+def _records(study: str, found: str, fixed: bool) -> dict[str, str]:
     """A row on runs in MLflow that differ from a study's store."""
-    row = _row(what, found, "fpl-tune doctor --fix")
+    row = _row(f"MLflow of {study}", found, "fpl-tune doctor --fix")
     return {**row, "state": "fixed", "remedy": ""} if fixed else row
 
 
-def check_cluster(address: str, root: Path, checkpoints: str | None, data_roots: Sequence[str]) -> list[dict[str, str]]:
-    """Rows on the cluster at an address: reachable, and each node's versions, storage, GPUs and data."""
+def check_cluster(address: str, root: Path) -> list[dict[str, str]]:
+    """Rows on the cluster at an address: reachable, and each node's versions, storage and GPUs."""
     from fpl_tune.execute import ray
 
-    storage = checkpoints or str(root)
     try:
-        nodes = ray.inspect(address, storage, data_roots)
+        nodes = ray.inspect(address, str(root), [])
     except FplTuneError as problem:
         return [_row("Ray", str(problem), "Start the cluster, or correct the address.")]
     rows = [_row("Ray", f"{counted(len(nodes), 'node')} at {address}")]

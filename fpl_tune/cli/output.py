@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fpl_tune.core.formatting import plain, plus_minus, time_left
+from fpl_tune.core.metrics import metric
 
 Row = Mapping[str, Any]
 
@@ -114,13 +115,11 @@ def percent(mean: float | None, std: float | None = None) -> str:
 
 def other_sets(metrics: Iterable[str]) -> dict[str, str]:
     """Column titles of what some metrics tell beside the main test set: accuracies on others, and harmonic means."""
-    means = {"test/base_novel_harmonic_mean": "HM", "test/harmonic_mean": "HM3"}
-    named = dict.fromkeys(metrics)
-    sets = {name: name.split("/")[-2] for name in named if re.fullmatch("test/.+/acc_mean", name)}
-    return sets | {name: title for name, title in means.items() if name in named}
-
-
-HARMONIC = "HM: harmonic mean of base and novel; HM3: of own, base and novel"
+    return {
+        name: metric(name).title if name.endswith("harmonic_mean") else name.split("/")[-2]
+        for name in metrics
+        if re.fullmatch("test/(.+/acc_mean|.*harmonic_mean)", name)
+    }
 
 
 def _shown(value: Any) -> str:

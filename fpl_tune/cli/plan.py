@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, StudyName, app, print_config
+from fpl_tune.cli.common import FormatOption, Overrides, StudyName, app
 from fpl_tune.core.paths import output_root
 
 
@@ -14,20 +14,15 @@ def plan(
     name: StudyName,
     overrides: Overrides = None,
     format: FormatOption = "table",
-    cfg: ConfigOption = False,
 ) -> None:
     """What a study would run: new, stale and finished cells, time, memory and bytes.
 
     Exit code 2 if the study cannot run on this machine.
     """
     from fpl_tune.execute.plan.overrides import compose
-
-    spec = compose(name, overrides or [])
-    if cfg:
-        print_config(spec)
-        return
     from fpl_tune.execute.plan.plan import make_plan
 
+    spec = compose(name, overrides or [])
     found = make_plan(spec, root=output_root())
     rows = found.rows()
     output.emit({**found.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {spec.name}")

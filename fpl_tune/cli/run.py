@@ -44,10 +44,9 @@ def run(
         for rule, found in rules_of(list(mine.values())).items():
             # The mean over rounds stands for no round, and so for no figures on other test sets.
             at = mine[int(found["round"])] if rule != "mean_last5" else {}
-            figures = found | {name: at.get(name) for name in others}
-            rows.append({"seed": seed, "rule": rule, **figures})
+            figures = {name: at.get(name) for name in others}
+            rows.append({"seed": seed, "rule": rule, **found, **figures})
     if format == "table":
         rows = [{titles.get(k, k): output.percent(v) if k in titles else v for k, v in row.items()} for row in rows]
-    caption = output.HARMONIC if "HM" in others.values() else ""
     title = "Accuracies in % by reporting rule; best_test and mean_last5 select on test figures"
-    output.emit(rows, format, title=title, caption=caption)
+    output.emit(rows, format, title=title)

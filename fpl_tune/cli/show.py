@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import RuleOption, StoredStudy, app, stored
-from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.cli.common import Format, FormatOption, RuleOption, StoredStudy, app, stored
+from fpl_tune.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fpl_tune.study.store import Store
 
-Format = Literal["table", "json", "csv", "latex"]
 _TRIALS = 20  # of a search that are printed
 
 
@@ -25,17 +24,12 @@ def show(
     best: Annotated[bool, typer.Option("--best", help="Only the cell that validation selects.")] = False,
     claims: Annotated[bool, typer.Option("--claims", help="Which of the study's claims hold, and why.")] = False,
     rule: RuleOption = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Columns of the table, e.g. cell,test,seeds; an unknown name lists all.")
-    ] = None,
-    format: Annotated[Format, typer.Option("--format", help="Output format.")] = "table",
+    format: FormatOption = "table",
 ) -> None:
     """The results of a study: mean and deviation over seeds, the best cell, the reporting rule by name."""
     from fpl_tune.core.metrics import check_rule
 
     store = stored(name)
-    if (best or claims) and (format == "latex" or columns):
-        raise ConfigError("--columns and --format latex are of the table of all cells. Leave out --best and --claims.")
     if best:
         output.emit(_best(store, rule or "final", format == "table"), format)
         return
@@ -44,10 +38,10 @@ def show(
     if claims:
         _print_claims(store, chosen, format)
     else:
-        print_results(store, chosen, format, columns.split(",") if columns else None)
+        print_results(store, chosen, format)
 
 
-def print_results(store: Store, rule: str, format: Format, columns: Sequence[str] | None = None) -> None:
+def print_results(store: Store, rule: str, format: Format) -> None:
     """Prints a study's cells under a reporting rule; the best one, selected on validation, in bold."""
     from fpl_tune.core.formatting import plus_minus
     from fpl_tune.study import results, selection
@@ -61,7 +55,7 @@ def print_results(store: Store, rule: str, format: Format, columns: Sequence[str
     for record in records:
         own = [row for row in table if (row["cell"], row["rule"]) == (record["cell"], rule)]
         record.update({name: results.over_seeds(own, name)["mean"] for name in titles})
-    if format in ("json", "csv") and columns is None:
+    if format != "table":
         output.emit(records, format)
         return
     choice = selection.choose(table, cells, study, rule)
@@ -74,27 +68,15 @@ def print_results(store: Store, rule: str, format: Format, columns: Sequence[str
         row["test" if metric == results.TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
         row |= {title: output.percent(record[name]) for name, title in titles.items()}
         row["seeds"] = str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"
-        rows.append({**row, "id": record["cell"]})
-    best = [i for i, row in enumerate(rows) if row["id"] in chosen]
+        rows.append(row)
     notes = [f"{metric} by the rule '{rule}'{' (selects on test figures)' if rule == 'best_test' else ''}"]
     notes += ["accuracies in %", "± is the deviation over seeds"]
-    notes += [output.HARMONIC] if "HM" in titles.values() else []
     if choice is not None:
         by = f": {choice.by}" if len(choice.cells) > 1 or choice.uneven else ""
         notes.append(f"best on validation in bold{by}")
     notes += [f"{len(records) - len(rows)} more with --format csv"] if len(rows) < len(records) else []
-    names = columns or [name for name in (rows[0] if rows else ()) if name != "id"]
-    for column in names if rows else ():
-        if column not in rows[0]:
-            raise unknown("column", column, rows[0])
-    rows = [{column: row[column] for column in names} for row in rows]
-    if format == "latex":
-        from fpl_tune.report.table import latex
-
-        note = f"{study.title or study.name}: {'; '.join(notes)}"
-        print(latex(list(rows[0]) if rows else ["cell"], [list(row.values()) for row in rows], best, note), end="")
-    else:
-        output.emit(rows, format, title=study.title or study.name, best=best, caption="; ".join(notes))
+    best = [i for i, row in enumerate(rows) if row["status"] == "best"]
+    output.emit(rows, format, title=study.title or study.name, best=best, caption="; ".join(notes))
 
 
 def _leading(records: Sequence[Mapping[str, Any]], chosen: Collection[str]) -> list[Mapping[str, Any]]:
@@ -103,9 +85,8 @@ def _leading(records: Sequence[Mapping[str, Any]], chosen: Collection[str]) -> l
 
     trials = [record for record in records if record["role"] == "trial"]
     trials.sort(key=lambda record: (math.isnan(record[VAL]), -record[VAL]))
-    behind = {record["cell"] for record in trials[_TRIALS:]}.difference(chosen)
-    others = [record for record in records if record["role"] != "trial"]
-    return [record for record in [*others, *trials] if record["cell"] not in behind]
+    leading = [record for i, record in enumerate(trials) if i < _TRIALS or record["cell"] in chosen]
+    return [*(record for record in records if record["role"] != "trial"), *leading]
 
 
 def _print_claims(store: Store, rule: str, format: Format) -> None:
@@ -129,9 +110,6 @@ def _best(store: Store, rule: str, table: bool) -> dict[str, Any]:
     ids = " ".join(cell.id for cell in found.cells)
     chosen = {"cell": found.label, "id": ids, "chosen by": found.by, "rule": rule, "seeds": found.tested}
     if table:
-        return {
-            **chosen,
-            "validation %": output.percent(found.val),
-            "test %": output.percent(found.test, found.test_std),
-        }
+        figures = {"validation %": output.percent(found.val), "test %": output.percent(found.test, found.test_std)}
+        return chosen | figures
     return {**chosen, "val/acc_mean": found.val, "test/acc_mean": found.test, "test_std": found.test_std}

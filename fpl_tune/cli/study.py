@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import ConfigOption, Format, FormatOption, Overrides, StudyName, app, print_config
+from fpl_tune.cli.common import ConfigOption, Format, FormatOption, Overrides, StudyName, app
 from fpl_tune.core.formatting import counted, duration
 from fpl_tune.core.paths import output_root
 
@@ -35,7 +35,10 @@ def study(
 
     spec = compose(name, overrides or [])
     if cfg:
-        print_config(spec)
+        from fpl_tune.study.cells import expand
+
+        expand(spec)  # refuses cells that cannot be made
+        output.emit_config(spec.node)
         return
     from fpl_tune.api import start_study
     from fpl_tune.cli.live import ReportWriter, Watcher

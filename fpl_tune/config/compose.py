@@ -178,30 +178,19 @@ def _searched() -> str:
 
 def _register(overrides: Sequence[str]) -> None:
     """Registers the defaults, and an option for every method without YAML and every class that an override names."""
-    _register_defaults()
-    named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
-    for name in [*methods.catalogue(), *named]:
-        _register_method(name)
-
-
-@cache
-def _register_defaults() -> None:
     from hydra.core.config_store import ConfigStore
 
+    store = ConfigStore.instance()
     for name, kind in (("run_defaults", RunSpec), ("study_defaults", StudySpec)):
-        ConfigStore.instance().store(name=name, node=_defaults(kind))
+        store.store(name=name, node=_defaults(kind))
+    named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
+    for name in [*methods.catalogue(), *named]:
+        methods.find(name)
+        if not shipped("conf", f"method/{name}.yaml").is_file():
+            store.store(group="method", name=name, node={"name": name})
 
 
 @cache
 def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
     """The fields of a run or study as YAML holds them; method and stages are left to the chosen method."""
     return {**json.loads(json.dumps(asdict(kind()))), "method": {}, "stages": []}
-
-
-@cache
-def _register_method(name: str) -> None:
-    from hydra.core.config_store import ConfigStore
-
-    methods.find(name)
-    if not shipped("conf", f"method/{name}.yaml").is_file():
-        ConfigStore.instance().store(group="method", name=name, node={"name": name})

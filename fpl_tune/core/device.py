@@ -11,7 +11,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -164,12 +163,8 @@ def usable_bytes(device: torch.device) -> int:
     """
     if device.type != "cuda":
         return _ASSUMED
-    return int(torch.cuda.get_per_process_memory_fraction(device) * _total(device))
-
-
-@cache
-def _total(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).total_memory
+    whole = torch.cuda.get_device_properties(device).total_memory
+    return int(torch.cuda.get_per_process_memory_fraction(device) * whole)
 
 
 def activation_bytes(device: torch.device, *, cpu: int, share: float) -> int:

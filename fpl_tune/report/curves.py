@@ -51,20 +51,11 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Part | None:
 
 
 def explore(facts: Facts, tests: pd.DataFrame) -> Part | None:
-    """Which combinations of values are good?"""
+    """Which combinations of values are good? Parallel coordinates of all fields, validation and the metric."""
     if len(facts.own) < 4 or len(facts.axes) < 2:
         return None
-    text = "Draw a rectangle over an axis: the table and all charts of cells keep the lines that pass through it."
-    caption = "One line per cell, coloured by validation accuracy."
-    return Part("All fields at once", [text], {"parallel": (parallel(facts), caption)})
-
-
-def parallel(facts: Facts) -> Spec:
-    """Parallel coordinates: every cell as a line over the fields that vary, validation accuracy and the metric.
-
-    The data hold a row per cell with its places on all axes, from 0 to 1, which the chart unfolds. A rectangle drawn
-    with the pointer is the parameter `brush`, by which the page filters.
-    """
+    # The data hold a row per cell with its places on all axes, from 0 to 1, which the chart unfolds. A rectangle drawn
+    # with the pointer is the parameter `brush`, by which the page filters.
     cells = [cell for cell in facts.own if not math.isnan(facts.table.loc[cell.id, "val"])]
     table = facts.table.loc[[cell.id for cell in cells]]
     columns = {name: table[axis] for axis, name in facts.titles.items()}
@@ -107,7 +98,10 @@ def parallel(facts: Facts) -> Spec:
     line = layer("line", {**seen, "detail": {"field": "number"}, "order": {"field": "order"}}, strokeWidth=1.4)
     text = layer("text", {"x": x, "y": y, "text": {"field": "text"}}, labels, align="left", dx=5, fontSize=11)
     layers = {**line, "transform": [*unfold, order]}, {**points, "transform": unfold}, text
-    return charts.chart(rows, *layers, height=320, **charts.KEPT)
+    text = "Draw a rectangle over an axis: the table and all charts of cells keep the lines that pass through it."
+    caption = "One line per cell, coloured by validation accuracy."
+    drawn = charts.chart(rows, *layers, height=320, **charts.KEPT)
+    return Part("All fields at once", [text], {"parallel": (drawn, caption)})
 
 
 def grid(facts: Facts, tests: pd.DataFrame) -> Part | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jinja2
-import numpy as np
 import pandas as pd
 
 from fpl_tune.core.files import write_text
@@ -24,7 +23,7 @@ SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("curves", "Curves and search", False,
      (curves.learning, curves.explore, curves.grid, curves.matters, curves.ablation)),
     ("robustness", "Robustness", True, (robustness.choice, robustness.clients, robustness.diagnoses, robustness.rules)),
-    ("reproduce", "Reproduce", True, (reproduce.commands, reproduce.environment, reproduce.partition)),
+    ("reproduce", "Reproduce", True, (reproduce.commands, reproduce.partition)),
 )  # fmt: skip
 """Id, title, whether it is folded, and parts of every section."""
 
@@ -42,12 +41,14 @@ def write(facts: Facts, folder: Path, *, state: str, figures: bool, running: boo
             vega.files(spec, facts.rows, folder / "figures" / name)
     cells = next(found for *_, parts in sections for part in parts for found in part.tables if found.main)
     write_text(folder / "table.md", table.markdown(facts, cells))
-    texts, best = [[td.text for td in row.cells] for row in cells.rows], [row.kind == "best" for row in cells.rows]
-    caption = f"{facts.spec.title or facts.spec.name}. {table.note(facts)}"
-    write_text(folder / "table.tex", table.latex(cells.header, texts, np.flatnonzero(best), caption))
+    write_text(folder / "table.tex", table.latex(facts, cells))
     compared = tests.rename(columns={"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"})
     write_text(folder / "table.csv", facts.table.join(compared).to_csv())
-    text = _template().render(
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("fpl_tune.report", ""),
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    text = environment.get_template("page.html.j2").render(
         facts=facts,
         title=facts.spec.title or facts.spec.name,
         when=max((facts.result(c, s)["finished"] for c in facts.cells for s in facts.seeds(c)), default=""),
@@ -61,11 +62,3 @@ def write(facts: Facts, folder: Path, *, state: str, figures: bool, running: boo
         specs=vega.to_json({"charts": charts, "config": vega.CONFIG}),
     )
     write_text(folder / "report.html", text)
-
-
-def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("fpl_tune.report", "")
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.get_template("page.html.j2")

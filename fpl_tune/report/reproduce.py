@@ -1,8 +1,6 @@
-"""The last section: commands, the environment and the partition."""
+"""The last section: commands, versions and the partition."""
 
 from __future__ import annotations
-
-import platform
 
 import numpy as np
 import pandas as pd
@@ -18,7 +16,7 @@ from fpl_tune.study.partition import Shares
 
 
 def commands(facts: Facts, tests: pd.DataFrame) -> Part:
-    """How much was run, and how again?"""
+    """How much was run, with what, and how again?"""
     search = facts.spec.search
     total = float(np.nansum(facts.table["seconds"] * facts.table["n"]))
     texts = [
@@ -28,17 +26,12 @@ def commands(facts: Facts, tests: pd.DataFrame) -> Part:
     ]
     if search.sampler:
         texts.append(f"Searched with {search.sampler} on {', '.join(search.objectives)}.")
+    versions = facts.store.fingerprints(facts.cells[0]).get("versions", {})
+    texts += [f"Made with {', '.join(f'{name} {version}' for name, version in versions.items())}."] if versions else []
     code = f"# with all overrides, as it was run\nfpl-tune study {study_file(facts)}\nfpl-tune show {facts.spec.name}"
     if facts.best is not None:
         code += f"\nfpl-tune export {facts.spec.name} --cell best"
     return Part("", texts, code=[code])
-
-
-def environment(facts: Facts, tests: pd.DataFrame) -> Part:
-    """With what was it run?"""
-    versions = facts.store.fingerprints(facts.cells[0]).get("versions", {}) if facts.cells else {}
-    of = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return Part("Environment", [f"{platform.system()} {platform.machine()}, {of}"])
 
 
 def partition(facts: Facts, tests: pd.DataFrame) -> Part | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
+from html.entities import codepoint2name
 from typing import Any
 
 import pandas as pd
@@ -120,17 +121,12 @@ def markdown(facts: Facts, found: Table) -> str:
     return "\n".join([*lines, "", note(facts), ""])
 
 
-_GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma tau "
-    "upsilon phi chi psi omega"
-).split()
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "{}$&#%_"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "…": r"\dots{}"},
     **{"±": r"$\pm$", "“": "``", "”": "''", "×": r"$\times$", "<": "$<$", ">": "$>$", "→": r"$\to$", "≤": r"$\leq$"},
     **{"≥": r"$\geq$", "≈": r"$\approx$", "∞": r"$\infty$", "−": "$-$", "²": "$^2$", "·": r"$\cdot$"},
-    **{chr(ord("α") + i): rf"$\{name}$" for i, name in enumerate(_GREEK)},
-    **{sign: rf"$\{_GREEK[ord(sign) - ord('Α')].capitalize()}$" for sign in "ΓΔΘΛΞΠΣΦΨΩ"},
+    **{sign: rf"$\{codepoint2name[ord(sign)]}$" for sign in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"},
 }
 """Signs that LaTeX reads as its own, or has commands for."""
 
@@ -140,15 +136,15 @@ def latex_text(text: str) -> str:
     return text.translate(str.maketrans(_LATEX))
 
 
-def latex(header: Sequence[str], rows: Sequence[Sequence[str]], best: Collection[int], note: str) -> str:
+def latex(facts: Facts, found: Table) -> str:
     """A booktabs table, the best rows in bold, and the note as a comment. Needs \\usepackage{booktabs}."""
-    lines = [
-        " & ".join(rf"\textbf{{{latex_text(text)}}}" if i in best else latex_text(text) for text in row) + r" \\"
-        for i, row in enumerate(rows)
-    ]
-    columns, titles = f"l{'r' * (len(header) - 1)}", " & ".join(map(latex_text, header))
-    top = [f"% {' '.join(note.split())}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"{titles} \\ \midrule"]
-    return "\n".join([*top, *lines, r"\bottomrule", r"\end{tabular}", ""])
+    rows = [[latex_text(td.text) for td in row.cells] for row in found.rows]
+    rows = [[rf"\textbf{{{text}}}" for text in texts] if row.kind == "best" else texts
+            for texts, row in zip(rows, found.rows, strict=True)]  # fmt: skip
+    said = f"{facts.spec.title or facts.spec.name}. {note(facts)}"
+    titles, columns = " & ".join(map(latex_text, found.header)), f"l{'r' * (len(found.header) - 1)}"
+    top = [f"% {' '.join(said.split())}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"{titles} \\ \midrule"]
+    return "\n".join([*top, *(rf"{' & '.join(row)} \\" for row in rows), r"\bottomrule", r"\end{tabular}", ""])
 
 
 def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:

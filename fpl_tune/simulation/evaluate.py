@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from statistics import fmean, harmonic_mean
 from typing import NamedTuple
 
 import torch
@@ -232,14 +233,9 @@ def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
         metrics[f"{room}/macro_f1"] = score.macro_f1[~score.macro_f1.isnan()].double().mean().item()
         metrics[f"{room}/ece"] = score.ece
     if others := [metrics[f"test/{name}/acc_mean"] for name in scores if name.startswith("cross/")]:
-        metrics["test/cross/acc_mean"] = math.fsum(others) / len(others)
+        metrics["test/cross/acc_mean"] = fmean(others)
     if {"base", "novel"} <= scores.keys():
         two = [metrics["test/base/acc_mean"], metrics["test/novel/acc_mean"]]
         metrics["test/harmonic_mean"] = harmonic_mean([metrics["test/acc_mean"], *two])
         metrics["test/base_novel_harmonic_mean"] = harmonic_mean(two)
     return metrics
-
-
-def harmonic_mean(values: Sequence[float]) -> float:
-    """Of accuracies; 0 where one of them is."""
-    return 0.0 if min(values) == 0 else len(values) / sum(1 / value for value in values)

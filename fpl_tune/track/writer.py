@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -27,7 +27,8 @@ from fpl_tune.track.runs import STUDY, Entry
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-_PAGE, _EXPERIMENTS = 1000, 10_000
+_RUNS, _EXPERIMENTS = 50_000, 10_000
+"""The most that are found: MLflow gives no more runs in one answer."""
 _PARENT, _DIGEST = "mlflow.parentRunId", "fpl.digest"
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag without which MLflow 3 opens the experiment in the view for traces."""
@@ -169,19 +170,14 @@ def identity(root: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def search(client: Any, experiments: Sequence[str], identity: str) -> Iterator[Run]:
-    """Yields the live runs of an output folder, oldest first."""
-    token = None
-    while token != "":
-        page = client.search_runs(
-            list(experiments),
-            filter_string=f"tags.`fpl.store` = '{identity}'",
-            max_results=_PAGE,
-            order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
-            page_token=token,
-        )
-        yield from page
-        token = page.token or ""
+def search(client: Any, experiments: Sequence[str], identity: str) -> list[Run]:
+    """The live runs of an output folder, oldest first."""
+    return client.search_runs(
+        list(experiments),
+        filter_string=f"tags.`fpl.store` = '{identity}'",
+        max_results=_RUNS,
+        order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+    )
 
 
 def inspect(store: Store, *, fix: bool = False) -> list[tuple[str, str]]:
@@ -224,7 +220,7 @@ def inspect_deleted(root: Path, *, fix: bool = False) -> dict[str, int]:
     with server.explained(uri):
         client: Any = server.connect(uri)
         experiments = [each.experiment_id for each in client.search_experiments(max_results=_EXPERIMENTS)]
-        for run in list(search(client, experiments, identity(root))):  # pages shift while runs are deleted
+        for run in search(client, experiments, identity(root)):
             study = str(run.data.tags.get("fpl.study"))
             if not (root / study).is_dir():
                 found[study] += 1

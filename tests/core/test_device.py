@@ -25,7 +25,6 @@ def _fake(monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int]]) -> None
         return SimpleNamespace(total_memory=sizes[getattr(which, "index", which)][1])
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
-    device._total.cache_clear()
 
 
 def _refuse(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:

@@ -32,29 +32,23 @@ class Ear(Callback):
         self.outcome = outcome
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("limit", [100, 6000])
 def test_no_room_for_results_is_exit_code_3_and_the_same_command_continues(
-    compose: Any, mortal: Any, left: Any, whole: Any, tmp_path: Path, limit: int
+    compose: Any, left: Any, whole: Any, tmp_path: Path, limit: int
 ) -> None:
-    """The system itself refuses, in a process of its own: 100 bytes stop the first file, 6,000 the prompts."""
-    made, root, said = compose(ONE), tmp_path / "full", tmp_path / "said"
+    """The system itself refuses: 100 bytes stop the first file, 6,000 the prompts."""
+    made, root = compose(ONE), tmp_path / "full"
     undisturbed = whole(made)  # first, so that features are in the cache already
-
-    def work() -> int:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        try:
-            return run_study(made, root=root).exit_code
-        except EnvironmentProblem as problem:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-            said.write_text(str(problem))
-            return problem.exit_code
-
-    assert mortal.run(work, None) == 3
-    assert "The disk refuses to store results" in said.read_text()
-    assert "File too large" in said.read_text()
-    assert "Free some space, or name another folder in FPL_TUNE_OUTPUT" in said.read_text()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(EnvironmentProblem) as refused:
+            run_study(made, root=root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert refused.value.exit_code == 3
+    for words in ("The disk refuses to store results", "File too large", "name another folder in FPL_TUNE_OUTPUT"):
+        assert words in str(refused.value)
     assert not list(root.rglob("result.json"))
     assert not list(root.rglob("*.part"))
     assert run_study(made, root=root).exit_code == 0

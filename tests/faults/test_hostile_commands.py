@@ -64,7 +64,7 @@ UNWRITABLE = ["/proc/nothing/x", "file/x", "", "\0", "/dev/null/x", "a" * 5000]
 WRITTEN = {"out", "export"}
 VALID = {"name": "toy", "out": "/proc/nothing/x", "address": "127.0.0.1:9"}
 KINDS = {"ls": "methods", "new": "study", "cluster template": "slurm", "bench": "text"}
-BEFORE = {"cluster wait": ["--seconds", "0"]}
+BEFORE = {"cluster wait": ["--seconds", "1"]}
 
 
 def verbs(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -129,7 +129,7 @@ def toy(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(here)
     long = [
         "api.start_study", "simulation.simulation.Simulation", "report.build",
-        "execute.ray.alive", "execute.ray.inspect", "simulation.worlds.world_of", "cli.ui._server", "track.experiments",
+        "execute.ray.alive", "execute.ray.inspect", "simulation.worlds.world_of", "track.experiments",
         "cli.cluster.time.sleep", "cli.new.write_text",
     ]  # fmt: skip
     for name in long:

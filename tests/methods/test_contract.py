@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -14,15 +15,19 @@ import pytest
 import torch
 import yaml
 from method_cases import METHODS, node
+from scipy.optimize import root_scalar
+from scipy.stats import norm
 from step_contract import a_step_waits_for_nothing
 
 import fpl_tune
 from fpl_tune import methods
 from fpl_tune.config import SearchSpec, compose_run
 from fpl_tune.config.specs import OptimSpec
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Method, State, generator
 from fpl_tune.search.space import read_space
 from fpl_tune.simulation.engine import kept_bytes
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy
 from fpl_tune.wrappers._wrapper import Wrapper
 from fpl_tune.wrappers.ditto import Ditto
@@ -73,6 +78,49 @@ def test_a_wrapper_that_changes_nothing_leaves_every_method_as_it_is(cases: list
             (state,) = play(method, case.tasks[:1], cohorts=[(0, 2)], rounds=len(case.history) - 1)[-1]
             kept = State(*({n: found[n] for n in leaves} for found, leaves in zip(state, wanted, strict=True)))
             assert_same(kept, wanted, tolerance=1e-12)
+
+
+def by_formula(noise: float, delta: float, uploads: int) -> float:
+    """ε of so many uploads, which are one with noise / √uploads (Balle, Wang, ICML 2018, Theorem 8)."""
+    mu = math.sqrt(uploads) / noise
+
+    def excess(epsilon: float) -> float:
+        return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta)
+
+    return root_scalar(excess, bracket=(0.0, 100.0)).root
+
+
+def spent_by(method: Private, task: ClientTask) -> list[float]:
+    """ε after each round: client 0 uploads in all of them, client 1 in the first alone, and who uploads most counts."""
+    method.check(task)
+    state, found = method.init(task, generator("dp")), []
+    for number in range(1, method.rounds + 1):
+        here, clients = task.during(number, method.rounds, key=number), torch.arange(2 if number == 1 else 1)
+        state = method.merge(here, state, clients, method.start(here, state, clients))
+        found.append(method.metrics(task, state)["privacy/epsilon"])
+    return found
+
+
+def test_private_spends_what_another_formula_says_or_refuses(cases: list[Toy], request: pytest.FixtureRequest) -> None:
+    refusal = NOT_PRIVATE.get(request.node.callspec.params["cases"])
+    for case, (epsilon, delta, rounds) in itertools.product(cases, [(0.5, 1e-3, 1), (1.0, 1e-5, 3), (8.0, 1e-6, 2)]):
+        method = Private(case.method, epsilon, delta, calibration="accountant", rounds=rounds)
+        if refusal is not None:
+            with pytest.raises(ConfigError, match=refusal):
+                spent_by(method, case.tasks[0])
+            continue
+        found, noise = spent_by(method, case.tasks[0]), method.sigma(case.tasks[0]) / method.clip
+        assert found == pytest.approx([by_formula(noise, delta, n + 1) for n in range(rounds)], rel=1e-6), case.method
+        assert found[-1] == pytest.approx(epsilon, rel=1e-6)
+
+
+NOT_PRIVATE = {
+    **dict.fromkeys(["zeroshot", "coop", "tofa"], "none of .* is exchanged"),
+    **dict.fromkeys(["promptfl_dp", "fedprox_dp", "pfedmoap_dp", "dpfpl_dp"], "must not be wrapped in the same way"),
+    "promptfl_scaffold": "also uploads control.prompt, which no noise covers",
+    "capt": "also uploads histogram, which",
+    "fedmap": "also uploads prototypes, seen, which",
+}
 
 
 def test_every_method_can_be_fine_tuned(cases: list[Toy]) -> None:

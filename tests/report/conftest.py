@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import rules_of
 from fpl_tune.study.store import Store
+
+
+def put(store: Store, cell: Cell, seed: int, **changes: Any) -> None:
+    """Stores the result of a seed again with changed fields."""
+    store.put(cell, seed, store.history(cell, seed), {**(store.result(cell, seed) or {}), **changes})
 
 
 def amend(store: Store, **figures: Any) -> None:

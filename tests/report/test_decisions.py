@@ -11,6 +11,8 @@ from fpl_tune.report import answer, curves, robustness, table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import against
 
+from .conftest import put
+
 SWEEP = """axes: {method.n_ctx: [1, 2, 4, 8]}
 references: [{method: zeroshot}]
 seeds: 3
@@ -133,7 +135,7 @@ def test_cells_on_other_partitions_are_not_compared(make_store):
     store = make_store(["seeds=2"], body=SWEEP)
     apart = store.cells()[0]
     for seed in (1, 2):
-        store.put(apart, seed, store.history(apart, seed), {**(store.result(apart, seed) or {}), "split_hash": "other"})
+        put(store, apart, seed, split_hash="other")
     facts = Facts(store)
     tests = against(facts)
     assert apart.id not in tests.index

@@ -12,7 +12,7 @@ from fpl_tune.report import answer, charts, curves, table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import Reference, against
 
-from .conftest import amend
+from .conftest import amend, put
 
 
 def embedded(text, key):
@@ -103,7 +103,7 @@ def test_a_page_loads_itself_again_only_while_its_study_runs(make_store):
 def test_cells_that_were_stopped_early_are_said_and_compared_with_nothing(make_store):
     store = make_store(fill=lambda cell, seed: cell.number != 1 or seed == 1)
     pruned = store.cells()[1]
-    store.put(pruned, 1, store.history(pruned, 1), {**(store.result(pruned, 1) or {}), "status": "pruned"})
+    put(store, pruned, 1, status="pruned")
     facts = Facts(store)
     tests = against(facts)
     assert pruned.id not in tests.index

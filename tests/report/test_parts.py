@@ -19,7 +19,7 @@ from fpl_tune.report.reference import against
 from fpl_tune.study.partition import shares
 from fpl_tune.study.results import make_result
 
-from .conftest import amend
+from .conftest import amend, put
 
 
 def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
@@ -88,9 +88,7 @@ def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store)
     assert not other.charts
     for cell in store.cells():
         for seed in (1, 2, 3):
-            result = store.result(cell, seed)
-            assert result is not None
-            store.put(cell, seed, store.history(cell, seed), {**result, "split_hash": shares(cell.run, seed).hash})
+            put(store, cell, seed, split_hash=shares(cell.run, seed).hash)
     drawn = reproduce.partition(Facts(store), empty)
     assert drawn is not None
     held = shares(store.cells()[0].run, 1)

@@ -101,7 +101,9 @@ def test_a_trial_has_its_number_in_optuna(searched):
 
 
 def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searched):
-    rows = curves.parallel(searched)["data"]["values"]
+    part = curves.explore(searched, against(searched))
+    assert part is not None
+    rows = part.charts["parallel"][0]["data"]["values"]
     scale = math.log if searched.logarithmic("optim.lr") else float
     rates = {searched.keys[cell.id]: scale(cell.run.optim.lr) for cell in searched.own}
     low, high = min(rates.values()), max(rates.values())

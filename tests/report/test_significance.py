@@ -13,6 +13,8 @@ import pytest
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import against
 
+from .conftest import put
+
 
 def test_a_reference_is_the_study_s_choice_else_the_first_reference(make_store):
     body = "axes: {method: {n_ctx: [2, 4]}}\nreferences: [{method: zeroshot}, {method: coop}]\nseeds: 2\n"
@@ -47,9 +49,7 @@ def test_difference_is_paired_over_seeds_and_clients(make_store):
 def test_seeds_with_another_split_are_not_paired(make_store):
     store = make_store()
     cell = store.cells()[0]
-    result = store.result(cell, 2)
-    assert result is not None
-    store.put(cell, 2, store.history(cell, 2), {**result, "split_hash": "other"})
+    put(store, cell, 2, split_hash="other")
     assert against(Facts(store)).loc[cell.id, "seeds"] == 2
 
 

@@ -2,7 +2,8 @@
 
 `python dying_study.py FOLDER BLANK_DATABASE N`: FOLDER/whole is the undisturbed study, FOLDER/<point> the one killed
 there. A point is a count of places passed: before and after every file that is renamed into its place, before and after
-every call to MLflow, and after every round, before it is told or checkpointed. Prints what was killed where as JSON.
+every call to MLflow, and after every round, before it is told or checkpointed. What goes on begins with the round after
+its newest checkpoint, and finished cells do not run again. Prints what was killed where as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from typing import Any
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
+from fpl_tune.simulation import checkpoint
+from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.simulation import Simulation
+from fpl_tune.study.store import Store
 from fpl_tune.track import Recorder, server
 
 STUDY = """
@@ -80,8 +84,26 @@ class Watched:
         return passing
 
 
-def run(made: Any, root: Path, fate: Fate) -> None:
-    """The study with its recorder, in this process."""
+def due(root: Path) -> dict[str, int]:
+    """By cell, the round after its newest checkpoint that is whole; 0 where it is finished."""
+    store, found = Store(root, "tiny"), dict[str, int]()
+    for cell in store.cells():
+        slots = (store.folder / "cells" / cell.id).glob("ckpt-*")
+        rounds = [s.meta["round"] for slot in slots for s in checkpoint.usable(slot) if isinstance(s, Snapshot)]
+        found[cell.id] = 0 if store.seeds(cell) == [1, 2] else 1 + max(rounds, default=0)
+    return found
+
+
+def run(made: Any, root: Path, fate: Fate, steps: Path) -> None:
+    """The study with its recorder, in this process; writes cell and round of every step."""
+    step = Simulation.step
+
+    def stepping(trial: Simulation) -> Any:
+        with steps.open("a") as log:
+            log.write(f"{config.identity(trial.run)} {trial.round + 1}\n")
+        return step(trial)
+
+    Simulation.step = stepping  # type: ignore[method-assign]
     fate.around(os, "replace")
     fate.around(Path, "replace")
     fate.around(Simulation, "step")
@@ -120,10 +142,13 @@ def main(folder: Path, blank: Path, wanted: int) -> None:
         if not root.exists():
             root.mkdir()
             shutil.copy(blank, root / "mlflow.db")
-        log = folder / "log"
-        status = in_child(lambda: run(made, root, Fate(point, log)))
+        log, steps, wanted = folder / "log", folder / "steps", due(root)
+        steps.write_text("")
+        status = in_child(lambda: run(made, root, Fate(point, log), steps))
         if status not in (0, -signal.SIGKILL):
             raise RuntimeError(f"{name} ended with {status}")
+        first = dict(line.split() for line in reversed(steps.read_text().splitlines()))
+        assert all(int(number) == wanted.get(cell, 1) for cell, number in first.items()), (name, wanted, first)
         return status, log.read_text()
 
     attempt("first", None)  # fills the feature cache, whose files are places that later runs do not pass

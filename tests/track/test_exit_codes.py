@@ -9,7 +9,7 @@ import pytest
 from fpl_tune import cli
 from fpl_tune.study.store import Store
 
-SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
+from .conftest import SMALL
 
 
 @pytest.fixture

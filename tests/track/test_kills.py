@@ -26,7 +26,7 @@ def test_a_study_killed_anywhere_and_continued_equals_undisturbed(
     tmp_path, blank_database, monkeypatch, picture, without_clocks
 ):
     """The process kills itself: at files of store and checkpoints, at calls to MLflow, between a round and its
-    checkpoint; some once more on their way. Then the study is run again to its end.
+    checkpoint; some once more on their way. Then the study is run again to its end, from its newest checkpoints on.
     """
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
@@ -56,8 +56,6 @@ def test_a_study_killed_anywhere_and_continued_equals_undisturbed(
         pd.testing.assert_frame_equal(rows, table, check_exact=True)
         assert not list((tmp_path / where).rglob("*.part")), f"killed at {where}, {place}"
 
-
-# -- of a worker --------------------------------------------------------------------------------------------
 
 # -- of a sync ----------------------------------------------------------------------------------------------
 

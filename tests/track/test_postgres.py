@@ -16,9 +16,10 @@ import pytest
 
 from fpl_tune import track
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.results import make_result
 from fpl_tune.track import server
+
+from .conftest import follow
 
 DEBIAN = Path("/usr/lib/postgresql")
 PROGRAMS = shutil.which("initdb") or next(iter(sorted(map(str, DEBIAN.glob("*/bin/initdb")), reverse=True)), None)
@@ -107,13 +108,7 @@ def test_a_study_on_postgresql_is_the_study_on_sqlite(make_store, uri, postgres,
     assert there == contents(uri, runs_of, "toy")
     track.inspect(store, fix=True)
     assert contents(postgres, runs_of, "toy") == there
-    warnings: list[str] = []
-    recorder = track.Recorder(warn=warnings.append)
-    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
-    recorder.on_job_start(cell, (1, 2))
-    recorder.on_cell_end(cell, {})
-    recorder.on_study_end(store, Outcome(2, 0, 0, 0, 1.0, 0))
-    assert warnings == []
+    assert follow(store) == []
 
 
 def test_a_wrong_password_is_told_without_any_password(make_store, postgres, monkeypatch):

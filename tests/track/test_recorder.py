@@ -17,8 +17,7 @@ from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
 from fpl_tune.track import server
 
-SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
-DONE = Outcome(2, 0, 0, 0, 1.0, 0)
+from .conftest import DONE, SMALL, follow
 
 
 @pytest.fixture
@@ -27,23 +26,10 @@ def statuses(keyed) -> Callable[[str], dict[str, str]]:
     return lambda uri: {key: run.info.status for key, run in keyed(uri).items()}
 
 
-def follow(recorder: track.Recorder, store: Store, outcome: Outcome = DONE) -> None:
-    """What the driver tells a callback over a study."""
-    cells = store.cells()
-    recorder.on_study_start(store, cells, [object()])  # type: ignore[list-item]
-    for cell in cells:
-        recorder.on_job_start(cell, (1, 2))
-        recorder.on_round_end(cell, store.history(cell, 1)[:1])
-        recorder.on_cell_end(cell, {})
-    recorder.on_study_end(store, outcome)
-
-
 def test_follows_a_study(make_store, uri, tmp_path, keyed, statuses):
     store = make_store(body=SMALL)
     (store.folder / "report.html").write_text("<!doctype html>")
-    warnings: list[str] = []
-    follow(track.Recorder(warn=warnings.append), store)
-    assert warnings == []
+    assert follow(store) == []
     assert statuses(uri) == {"study": "FINISHED", **{cell.id: "FINISHED" for cell in store.cells()}}
     parent = keyed(uri)["study"].info.run_id
     assert "report.html" in {f.path for f in server.connect(uri).list_artifacts(parent)}
@@ -51,7 +37,7 @@ def test_follows_a_study(make_store, uri, tmp_path, keyed, statuses):
 
 def test_mlflow_is_left_alone_while_nothing_changes(make_store, uri, keyed, monkeypatch):
     store = make_store(body=SMALL)
-    follow(track.Recorder(), store)
+    follow(store)
     opened: list[Store] = []
 
     class Opened(recording.Writer):
@@ -73,12 +59,8 @@ def test_mlflow_is_left_alone_while_nothing_changes(make_store, uri, keyed, monk
     assert again() == 1
     assert len(keyed(uri)) == 3, "what someone deleted is written again"
     assert again() == 0
-    (cell, _), (result, history) = (
-        store.cells(),
-        (store.result(store.cells()[0], 1), store.history(store.cells()[0], 1)),
-    )
-    assert result is not None
-    store.put(cell, 1, history, {**result, "split_hash": "other"})
+    cell = store.cells()[0]
+    store.put(cell, 1, store.history(cell, 1), {**(store.result(cell, 1) or {}), "split_hash": "other"})
     assert again() == 1
 
 
@@ -93,7 +75,7 @@ def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypa
 
     monkeypatch.setattr(recording.Writer, "write_cell", slow)
     recorder = track.Recorder()
-    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
+    recorder.on_study_start(store, store.cells(), [])
     for cell in store.cells():
         recorder.on_cell_end(cell, {})
     told.set()
@@ -106,8 +88,7 @@ def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri,
     recorder = track.Recorder()
     opened: list[bool] = []
     monkeypatch.setattr(recorder, "open", lambda: opened.append(True))
-    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
-    recorder.on_job_start(store.cells()[0], (1, 2))
+    recorder.on_study_start(store, store.cells(), [])
     recorder.on_study_end(store, replace(DONE, exit_code=130))
     recorder._thread.shutdown(wait=True)
     assert opened == []
@@ -117,15 +98,9 @@ def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri,
 
 def test_a_stopped_study_is_closed_as_killed_and_finished_later(make_store, uri, tmp_path, statuses):
     store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
-    follow_some = Outcome(1, 0, 0, 1, 1.0, 130)
-    recorder = track.Recorder()
-    recorder.on_study_start(store, store.cells(), [object()])  # type: ignore[list-item]
-    recorder.on_job_start(store.cells()[0], (1, 2))
-    recorder.on_cell_end(store.cells()[0], {})
-    recorder.on_study_end(store, follow_some)
+    follow(store, Outcome(1, 0, 0, 1, 1.0, 130))
     assert statuses(uri)["study"] == "KILLED"
-    whole = make_store(body=SMALL)
-    follow(track.Recorder(), whole)
+    follow(make_store(body=SMALL))
     assert set(statuses(uri).values()) == {"FINISHED"}
 
 
@@ -143,10 +118,8 @@ def test_inspect_names_what_differs_and_mends_it(make_store, uri, keyed, statuse
     client.delete_tag(runs[cells[1].id].info.run_id, "fpl.digest")  # killed between two calls
     client.create_run(experiment, tags=runs[cells[2].id].data.tags)  # created twice
     client.create_run(experiment, tags={**runs[cells[3].id].data.tags, "fpl.key": "gone", "mlflow.runName": "gone"})
-    history = store.history(cells[3], 1)
-    result = store.result(cells[3], 1)
-    assert result is not None
-    store.put(cells[3], 1, history, {**result, "split_hash": "other"})  # the store went on
+    result = {**(store.result(cells[3], 1) or {}), "split_hash": "other"}
+    store.put(cells[3], 1, store.history(cells[3], 1), result)  # the store went on
 
     stale = [(name, "stale") for name in ("toy", *(cell.label for cell in cells[1:]))]
     assert set(track.inspect(store)) == {(cells[0].label, "missing"), *stale, ("gone", "orphaned")}

@@ -12,7 +12,7 @@ import pytest
 from fpl_tune import track
 from fpl_tune.track import server
 
-SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
+from .conftest import SMALL
 
 
 @pytest.fixture(scope="module")

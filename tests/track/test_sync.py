@@ -18,8 +18,7 @@ from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.track import runs, server, writer
 
-SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
-
+from .conftest import SMALL
 
 # -- what is written -----------------------------------------------------------------------------------------
 

@@ -12,27 +12,11 @@ import pytest
 
 from fpl_tune import track
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.track import server
 
-SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
-
-
-def followed(store: Store, between: Callable[[], None] = lambda: None) -> list[str]:
-    """A study of two cells beside a recorder, with something between the cells; the warnings."""
-    warnings: list[str] = []
-    recorder = track.Recorder(warn=warnings.append)
-    first, second = store.cells()
-    recorder.on_study_start(store, [first, second], [object()])  # type: ignore[list-item]
-    recorder.on_job_start(first, (1, 2))
-    recorder.on_cell_end(first, {})
-    recorder.wait()
-    between()
-    recorder.on_cell_end(second, {})
-    recorder.on_study_end(store, Outcome(2, 0, 0, 0, 1.0, 0))
-    return warnings
+from .conftest import SMALL, follow
 
 
 @pytest.fixture
@@ -85,7 +69,7 @@ def test_a_server_that_goes_away_and_comes_back(make_store, uri, undisturbed, mo
         end(self, *args)
 
     monkeypatch.setattr(track.Recorder, "on_study_end", later)
-    warnings = followed(store, lambda: setattr(Cut, "away", True))
+    warnings = follow(store, between=lambda: setattr(Cut, "away", True))
     assert len(warnings) == 1
     assert "The study goes on" in warnings[0]
     if not back:
@@ -100,7 +84,7 @@ def test_a_server_that_was_never_there_costs_one_warning(make_store, uri, undist
     store = make_store(body=SMALL)
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@127.0.0.1:9")
-        warnings = followed(store)
+        warnings = follow(store)
     assert len(warnings) == 1
     assert "keeps everything" in warnings[0]
     assert "s3cret" not in warnings[0]
@@ -111,7 +95,7 @@ def test_a_server_that_was_never_there_costs_one_warning(make_store, uri, undist
 def test_a_database_of_another_version_is_named_with_its_remedy(make_store, uri, picture):
     store = make_store(body=SMALL)
     database(uri, "UPDATE alembic_version SET version_num = 'x' || version_num")
-    (warning,) = followed(store)
+    (warning,) = follow(store)
     assert "mlflow db upgrade" in warning
     with pytest.raises(EnvironmentProblem, match="mlflow db upgrade"):
         track.inspect(store, fix=True)
@@ -143,7 +127,7 @@ def test_a_full_disk_under_the_database(make_store, uri, undisturbed, monkeypatc
         with sqlite3.connect(uri.removeprefix("sqlite:///")) as connection:
             full += connection.execute("PRAGMA page_count").fetchone()
         connection.close()
-        (warning,) = followed(store)
+        (warning,) = follow(store)
         assert "Free space" in warning
         full.clear()
     finally:
@@ -169,9 +153,9 @@ def test_an_experiment_that_someone_deleted_comes_back(make_store, uri, undistur
     if when == "before":
         track.inspect(store, fix=True)
         delete()
-        assert followed(store) == []
+        assert follow(store) == []
     else:
-        assert len(followed(store, delete)) <= 1
+        assert len(follow(store, between=delete)) <= 1
     assert picture(uri, store) == expected
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,9 +24,8 @@ from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
 from fpl_tune.execute.plan.preflight import gpu_share
 from fpl_tune.execute.ray.connect import connected
 from fpl_tune.execute.ray.nodes import check_nodes, refuse_unfit, slots
-from fpl_tune.execute.ray.trainable import REPORT, STUDY, FederatedTrainable
+from fpl_tune.execute.ray.trainable import REPORT, STUDY, FederatedTrainable, SentJob
 from fpl_tune.execute.scheduler import Scheduler
-from fpl_tune.study.versions import versions
 
 LOG_FILE = "ray.log"
 """In the study's folder: Ray's own messages."""
@@ -61,6 +59,7 @@ def run(scheduler: Scheduler, context: ExecutionContext) -> None:
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=0),  # the study counts failures since the last round
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # jobs write their own
+                callbacks=[ForgetResults()],
             ),
         )
         with warnings.catch_warnings():
@@ -136,8 +135,7 @@ class JobSearcher(Searcher):
         with self._guarded():
             if self._has_slot() and (job := self.scheduler.next_job()) is not None:
                 self.running[trial_id] = job
-                # Pickled: Tune keeps several copies of every configuration until the end, and copies share bytes.
-                return {STUDY: pickle.dumps((job, self.context, versions())), **self._resources(job)}
+                return {STUDY: SentJob.of(job, self.context), **self._resources(job)}
         return Searcher.FINISHED if self.problem is not None or self.scheduler.exhausted else None
 
     def _has_slot(self) -> bool:
@@ -189,16 +187,20 @@ class JobScheduler(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         return TrialScheduler.CONTINUE if self._jobs.receive(trial.trial_id, result[REPORT]) else TrialScheduler.STOP
 
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        if trial.trial_id in self._jobs.running:
-            self._jobs.receive(trial.trial_id, result.pop(REPORT))  # Tune keeps the last result of every trial
-
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         if trial.trial_id in self._jobs.running:
             error = Path(trial.error_file) if trial.error_file else None  # `get_error` reads a copy that is made later
             failure = Failure(cause_of_death(error.read_text() if error and error.is_file() else ""), "died")
             said = f"{failure.error}. Ray's messages are in {self._jobs.context.folder / LOG_FILE}."
             self._jobs.receive(trial.trial_id, Report([], failure=failure, warnings=[said]))
+
+
+class ForgetResults(tune.Callback):
+    """Empties the last result of every trial, which Tune keeps until the end with statistics of all of its numbers."""
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        for name in result.keys() - {"done"}:
+            del result[name]
 
 
 def cause_of_death(error: str) -> str:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
@@ -35,13 +35,29 @@ from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.simulation.worlds import threads_of
 from fpl_tune.study.cells import Cell, variant
+from fpl_tune.study.versions import versions
 
 STUDY = "study"
-"""Key of a configuration: a job of a study, its settings and versions, pickled."""
+"""Key of a configuration: a `SentJob`."""
 REPORT = "report"
 """Key of a result: the `Report` of a step."""
 STEP_SECONDS = 0.5
 """A study's step runs rounds for at least this long, so that Tune's cost of a step is a small share of it."""
+
+
+@dataclass(frozen=True)
+class SentJob:
+    """A job of a study, its settings and the driver's versions, pickled.
+
+    Tune keeps several copies of every configuration until the end, and its text: copies share bytes, and the text has
+    none.
+    """
+
+    content: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, job: Job, context: ExecutionContext) -> SentJob:
+        return cls(pickle.dumps((job, context, versions())))
 
 
 class FederatedTrainable(tune.Trainable):
@@ -106,8 +122,8 @@ class FederatedTrainable(tune.Trainable):
         """
         self._in_study = STUDY in config
         if self._in_study:
-            job, context, versions = pickle.loads(config[STUDY])
-            if different := differing(versions):  # of a node that joined after the check
+            job, context, drivers = pickle.loads(config[STUDY].content)
+            if different := differing(drivers):  # of a node that joined after the check
                 raise EnvironmentProblem(f"this node has {different}. Install the same versions on all nodes.")
             context = on_node(context)
             if context.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
@@ -136,7 +152,7 @@ class FederatedTrainable(tune.Trainable):
             report = run.step(STEP_SECONDS, lambda: stop_requested(run.context.folder))
             if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
                 raise EnvironmentProblem(f"the CUDA context is lost: {report.failure.error}")
-            return {REPORT: report, "done": report.last}
+            return {REPORT: report}
         simulation = run.advance()
         for text in run.warnings():
             warnings.warn(text, Notice, stacklevel=2)

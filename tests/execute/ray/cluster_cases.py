@@ -130,7 +130,7 @@ def test_a_cluster_that_cannot_do_it_is_refused_with_what_was_found_where(
     refused(r"\(.*\) does not share memory://there with the driver", "execution.checkpoints='memory://there'")
     cluster.start("other", cpus=2, PYTHONPATH=other_torch(tmp_path))
     refused(r"has torch 0\.0\.1 \(driver: .*Install the same versions")
-    rows = check_cluster(cluster.address, tmp_path, None, ())
+    rows = check_cluster(cluster.address, tmp_path)
     (wrong,) = [row for row in rows if row["state"] == "wrong"]
     assert "torch 0.0.1" in wrong["found"]
     assert wrong["remedy"]

@@ -19,7 +19,7 @@ from fpl_tune.execute.job import ExecutionContext, Job
 from fpl_tune.execute.manage import STOP_FILE
 from fpl_tune.execute.ray import executor, trainable
 from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
-from fpl_tune.execute.ray.trainable import REPORT, STUDY
+from fpl_tune.execute.ray.trainable import REPORT, STUDY, SentJob
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.versions import versions
@@ -48,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def sent(job: Job, context: ExecutionContext, drivers: dict[str, str] | None = None) -> dict[str, Any]:
-    return {STUDY: pickle.dumps((job, context, drivers or {})), "GPU": 0.3}
+    return {STUDY: SentJob(pickle.dumps((job, context, drivers or {}))), "GPU": 0.3}
 
 
 def one_job() -> Job:

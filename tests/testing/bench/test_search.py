@@ -67,10 +67,6 @@ def test_the_published_tables_are_what_their_card_says(name: str) -> None:
     assert f"{name} `{hashlib.sha256(path.read_bytes()).hexdigest()}`" in card
 
 
-def test_the_tables_are_small() -> None:
-    assert sum(path.stat().st_size for path in load_table.TABLES.glob("*.npz")) <= 2 << 20
-
-
 @pytest.mark.parametrize("name", search_table.NAMES)
 def test_published_configurations_are_those_of_the_search_space(name: str) -> None:
     _, search = search_table.search_of(name)
@@ -88,11 +84,6 @@ def test_a_line_that_a_kill_cut_off_is_left_out(folder: Path) -> None:
     with (folder / "promptfl.jsonl").open("a") as file:
         file.write('{"params": {"optim')
     assert search_table.pack("promptfl", folder, folder / "b").read_bytes() == whole
-
-
-def test_the_nearest_configuration_is_the_point_itself(table: Table) -> None:
-    assert [table.nearest(point) for point in table.points] == list(range(N))
-    assert table.nearest(table.points[0], used=[0]) != 0
 
 
 def test_optuna_finds_the_best_configuration(table: Table) -> None:
@@ -120,13 +111,6 @@ def test_costs_are_counted_in_full_trials(table: Table) -> None:
         replay.pay(4, 1)
 
 
-def test_no_configuration_is_handed_out_twice(table: Table) -> None:
-    replay = Replay(table, budget=1)
-    assert sorted(replay.take(table.points[0]) for _ in range(N)) == list(range(N))
-    with pytest.raises(Exhausted):
-        replay.take(table.points[0])
-
-
 @pytest.mark.parametrize("pruner", list(bench_search.PRUNERS))
 def test_optuna_pays_for_the_rounds_that_it_sees(table: Table, pruner: str) -> None:
     replay = Replay(table, budget=8)
@@ -146,20 +130,8 @@ def test_the_platform_pays_for_every_round_once(table: Table) -> None:
     assert 1 <= len(replay.completed) <= replay.spent / (SEEDS * ROUNDS[-1]) < 8
 
 
-def test_the_platform_without_pruning_runs_everything(table: Table) -> None:
-    replay = Replay(table, budget=40)
-    bench_search.platform_search([*SMALL, "prune.rule=null"], replay, 0)
-    assert replay.completed == [(i + 1.0, index) for i, index in enumerate(replay.used)]
-    assert len(replay.used) == 8
-
-
 def test_the_platform_stops_at_the_budget(table: Table) -> None:
     replay = Replay(table, budget=2.5)
     bench_search.platform_search([*SMALL, "prune.rule=null"], replay, 0)
     assert [paid for paid, _ in replay.completed] == [1.0, 2.0]
     assert replay.spent <= 2.5 * SEEDS * ROUNDS[-1]
-
-
-def test_quartiles_say_what_was_not_reached() -> None:
-    assert bench_search.quartiles([1.0, 2.0, 3.0, 4.0, math.inf]) == "3.0 [2.0, 4.0]"
-    assert bench_search.quartiles([1.0, math.inf, math.inf, math.inf]) == "– [–, –]"
