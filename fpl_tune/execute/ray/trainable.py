@@ -112,7 +112,7 @@ class FederatedTrainable(tune.Trainable):
                 parse(config)
             return request.__func__(kind, config)
 
-        cls.default_resource_request = classmethod(checked)
+        cls.default_resource_request = classmethod(checked)  # pyright: ignore[reportAttributeAccessIssue]
 
     def setup(self, config: dict[str, Any]) -> None:
         """Loads towers and data, and begins the run.

@@ -64,7 +64,7 @@ def test_a_wrong_field_is_refused_before_a_trial_starts(field: str, value: Any, 
 def test_a_wrong_field_is_refused_where_the_resources_are_given() -> None:
     from ray import tune
 
-    given = tune.with_resources(FederatedTrainable, {"cpu": 2})
+    given: Any = tune.with_resources(FederatedTrainable, {"cpu": 2})
     assert given.default_resource_request(TINY).required_resources == {"CPU": 2}
     with pytest.raises(ConfigError, match=r"no field 'optim\.lrr'"):
         given.default_resource_request({**TINY, "optim.lrr": 1})
