@@ -28,6 +28,9 @@ $(READY): pyproject.toml
 study: setup ## Run pFedMoAP's lambda sweep on the embedded world: table, report page, MLflow experiment
 	$(BIN)/fpl-tune study lambda_sweep
 
+gallery: setup ## Run the studies whose reports and figures the site shows (45 minutes on 2 cores)
+	@for study in lambda_sweep joint_search claims zoo zoo2026; do $(BIN)/fpl-tune study $$study || exit; done
+
 test: setup ## Run the tests of every line of the package, in parallel
 	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not system"
 
@@ -47,8 +50,10 @@ lint: setup ## Check style, types and formatting
 	$(BIN)/pyright --warnings --pythonpath $(BIN)/python
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format .github/CITATION.cff
+	$(BIN)/hadolint .github/Dockerfile
 
 bench: setup ## Measure what text encoding and a round cost, beside the plain path
 	$(BIN)/fpl-tune bench text
@@ -72,4 +77,4 @@ dist: setup ## Build the wheel and the source distribution in dist/
 clean: ## Remove the environment and what tools left; outputs/ stays
 	rm -rf $(VENV) .venv-oldest .pytest_cache .ruff_cache dist build .coverage
 
-.PHONY: help setup study test test-system test-oldest coverage lint bench weights docs dist clean
+.PHONY: help setup study gallery test test-system test-oldest coverage lint bench gpu-kit weights docs dist clean

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from importlib import resources
 from pathlib import Path
 
+import bench_record
 import oldest
+import pytest
+import website
 import yaml
 
 import fpl_tune
+from fpl_tune import methods
 from fpl_tune.data import shapes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,3 +42,23 @@ def test_every_requirement_has_an_oldest_version() -> None:
     (listed,) = re.findall(r"^dependencies = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     named = set(re.findall(r'^ *"([A-Za-z0-9_.-]+)', listed, re.MULTILINE))
     assert named - {line.partition("==")[0] for line in oldest.oldest()} == {"torch"}
+
+
+@pytest.mark.parametrize("name", methods.catalogue())
+def test_the_site_has_the_equation_defaults_and_search_space_of_a_method(name: str) -> None:
+    page = website.method_page(name)
+    found = set(re.findall(r"^## (.*)", page, re.MULTILINE)) - {"On the embedded data set"}
+    trained = {"Hyper-parameters", "Search space"} if name != "zeroshot" else set[str]()
+    assert found == {"Equation", "Run it"} | trained
+
+
+def test_benchmarks_are_drawn_by_date(tmp_path: Path) -> None:
+    file = tmp_path / "bench.jsonl"
+    common = {"machine": "m", "bench": "round", "ratio": 9}
+    lines = [{"date": f"2026-01-0{day}", "commit": f"c{day}", "seconds": day / 4, **common} for day in (1, 2)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page, charts = bench_record.page(file)
+    assert "| 2026-01-01 | c1 | 0.25 | 9 |\n| 2026-01-02 | c2 | 0.5 | 9 |" in page
+    (drawn,) = charts
+    assert f"images/{drawn}" in page
+    assert charts[drawn].startswith(b"<?xml")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 from fpl_tune import __version__
@@ -40,20 +44,40 @@ def test_it_is_small(wheel: Path) -> None:
     assert wheel.stat().st_size <= 8e6
 
 
-def test_it_finds_its_studies_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    (tmp_path / "empty").mkdir()
-    code = "import fpl_tune.cli as c; print('#', c.__file__); c.main('study pfedmoap_search --cfg'.split())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path / "empty",
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"# {tmp_path}"), "and not the checkout"
-    node = yaml.safe_load(done.stdout)
-    assert (node["method"]["name"], node["search"]["sampler"]) == ("pfedmoap", "tpe")
+def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    (sdist,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, sdist, "-w", tmp_path], check=True, timeout=300)
+    (other,) = tmp_path.glob("*.whl")
+    names, found = ({part.filename: part.CRC for part in zipfile.ZipFile(path).filelist} for path in (other, wheel))
+    assert names == found
+
+
+def test_a_fresh_environment_runs_the_sweep_of_the_readme(wheel: Path, tmp_path: Path) -> None:
+    """In an empty folder. The packages that fpl-tune requires are those of this environment, the checkout is not."""
+    venv.create(tmp_path / "env")
+    programs = tmp_path / "env" / "bin"
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site / "required.pth").write_text(sysconfig.get_path("purelib"))
+    (empty := tmp_path / "empty").mkdir()
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RAY_", "FPL_TUNE_"))}
+
+    def call(*command: str | Path) -> str:
+        done = subprocess.run(command, cwd=empty, env=known, capture_output=True, text=True, timeout=900, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+        return done.stdout
+
+    pip = (sys.executable, "-m", "pip", "--python", programs / "python")
+    call(*pip, "install", "-q", "--no-index", "--no-deps", "--ignore-installed", wheel)
+    call(*pip, "check")
+    assert call(programs / "python", "-c", "import fpl_tune; print(fpl_tune.__file__)").startswith(str(site))
+    call(programs / "fpl-tune", "study", "lambda_sweep")
+    shown = json.loads(call(programs / "fpl-tune", "show", "lambda_sweep", "--format", "json"))
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("<!-- sweep:")[1]
+    rows = re.findall(r"^\| (\S+)(?: \(.*?\))? \| ([\d.]+) \| ([\d.]+) ±", text, re.MULTILINE)
+    printed = {cell: (float(val), float(test)) for cell, val, test in rows}
+    assert len(printed) == 10
+    for row in shown:
+        figures = 100 * row["val/acc_mean"], 100 * row["mean"]
+        assert figures == pytest.approx(printed.pop(row["label"]), abs=0.2), row["label"]
+    assert not printed

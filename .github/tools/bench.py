@@ -3,7 +3,7 @@
 python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a large study, a suggestion, a trial
 python .github/tools/bench.py trials [--trials 1000]    what short trials cost the driver: time, memory, page
 python .github/tools/bench.py simulate                  a step counted on a simulated GPU, and its predicted time
-python .github/tools/bench.py history                   appends what `make bench` measures to .github/bench.jsonl
+python .github/tools/bench.py record                    appends what `make bench` measures to .github/bench.jsonl
 python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
 python .github/tools/bench.py search                    what searches pay on tables until they find a good configuration
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-import bench_history
+import bench_record
 from bench_platform import bench_platform
 from bench_search import bench_search
 from bench_statistics import bench_statistics
@@ -28,7 +28,7 @@ from fpl_tune.core.paths import cache_root
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "trials", "simulate", "history", "statistics", "search"))
+    parser.add_argument("kind", choices=("platform", "trials", "simulate", "record", "statistics", "search"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--orders", type=int, default=20, help="search: replays of each searcher on each table")
     parser.add_argument("--tables", nargs="+", default=NAMES, choices=NAMES, help="search: all by default")
@@ -43,8 +43,8 @@ def main() -> None:
             rows = bench_trials(given.trials)
         elif given.kind == "simulate":
             rows = simulate_gpu(progress)
-        elif given.kind == "history":
-            rows = bench_history.append(progress)
+        elif given.kind == "record":
+            rows = bench_record.append(progress)
         elif given.kind == "search":
             rows = bench_search(given.orders, given.tables, given.searchers, progress)
         else:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import bench_history
+import bench_record
 
-from fpl_tune import load_study, methods
+from fpl_tune import config, load_study, methods
 from fpl_tune.core.paths import output_root
 
 GITHUB = Path(__file__).resolve().parents[1]
@@ -59,7 +60,7 @@ def on_files(files: Any, config: Any) -> Any:
         add(f"methods/{name}.md", method_page(name))
     reports = {name: output_root() / name / "report.html" for name in GALLERY}
     add("gallery.md", gallery(reports))
-    text, charts = bench_history.page()
+    text, charts = bench_record.page()
     add("benchmarks.md", text)
     for name, drawn in charts.items():
         add(f"images/{name}", drawn)
@@ -89,30 +90,48 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def method_page(name: str) -> str:
-    """The page of a method."""
+    """The page of a method, and of the shipped compositions whose outermost method it is."""
     kind = methods.catalogue()[name]
     title, _, source = (import_module(kind.__module__).__doc__ or "").strip().partition("\n")
     parts = [f"# `{name}`", title, _linked(source.strip())]
-    if row := re.search(rf"^\| [^|]*`{name}`.*$", (GITHUB / "docs" / "zoo.md").read_text(encoding="utf-8"), re.M):
-        _, equation, _, paper, limits = (cell.strip() for cell in row[0].strip("|").split(" | "))
-        parts += ["## Equation", f"{equation} ({paper})", f"Collapses to: {limits}." if limits else ""]
+    named = [name, *(option for option, outermost in _compositions().items() if outermost == name)]
+    if equations := _equations(named):
+        parts += ["## Equation", equations]
     fields = methods.hyper_parameters(kind)
     if fields:
         defaults = {field: f"`{value!r}`" for field, value in methods.defaults(kind).items()}
-        rows = [f"| `method.{field.name}` | {defaults.get(field.name, '')} |" for field in fields]
+        rows = [f"| `method.{field.name}` | {defaults.get(field.name, 'required')} |" for field in fields]
         parts += ["## Hyper-parameters", "\n".join(["| field | default |", "|---|---|", *rows])]
     parts += [_fields_explained((kind.__doc__ or "").strip())]
-    space = ROOT / "search_spaces" / f"{name}.yaml"
-    if space.is_file():
-        parts += ["## Search space", f"```yaml\n{space.read_text(encoding='utf-8').strip()}\n```"]
-    if figures := _figures(name):
+    spaces = [path for option in named if (path := ROOT / "search_spaces" / f"{option}.yaml").is_file()]
+    if spaces:
+        parts += ["## Search space"]
+        parts += [f"`method={file.stem}`:\n\n```yaml\n{file.read_text('utf-8').strip()}\n```" for file in spaces]
+    if figures := _figures(named):
         parts += ["## On the embedded data set", figures]
-    run = f"fpl-tune run method={name}"
-    parts += ["## Run it", f"```bash\n{run}\n```" if "inner" not in {f.name for f in fields} else _WRAPPER.format(name)]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    wrapped = f"fpl-tune run 'method={{name: {name}, inner: {{name: promptfl}}}}'"
+    runs = [wrapped if option == name and "inner" in {f.name for f in fields} else f"fpl-tune run method={option}"
+            for option in named]  # fmt: skip
+    parts += ["## Run it", "\n".join(["```bash", *runs, "```"])]
+    return "\n\n".join(parts) + "\n"
 
 
-_WRAPPER = "```bash\nfpl-tune run 'method={{name: {}, inner: {{name: promptfl}}}}'\n```"
+@cache
+def _compositions() -> dict[str, str]:
+    """Shipped composition -> its outermost method."""
+    composed = sorted({*config.options("method")} - {*methods.catalogue()})
+    return {option: config.choose("method", option)["method"]["name"] for option in composed}
+
+
+def _equations(named: list[str]) -> str:
+    """Rows of the table of equations that name one of the methods."""
+    parts: list[str] = []
+    for line in (GITHUB / "docs" / "zoo.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if line.startswith("| `") and {*re.findall(r"`(\w+)`", cells[0])} & {*named}:
+            limits = f" Collapses to: {cells[4].rstrip('|').strip()}." if len(cells) == 5 and cells[4] else ""
+            parts.append(f"{cells[0]}: {cells[1]} ({cells[3]}).{limits}")
+    return "\n\n".join(parts)
 
 
 def _linked(text: str) -> str:
@@ -120,22 +139,21 @@ def _linked(text: str) -> str:
 
 
 def _fields_explained(doc: str) -> str:
-    """The class's docstring; lines `field: meaning` become a list."""
-    return re.sub(r"^(\w+): ", r"* `\1`: ", inspect.cleandoc(doc), flags=re.MULTILINE)
+    """The class's docstring; lines `field: meaning` and `field, field: meaning` become a list."""
+    return re.sub(r"^(\w+(?:, \w+)*): ", r"* `\1`: ", inspect.cleandoc(doc), flags=re.MULTILINE)
 
 
-def _figures(name: str) -> str:
-    """The method's test accuracy in the studies of methods that the output folder holds."""
+def _figures(named: list[str]) -> str:
+    """Test accuracy of the methods in the studies of methods that the output folder holds."""
     rows: list[str] = []
     for study in ("zoo", "zoo2026"):
         if not (output_root() / study / "study.yaml").is_file():
             continue
         table = load_study(study).summary()
-        for row in table[table["variant"] == name].to_dict("records"):
-            rows.append(
-                f"| `{study}` | {row['split']} | {100 * row['mean']:.1f} ± {100 * row['std']:.1f} | {row['n']} |"
-            )
-    head = ["| study | split | test accuracy % (± sd over seeds) | seeds |", "|---|---|---|---|"]
+        for row in table[table["variant"].isin(named)].to_dict("records"):
+            accuracy = f"{100 * row['mean']:.1f} ± {100 * row['std']:.1f}"
+            rows.append(f"| `{row['variant']}` | `{study}` | {row['split']} | {accuracy} | {row['n']} |")
+    head = ["| method | study | split | test accuracy % (± sd over seeds) | seeds |", "|---|---|---|---|---|"]
     return "\n".join([*head, *rows]) if rows else ""
 
 

@@ -5,7 +5,7 @@ A run is resolved once: `RunSpec.method` is the `Method`, `RunSpec.stages` the s
 specifications (`data`, `optim`, `task`) and `methods`; nothing else imports Hydra. Open `specs.py` first.
 """
 
-from fpl_tune.config.compose import check_name, choose, compose_run, compose_study, take_seeds
+from fpl_tune.config.compose import choose, compose_run, compose_study, take_seeds
 from fpl_tune.config.fields import as_dict, identity, set_field, stages, to_run, to_study
 from fpl_tune.config.files import options
 from fpl_tune.config.specs import (

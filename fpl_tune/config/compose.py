@@ -73,7 +73,10 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
     _prefer_choices(node, overrides)
     node.pop("schema", None)  # a stored study's
     node["name"] = path.stem if node.get("name") in (None, "study") else str(node["name"])
-    check_name(node["name"])
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", node["name"]):  # it becomes a folder
+        raise ConfigError(
+            f"A study's name holds letters, digits, '_', '-' and '.', 100 at most, but is {node['name']!r}."
+        )
     for field in node.keys() - {f.name for f in fields(StudySpec)}:
         raise no_field(field, node)
     spec = to_study(node)
@@ -84,17 +87,6 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
 def _homes(overrides: Sequence[str]) -> list[str]:
     """Quotes values that begin with `~`, which Hydra's grammar refuses and a shell does not expand after `=`."""
     return [re.sub(r"=(~[^']*)$", r"='\1'", text) for text in overrides]
-
-
-def check_name(name: str) -> str:
-    """A study's name, which becomes a folder and cannot lead out of where it lies.
-
-    Raises:
-        ConfigError: the name is malformed.
-    """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
-        raise ConfigError(f"A study's name holds letters, digits, '_', '-' and '.', 100 at most, but is {name!r}.")
-    return name
 
 
 @cache

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rich import filesize
+
 from fpl_tune.core.metrics import metric as row
 
 
@@ -43,11 +45,7 @@ def time_left(seconds: float) -> str:
 
 def size(count: float) -> str:
     """1.3 MB and the like, powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
+    return filesize.decimal(round(count))
 
 
 _SYMBOLS = {"lam": "λ", "mu": "μ", "tau": "τ", "gamma": "γ", "alpha": "α"}

@@ -143,17 +143,13 @@ def subfolders(folder: Path) -> dict[str, Path]:
 
 
 def images_in(folder: Path, root: Path) -> list[str]:
-    """The image files (by their suffix) below a folder, sorted, as paths below `root`."""
+    """The visible image files (by their suffix) below a folder, sorted, as paths below `root`."""
     found: list[str] = []
     for at, _, files in os.walk(folder):
         below = Path(at).relative_to(root).as_posix()
-        found += [f"{below}/{file}" for file in files if _is_image(file)]
+        images = (file for file in files if os.path.splitext(file)[1].lower() in SUFFIXES)
+        found += [f"{below}/{image}" for image in images if not image.startswith(".")]
     return sorted(found)
-
-
-def _is_image(file: str) -> bool:
-    """Whether a file name has an image's suffix and is not hidden."""
-    return not file.startswith(".") and os.path.splitext(file)[1].lower() in SUFFIXES
 
 
 def _present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.data.partition import ranked
 from fpl_tune.data.pool import Dataset, Pool, join
 from fpl_tune.data.sources import source
@@ -53,8 +53,6 @@ def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:
 
 
 def _transform(name: str, pool: Pool, spec: DataSpec) -> str:
-    if spec.transform not in ("auto", "clip", "cifar"):
-        raise unknown("data.transform", spec.transform, ("auto", "clip", "cifar"))
     if spec.transform == "cifar" and not pool.transform.startswith("cifar"):
         raise ConfigError(f"data.transform=cifar is for cifar10 and cifar100, not for {name}. Use clip.")
     return "clip" if spec.transform == "clip" else pool.transform

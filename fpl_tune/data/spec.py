@@ -54,7 +54,7 @@ class DataSpec:
     """Drawn world: training images per class and style."""
     test_per_class: Annotated[int, Field(ge=1, le=10_000)] = 25
     """Drawn world: test images per class and style."""
-    transform: str = "auto"
+    transform: Literal["auto", "clip", "cifar"] = "auto"
     """`clip` (bicubic, centre crop), `cifar` (CIFAR statistics, bilinear enlargement) or `auto` (as the papers)."""
     whole_test: list[str] = field(default_factory=list)
     """Domains whose training images become test images, as the target domain of leave-one-domain-out."""

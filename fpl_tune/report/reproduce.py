@@ -22,7 +22,7 @@ def commands(facts: Facts, tests: pd.DataFrame) -> Part:
     texts = [
         f"{counted(len(facts.own), 'cell')} × {counted(len(facts.spec.seed_list()), 'seed')}, "
         f"and {counted(len(facts.references), 'reference')}; {duration(total)} of training in all; at most "
-        f"{size(facts.table['bytes'].max())} sent in a run, by all clients, both ways."
+        f"{size(facts.table['bytes'].fillna(0).max())} sent in a run, by all clients, both ways."
     ]
     if search.sampler:
         texts.append(f"Searched with {search.sampler} on {', '.join(search.objectives)}.")

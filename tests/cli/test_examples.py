@@ -39,13 +39,6 @@ def test_every_verb_says_what_it_does_and_has_an_example(words: tuple[str, ...],
     assert " ".join(verb.epilog.split()) in " ".join(done.out.split())
 
 
-class Stopped:
-    """A server that is stopped as soon as it runs."""
-
-    def wait(self) -> int:
-        raise SystemExit(0)
-
-
 EXAMPLES = sorted({verb.epilog.removeprefix("Example: ") for verb in VERBS.values() if verb.epilog})
 
 
@@ -53,16 +46,18 @@ EXAMPLES = sorted({verb.epilog.removeprefix("Example: ") for verb in VERBS.value
 def test_every_example_runs(example: str, home: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     program, *words = shlex.split(example)
     assert program == "fpl-tune"
-    called: list[int] = []
+    served: list[str] = []
     held = locked(home / "outputs" / "lambda_sweep") if words[0] == "stop" else nullcontext()  # a study that runs
-    if words[0] == "ui":
-        monkeypatch.setattr("fpl_tune.cli.ui._server", lambda port, uri: called.append(port) or nullcontext(Stopped()))
-        monkeypatch.setattr("fpl_tune.cli.ui._wait", lambda server, page: None)
     if words[:2] == ["cluster", "wait"]:
         monkeypatch.setattr("fpl_tune.execute.ray.alive", lambda address: 4)
-    with held:
+    with held, monkeypatch.context() as patch:
+        if words[0] == "ui":  # which becomes the server
+            patch.setattr(
+                os, "execve", lambda path, words, environment: served.append(words[words.index("--port") + 1])
+            )
+            patch.setattr(os, "dup2", lambda *_: None)
         done = command(*(os.path.expanduser(word) for word in words))  # as the shell does
     assert done.code == 0, done.out + done.err
     assert "\x1b[" not in done.out + done.err
     assert (done.out + done.err).strip()
-    assert called == ([5001] if words[0] == "ui" else [])
+    assert served == (["5001"] if words[0] == "ui" else [])

@@ -33,6 +33,6 @@ def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (81920, "81.9 kB"), (2.5e9, "2.5 GB")])
+@pytest.mark.parametrize(("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (81920, "81.9 kB"), (2.5e9, "2.5 GB")])
 def test_size(count: float, text: str) -> None:
     assert size(count) == text

@@ -283,9 +283,11 @@ def test_a_metric_that_results_do_not_hold_is_read_from_histories(make_store):
 def test_what_the_user_writes_is_text(make_store):
     body = (
         "title: '<b> costs $5_{x and {y} \\frac$'\nseeds: 2\n"
-        "axes: {variant: [{label: 'a $b_{c', method.n_ctx: 2}, {label: '$\\q$ {d}', method.n_ctx: 4}], "
+        "axes: {variant: [{label: 'a $b_{c', method.n_ctx: 2}, {label: '</script><img src=x>', method.n_ctx: 4}], "
         "optim: {lr: [0.001, 0.01, 0.1]}}\n"
     )
     page = report.build(make_store(body=body)).read_text(encoding="utf-8")
     assert "a $b_{c" in page
     assert "<h1>&lt;b&gt; costs $5_{x and {y}" in page
+    assert "&lt;/script&gt;&lt;img" in page, "a label, which scripts hold too"
+    assert "<img src=x" not in page

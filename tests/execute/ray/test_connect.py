@@ -14,14 +14,14 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.ray import connect
 
 _STUDY = """
-import os, signal, sys
+import os, signal, subprocess, sys
 from pathlib import Path
 import psutil
 from fpl_tune import config
 from fpl_tune.api import start_study
 from fpl_tune.execute.callback import Callback
 
-me, ours = psutil.Process(), []
+me, ours, refused = psutil.Process(), [], []
 
 class Look(Callback):
     def on_round_end(self, cell, records):
@@ -29,12 +29,20 @@ class Look(Callback):
         sockets = [line for one in (me, *ours) for line in one.net_connections("inet") if line.status == "LISTEN"]
         found = {line.laddr.ip.removeprefix("::ffff:") for line in sockets}
         assert found == {"127.0.0.1"}, found
+        import ray
+        if not refused:
+            words = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address"]
+            known = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+            known["HOME"] = str(Path.home() / "another")
+            done = subprocess.run([*words, ray.get_runtime_context().gcs_address], env=known, capture_output=True)
+            refused.append(b"InvalidAuthToken" in done.stderr or done)
 
 handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 study = config.compose_study(sys.argv[1], ["execution.executor=ray", "seeds=1"])
 assert start_study(study, root=Path(sys.argv[2]), callbacks=[Look()]).exit_code == 0
 _, alive = psutil.wait_procs(ours, timeout=5)
 assert len(ours) > 5 and not alive, alive
+assert refused == [True], f"without the token: {refused}"
 assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 assert not [name for name in os.environ if name.startswith("RAY_TMPDIR")]
 token = Path.home() / ".ray"

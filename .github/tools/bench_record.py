@@ -51,7 +51,7 @@ def page(file: Path = FILE) -> tuple[str, dict[str, bytes]]:
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
     parts = [
         "# Benchmarks over time",
-        "`python .github/tools/bench.py history` appends what `make bench` measures. The ratio is that to the plain "
+        "`python .github/tools/bench.py record` appends what `make bench` measures. The ratio is that to the plain "
         "path in the same run, which says more than seconds where machines differ.",
     ]
     charts: dict[str, bytes] = {}
