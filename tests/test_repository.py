@@ -7,6 +7,7 @@ import json
 import re
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import bench_record
 import oldest
@@ -50,6 +51,15 @@ def test_the_site_has_the_equation_defaults_and_search_space_of_a_method(name: s
     found = set(re.findall(r"^## (.*)", page, re.MULTILINE)) - {"On the embedded data set"}
     trained = {"Hyper-parameters", "Search space"} if name != "zeroshot" else set[str]()
     assert found == {"Equation", "Run it"} | trained
+
+
+def test_the_site_has_the_figures_of_a_method(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = "[{label: promptfl, method: promptfl}, {label: fedprox, method: fedprox}]"
+    store = make_store(body=f"axes: {{split: [{{label: few, data.shots: 2}}], variant: {variants}}}\n", name="zoo")
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(store.root))
+    figures = website.method_page("proximal").partition("## On the embedded data set")[2]
+    assert re.search(r"^\| `fedprox` \| `zoo` \| few \| \d\d\.\d ± \d\.\d \| \d \|$", figures, re.MULTILINE)
+    assert "`promptfl` |" not in figures
 
 
 def test_benchmarks_are_drawn_by_date(tmp_path: Path) -> None:
