@@ -119,7 +119,8 @@ class Batch(NamedTuple):
     """One step's images, one row a client."""
 
     image: Tensor
-    """[C, B, D] pooled features, [C, B, M, D] patch features or [C, B, 3, H, W] pixels, as `Method.needs` says."""
+    """[C, B, D] pooled features, [C, B, M, D] patch features or [C, B, 3, H, W] pixels, as `Method.needs` says;
+    [C, B, 1 + M, w] tokens in place of pixels where `Method.image_blocks` lets blocks be passed before."""
     label: Tensor
     """[C, B] class ids, 0 where masked."""
     mask: Tensor
@@ -254,7 +255,7 @@ class Task(Sizes, Protocol):
 
     def encode_images(
         self,
-        pixels: Tensor,
+        images: Tensor,
         tokens: Tensor,
         *,
         deep: Tensor | None = None,
@@ -262,7 +263,7 @@ class Task(Sizes, Protocol):
         cosine: bool = False,
         adapter: Adapter | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Pixels [C, B, 3, H, W] through the image tower with prompt tokens [C, n, w].
+        """Images, as `Batch.image` holds them of pixels, through the image tower with prompt tokens [C, n, w].
 
         `deep` [C, J, n, w] replaces the tokens at the input of blocks 1..J, `adapter` adds a branch to the blocks.
         Returns raw features [C, B, D] and the last block's q_cls · k_token, raw or the cosine [C, B, heads, n].
@@ -290,6 +291,9 @@ class Method(ABC):
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
     """What `Batch.image` holds."""
+    image_blocks: ClassVar[int | None] = None
+    """With pixels, the last blocks of the image tower that what is learned reaches; None: all. Others run once for an
+    image: `Batch.image` then holds the tokens after them, which `Task.encode_images` alone takes."""
     learns: ClassVar[bool] = True
     """False where nothing is trained; such a run has one round."""
     view: ClassVar[str | None] = None

@@ -2,6 +2,7 @@
 
 python .github/tools/bench.py platform [KEY=VALUE]...   planning and starting a large study, a suggestion, a trial
 python .github/tools/bench.py trials [--trials 1000]    what short trials cost the driver: time, memory, page
+python .github/tools/bench.py clients [KEY=VALUE]...    rounds of ten among 100 and among 10,000 clients
 python .github/tools/bench.py simulate                  a step counted on a simulated GPU, and its predicted time
 python .github/tools/bench.py record                    appends what `make bench` measures to .github/bench.jsonl
 python .github/tools/bench.py statistics                false positives, coverage and power on simulated studies
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 
 import bench_record
+from bench_clients import bench_clients
 from bench_platform import bench_platform
 from bench_search import bench_search
 from bench_statistics import bench_statistics
@@ -28,7 +30,7 @@ from fpl_tune.core.paths import cache_root
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "trials", "simulate", "record", "statistics", "search"))
+    parser.add_argument("kind", choices=("platform", "trials", "clients", "simulate", "record", "statistics", "search"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--orders", type=int, default=20, help="search: replays of each searcher on each table")
     parser.add_argument("--tables", nargs="+", default=NAMES, choices=NAMES, help="search: all by default")
@@ -41,6 +43,8 @@ def main() -> None:
             rows = bench_platform(given.overrides, resolve("auto"), cache_dir=cache_root(), progress=progress)
         elif given.kind == "trials":
             rows = bench_trials(given.trials)
+        elif given.kind == "clients":
+            rows = bench_clients([100, 10_000], given.overrides, cache_dir=cache_root())
         elif given.kind == "simulate":
             rows = simulate_gpu(progress)
         elif given.kind == "record":

@@ -39,7 +39,8 @@ def main(studies: list[str]) -> None:
         means = store.summary().set_index("cell")[VAL]
         for cell in store.cells():
             variant = cell.varied["variant"]
-            groups = [name.rpartition(".")[2] for name in variant if name.startswith("optim.groups.")]
+            fields = {**cell.varied, **variant}
+            groups = [name.rpartition(".")[2] for name in fields if name.startswith("optim.groups.")]
             text = yaml.safe_dump(
                 settings(cell.run.optim, groups), sort_keys=False, default_flow_style=True, width=math.inf
             ).strip()

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from fpl_tune.clip.layout import Layout, Packing
 
@@ -106,7 +105,7 @@ class _ByGroups(torch.autograd.Function):
         heads = qkv.unflatten(-1, (3, n_heads, -1)).permute(2, 0, 3, 1, 4).flatten(1, 2).contiguous()
         queries, keys, values = heads  # [P H, R, d/H]
         queries = queries[:, layout.ends] if ends else queries
-        mixed, weights, ctx.softmax = _mix(queries, keys, values, layout, ends)
+        mixed, weights = _mix(queries, keys, values, layout, ends)
         if ctx.needs_input_grad[0]:
             ctx.layout, ctx.n_heads, ctx.ends = layout, n_heads, ends
             ctx.save_for_backward(queries, keys, values, weights)
@@ -117,32 +116,13 @@ class _ByGroups(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         queries, keys, values, weights = ctx.saved_tensors
         grad = grads[0].unflatten(-1, (ctx.n_heads, -1)).transpose(1, 2).flatten(0, 1)
-        by_heads = _mix_backward(grad, queries, keys, values, weights, ctx.softmax, ctx.layout, ctx.ends)
+        by_heads = _mix_backward(grad, queries, keys, values, weights, ctx.layout, ctx.ends)
         by_heads = by_heads.unflatten(1, (-1, ctx.n_heads)).permute(1, 3, 0, 2, 4)
         return by_heads.flatten(2), None, None, None
 
 
-class _Softmax(NamedTuple):
-    """Where a softmax begins and ends in autograd's graph, which keeps the weights alone for its gradient."""
-
-    scores: GradientEdge
-    weights: GradientEdge
-
-    @classmethod
-    def of(cls, scores: Tensor, scale: float) -> tuple[Tensor, _Softmax]:
-        """Weights of scores times `scale`."""
-        with torch.enable_grad():
-            scores = scores.new_zeros((), requires_grad=True).add(scores, alpha=scale)
-            weights = scores.softmax(dim=-1)
-        return weights.detach(), cls(get_gradient_edge(scores), get_gradient_edge(weights))
-
-    def backward(self, grad: Tensor) -> Tensor:
-        """The gradient by the scaled scores; a loss may request it twice."""
-        return torch.autograd.grad(self.weights, self.scores, grad, retain_graph=True)[0]
-
-
-def _mix(q: Tensor, k: Tensor, v: Tensor, layout: Layout, ends: bool) -> tuple[Tensor, Tensor, _Softmax]:
-    """Mixed values [P H, rows, d/H], attention weights [P H, rows, n + m], and their softmax.
+def _mix(q: Tensor, k: Tensor, v: Tensor, layout: Layout, ends: bool) -> tuple[Tensor, Tensor]:
+    """Mixed values [P H, rows, d/H] and attention weights [P H, rows, n + m].
 
     Rows attend to the n tokens of the prefix (first columns) and to their own suffix up to themselves (last
     columns, -inf where the suffix is shorter). With `ends`, queries are the EOT rows of the groups in turn.
@@ -158,17 +138,15 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, layout: Layout, ends: bool) -> tuple[T
         if not ends:
             block.masked_fill_(_later(length, q.device), -math.inf)
         scores[:, rows, n : n + length] = block.view(len(q), -1, length)
-    weights, softmax = _Softmax.of(scores, q.shape[-1] ** -0.5)
+    weights = scores.mul_(q.shape[-1] ** -0.5).softmax(-1)
     mixed = weights[..., :n] @ v[:, :n]
     for rows, own, n_classes, length in _slices(layout, ends):
         part = _mixed(_per_class(weights[:, rows, n : n + length], n_classes), _per_class(v[:, own], n_classes))
         mixed[:, rows] += part.view(len(q), -1, v.shape[-1])
-    return mixed, weights, softmax
+    return mixed, weights
 
 
-def _mix_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, softmax: _Softmax, layout: Layout, ends: bool
-) -> Tensor:
+def _mix_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, layout: Layout, ends: bool) -> Tensor:
     """Gradients [3, P H, R, d/H] by queries, keys and values."""
     n = layout.n_prefix
     out = k.new_empty(3, *k.shape)
@@ -181,7 +159,8 @@ def _mix_backward(
         d_weights[:, rows, n : n + length] = part.view(len(q), -1, length)
         seen = _per_class(weights[:, rows, n : n + length], n_classes)
         out[2, :, own] = _mixed(seen.transpose(1, 2), above).view(len(q), -1, v.shape[-1])
-    d_scores = softmax.backward(d_weights).mul_(q.shape[-1] ** -0.5)
+    # torch.autograd.grad would import sympy: 40 MB in every worker.
+    d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
     d_queries = d_scores[..., :n] @ k[:, :n]
     out[1, :, :n] = d_scores[..., :n].transpose(1, 2) @ q
     for rows, own, n_classes, length in _slices(layout, ends):

@@ -45,9 +45,10 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, None, None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         grad = grads[0].contiguous()
-        return linear(grad, ctx.weight.t()), None, None, grad if ctx.needs_input_grad[3] else None
+        inner = linear(grad, ctx.weight.t()) if ctx.needs_input_grad[0] else None
+        return inner, None, None, grad if ctx.needs_input_grad[3] else None
 
 
 class Activation(NamedTuple):
@@ -133,7 +134,8 @@ class Block(NamedTuple):
         x = x.index_select(1, layout.ends) if ends else x
         if adapter is None:
             return cast(Tensor, _Mlp.apply(_linear(mixed, self.out, x), self))
-        after = _linear(mixed, self.out, adapter.added("attention", mixed, x))
+        onto = adapter.added("attention", mixed, x)
+        after = _linear(mixed.expand_as(onto), self.out, onto)
         return adapter.added("block", self.norm_1(x), cast(Tensor, _Mlp.apply(after, self)))
 
 

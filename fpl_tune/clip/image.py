@@ -84,15 +84,24 @@ def _pool_everywhere(pool: Any, x: Tensor) -> Tensor:
     return pool.c_proj(mixed.transpose(1, 2).flatten(2))
 
 
+def after_blocks(visual: Any, pixels: Tensor, n_blocks: int) -> Tensor:
+    """Tokens [n, 1 + M, w] after the first blocks: where adapters begin above them, features that nothing changes."""
+    x = visual.ln_pre(embedded(visual, pixels))
+    for block in visual.transformer.resblocks[:n_blocks]:
+        x = run_block(block, x[None], None)[0]
+    return x
+
+
 def prompted(
     visual: Any,
-    pixels: Tensor,
+    images: Tensor,
     tokens: Tensor,
     *,
     deep: Tensor | None = None,
     place: Place = "front",
     cosine: bool = False,
     adapter: Adapter | None = None,
+    passed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Image features with visual prompt tokens, and the class token's attention to them.
 
@@ -101,40 +110,49 @@ def prompted(
     `deep` replaces them at the input of blocks 1 to J, `adapter` adds a branch of each client's to blocks.
 
     Args:
-        pixels: [C, B, 3, H, W]; tokens: [C, n, w]; deep: [C, J, n, w].
+        images: pixels [C, B, 3, H, W], or after `passed` blocks what `after_blocks` returns [C, B, 1 + M, w].
+        tokens: [C, n, w], n = 0 where images have passed blocks. deep: [C, J, n, w].
 
     Returns:
         features [C, B, D] and q_cls·k_token of the last block per head [C, B, heads, n], unscaled, or with `cosine`
         between q and k of unit length.
 
     Raises:
-        ConfigError: the image tower is not a ViT with a class token.
+        ConfigError: the image tower is not a ViT with a class token, or images have passed what is changed.
     """
     require_vit(visual)
-    n_clients, n_images = pixels.shape[:2]
+    n_clients, n_images = images.shape[:2]
     n_tokens = tokens.shape[1]
+    if passed and (n_tokens or (adapter is not None and adapter.first < passed)):
+        raise ConfigError(
+            f"Images have passed the first {passed} blocks of the image tower, where the method's prompts or adapters "
+            "begin earlier: raise its image_blocks, or set it to None."
+        )
 
     def per_image(rows: Tensor) -> Tensor:  # [C, n, w] -> [C B, n, w]
         return rows[:, None].expand(-1, n_images, -1, -1).flatten(0, 1)
 
-    with torch.no_grad():
-        x = embedded(visual, pixels.flatten(0, 1))
-    first = 1 if place == "front" else x.shape[1]
-    x = visual.ln_pre(torch.cat([x[:, :first], per_image(tokens), x[:, first:]], dim=1))
+    x, first = images.flatten(0, 1), 1
+    if not passed:
+        with torch.no_grad():
+            x = embedded(visual, x)
+        first = 1 if place == "front" else x.shape[1]
+        x = visual.ln_pre(torch.cat([x[:, :first], per_image(tokens), x[:, first:]], dim=1))
     blocks = visual.transformer.resblocks
     branches = [None if adapter is None else adapter.at(j) for j in range(len(blocks))]
-    for j, (block, branch) in enumerate(zip(blocks, branches, strict=True)):
+    for j in range(passed, len(blocks)):
         if deep is not None and 1 <= j <= deep.shape[1]:
             x = torch.cat([x[:, :first], per_image(deep[:, j - 1]), x[:, first + n_tokens :]], dim=1)
         if j + 1 < len(blocks):
-            x = run_block(block, x.unflatten(0, (n_clients, n_images)), branch).flatten(0, 1)
+            x = run_block(blocks[j], x.unflatten(0, (n_clients, n_images)), branches[j]).flatten(0, 1)
     features, looks = _last_block(blocks[-1], x, slice(first, first + n_tokens), branches[-1], n_clients, cosine=cosine)
     features = visual.ln_post(features) @ visual.proj
     return features.unflatten(0, (n_clients, n_images)), looks.unflatten(0, (n_clients, n_images))
 
 
-def cost(visual: Any, n_images: int, n_tokens: int = 0, below: int = 0) -> Cost:
-    """Tokens and operations of `prompted`, with gradients through all blocks but the first `below`.
+def cost(visual: Any, n_images: int, n_tokens: int = 0, below: int = 0, passed: int = 0) -> Cost:
+    """Tokens and operations of `prompted`, with gradients through all blocks but the first `below`,
+    of images that have `passed` blocks before.
 
     What a backward pass costs is as `fpl_tune.clip.text.cost` counts it; branches of adapters are left out.
     """
@@ -144,8 +162,8 @@ def cost(visual: Any, n_images: int, n_tokens: int = 0, below: int = 0) -> Cost:
     rows, hidden = 1 + n_patches + n_tokens, blocks[0].mlp.c_fc.out_features
     whole, last = rows * (4 * width**2 + 2 * width * hidden), 2 * rows * width**2 + 2 * width * (width + hidden)
     pairs, head = rows**2 * width, width * visual.proj.shape[1]
-    stem = n_patches * math.prod(visual.conv1.weight.shape)
-    forward = stem + n_whole * (whole + 2 * pairs) + last + 2 * rows * width + head
+    stem = 0 if passed else n_patches * math.prod(visual.conv1.weight.shape)
+    forward = stem + (n_whole - passed) * (whole + 2 * pairs) + last + 2 * rows * width + head
     backward = max(0, n_whole - below) * (whole + 4 * pairs) + (below <= n_whole) * (last + 4 * rows * width) + head
     return Cost(n_images * rows, 2 * n_images * forward, 2 * n_images * backward)
 

@@ -159,13 +159,17 @@ class TextTower(nn.Module):
             own = context if layout.in_order else context[:, layout.slot]
         first, *rest = self.blocks
         words, qkv, places = self._constants(layout)
-        layout = for_prompts(layout, len(context))
+        if adapter is not None and not own.shape[1]:  # up to the first branch, all prompts have the same sentences
+            own = own[:1]
         branches = [None if adapter is None else adapter.at(j) for j in range(len(self.blocks))]
-        x = first.first(words, qkv, own + places, layout, branches[0])
+        laid = for_prompts(layout, len(own))
+        x = first.first(words, qkv, own + places, laid, branches[0])
         for j, block in enumerate(rest, start=1):
+            if len(x) != len(own):
+                own, laid = x, for_prompts(layout, len(x))
             if deep is not None and j <= deep.shape[1]:
                 x = x.index_copy(1, layout.context, deep[:, j - 1, layout.slot])
-            x = block(x, layout, branches[j], ends=block is rest[-1])
+            x = block(x, laid, branches[j], ends=block is rest[-1])
         return self.ln_final(x).index_select(1, layout.inverse) @ self.projection
 
     @torch.no_grad()
@@ -188,9 +192,16 @@ def _placed(x: Tensor, context: Tensor, slots: Tensor) -> Tensor:
 
 
 def cost(
-    tower: TextTower, sentences: Sentences, n_prompts: int, *, per_class: bool = False, plain: bool = False
+    tower: TextTower,
+    sentences: Sentences,
+    n_prompts: int,
+    *,
+    per_class: bool = False,
+    plain: bool = False,
+    below: int = 0,
 ) -> Cost:
-    """Tokens and operations of encoding `n_prompts` prompts, with gradients by the contexts.
+    """Tokens and operations of encoding `n_prompts` prompts, with gradients by the contexts, or where there are none,
+    by branches above the first `below` blocks, which then run once for all prompts.
 
     Weights are frozen, so the backward pass of a linear layer costs as much as its forward pass, and that of
     attention (two products become four) twice as much. `plain` counts the reference path.
@@ -208,6 +219,10 @@ def cost(
         linear = n_blocks * n_rows * (qkv + rest) + n_classes * rest + len(layout.context) * qkv
         own = sum(group.n_classes * group.length * (n_blocks * group.length + 1) for group in layout.groups)
         pairs = (n_blocks * n_rows + n_classes) * layout.n_prefix + own
+        if below:
+            once = below * n_rows * (qkv + rest)
+            seen = below * (n_rows * layout.n_prefix + sum(g.n_classes * g.length**2 for g in layout.groups))
+            linear, pairs, constant = linear - once + constant, pairs - seen, once + 2 * seen * width
     linear += n_classes * width * tower.embed_dim
     forward, backward = n_prompts * (linear + 2 * pairs * width), n_prompts * (linear + 4 * pairs * width)
     return Cost(n_prompts * n_rows, 2 * (forward + constant), 2 * backward)

@@ -208,12 +208,18 @@ class Towers:
         """[2, 3, 1, 1] mean and deviation of a channel, moved to the device once."""
         return torch.tensor([self.mean, self.std], dtype=self.dtype, device=self.device)[..., None, None]
 
+    def blocks_below(self, last: int | None) -> int:
+        """Blocks of the image tower below its `last` ones; 0 with None, or where it is not a ViT."""
+        return max(0, (self.n_vision_blocks or 0) - last) if last is not None else 0
+
     @torch.no_grad()
-    def encode_images(self, pixels: Tensor, *, patches: bool = False) -> Tensor:
+    def encode_images(self, pixels: Tensor, *, patches: bool = False, blocks: int = 0) -> Tensor:
         """Image features [..., D], or [..., M, D] with `patches`, not normalised, without gradient.
 
         Args:
             pixels: [..., 3, H, W], as `normalise` gives them.
+            patches: a feature of every patch.
+            blocks: above 0, the tokens [..., 1 + M, vision_width] after so many blocks of a ViT.
 
         Raises:
             ConfigError: `patches` of an image tower that has none.
@@ -223,24 +229,26 @@ class Towers:
         if self.device.type != "cpu":
             limit = min(_PIXELS_GPU, usable_bytes(self.device) // _BYTES_PER_PIXEL)
         encode = partial(image.patches, self.model.visual) if patches else self.model.encode_image
+        if blocks:
+            encode = partial(image.after_blocks, self.model.visual, n_blocks=blocks)
         parts = rows.to(self.dtype).split(max(1, limit // math.prod(pixels.shape[-2:])))
         features = torch.cat([encode(part) for part in parts]).to(pixels.dtype)
         return features.reshape(*pixels.shape[:-3], *features.shape[1:])
 
     def encode_prompted_images(
-        self, pixels: Tensor, tokens: Tensor, *, deep: Tensor | None = None, adapter: Adapter | None = None, **how: Any
+        self, images: Tensor, tokens: Tensor, *, deep: Tensor | None = None, adapter: Adapter | None = None, **how: Any
     ) -> tuple[Tensor, Tensor]:
         """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token or its cosine [C, B, heads, n].
 
         Differentiable in `tokens` [C, n, vision_width], `deep` [C, J, n, vision_width] and the leaves of `adapter`
-        [C, J, ...]; not normalised. `how` is `place` and `cosine` of `fpl_tune.clip.image.prompted`.
+        [C, J, ...]; not normalised. `how` is `place`, `cosine` and `passed` of `fpl_tune.clip.image.prompted`.
 
         Raises:
-            ConfigError: the image tower is not a ViT.
+            ConfigError: the image tower is not a ViT, or images have passed what prompts or adapters change.
         """
         deep = None if deep is None else deep.to(self.dtype)
         adapter = None if adapter is None else adapter.each(lambda leaf: leaf.to(self.dtype))
-        visual, given = self.model.visual, pixels.to(self.dtype)
+        visual, given = self.model.visual, images.to(self.dtype)
         features, looks = image.prompted(visual, given, tokens.to(self.dtype), deep=deep, adapter=adapter, **how)
         return features.to(tokens.dtype), looks.to(tokens.dtype)
 

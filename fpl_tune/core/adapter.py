@@ -50,5 +50,8 @@ class Adapter(NamedTuple):
         return self.each(lambda leaf: leaf[:, j]) if 0 <= j < self.n_blocks else None
 
     def added(self, place: str, x: Tensor, onto: Tensor) -> Tensor:
-        """`onto` plus the branch of x, if this is its place."""
-        return onto + self.branch(self.leaf, x) if place == self.place else onto
+        """`onto` plus the branch of x, if this is its place; both [C, n, width], or [1, n, width] the same for all."""
+        if place != self.place:
+            return onto
+        n_clients = len(next(iter(self.leaf.values())))
+        return onto + self.branch(self.leaf, x.expand(n_clients, -1, -1))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, cast
 
 import torch
@@ -12,12 +15,48 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+
+_on_disk: ContextVar[tuple[Path, int] | None] = ContextVar("on_disk", default=None)
+
+
+@contextmanager
+def large_leaves_in(folder: Path, beyond: int = 1 << 28) -> Iterator[None]:
+    """Lets `replicate` keep leaves on the CPU of more than `beyond` bytes in files of `folder`, mapped into memory.
+
+    Memory then holds the rows that were used lately; the system writes others back where it is short. The files have no
+    name and end with the leaves.
+    """
+    before = _on_disk.set((folder, beyond))
+    try:
+        yield
+    finally:
+        _on_disk.reset(before)
 
 
 def replicate(leaf: Tensor, count: int) -> Tensor:
-    """[...] -> [C, ...]: the same value for every client of a cohort, with storage of its own."""
-    return leaf.unsqueeze(0).repeat(count, *([1] * leaf.ndim))
+    """[...] -> [C, ...]: the same value for every client of a cohort, with storage of its own.
+
+    Raises:
+        EnvironmentProblem: within `large_leaves_in`, the file cannot be written.
+    """
+    folder, beyond = _on_disk.get() or (Path(), sys.maxsize)
+    if leaf.device.type != "cpu" or count * leaf.nbytes <= beyond:
+        return leaf.unsqueeze(0).repeat(count, *([1] * leaf.ndim))
+    row = leaf.contiguous().view(torch.uint8).numpy().tobytes()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder) as file:
+            for _ in range(count):
+                file.write(row)
+            file.flush()
+            found = torch.from_file(file.name, shared=True, size=count * leaf.numel(), dtype=leaf.dtype)
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"Cannot keep {count * leaf.nbytes / 1e9:.1f} GB of the clients' state in {folder} ({problem.strerror}). "
+            "Free some space, or name another folder in FPL_TUNE_CACHE."
+        ) from None
+    return found.view(count, *leaf.shape)
 
 
 _in_place: ContextVar[bool] = ContextVar("in_place", default=False)

@@ -37,6 +37,7 @@ def features(
     towers: Any,
     needs: str = "pooled",
     *,
+    blocks: int = 0,
     cache_dir: str | Path,
     view: View | None = None,
     progress: Progress | None = None,
@@ -49,13 +50,15 @@ def features(
         pool: n images.
         towers: `fpl_tune.clip.Towers`, which encode them on their device, in their dtype.
         needs: `pooled`, `patches` or `pixels`.
+        blocks: with `pixels`, the blocks of a ViT that no learned parameter reaches: above 0, the tokens after them
+            take the place of the pixels.
         cache_dir: folder of the cache.
         view: the random view to encode; None encodes the images themselves.
         progress: called after every batch.
 
     Returns:
         `pooled`: float32 [n, D] raw features; `patches`: float16 [n, M, D]; `pixels`: uint8 [n, 3, S, S], not
-        normalised. Memory-mapped; writing to it changes this process's copy only.
+        normalised, or float32 tokens [n, 1 + M, w]. Memory-mapped; writing to it changes this process's copy only.
 
     Raises:
         ConfigError: unknown `needs`, or towers without patches.
@@ -63,8 +66,8 @@ def features(
     """
     if needs not in get_args(Needs):
         raise unknown("kind of image features", needs, get_args(Needs))
-    job = _Job(pool, towers, needs, view, progress)
-    stem = re.sub(r"[^\w.-]+", "_", "-".join([pool.key, towers.name, needs, *map(str, view or ())]))[:80]
+    job = _Job(pool, towers, f"block{blocks}" if blocks else needs, blocks, view, progress)
+    stem = re.sub(r"[^\w.-]+", "_", "-".join([pool.key, towers.name, job.kind, *map(str, view or ())]))[:80]
     path = Path(cache_dir) / f"{stem}-{_key(job)}.npy"
     if (found := _read(path, job)) is not None:
         return found
@@ -93,7 +96,7 @@ def _key(job: _Job) -> str:
     arithmetic = str(towers.dtype)
     if towers.dtype == torch.float32 and towers.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         arithmetic += " in tf32"
-    parts = [_VERSION, pool.stamp(), towers.fingerprint, arithmetic, job.needs, pool.transform, str(job.view)]
+    parts = [_VERSION, pool.stamp(), towers.fingerprint, arithmetic, job.kind, pool.transform, str(job.view)]
     return digest(parts)[:16]
 
 
@@ -103,22 +106,25 @@ class _Job:
 
     pool: Pool
     towers: Any
-    needs: str
+    kind: str
+    blocks: int
     view: View | None
     progress: Progress | None
 
     @property
     def dtype(self) -> np.dtype:
-        return np.dtype({"pooled": np.float32, "patches": np.float16, "pixels": np.uint8}[self.needs])
+        return np.dtype({"patches": np.float16, "pixels": np.uint8}.get(self.kind, np.float32))
 
     @property
     def shape(self) -> tuple[int, ...]:
         towers = self.towers
-        if self.needs == "patches" and towers.n_patches is None:
+        if self.blocks:
+            return len(self.pool), 1 + towers.n_patches, towers.vision_width
+        if self.kind == "patches" and towers.n_patches is None:
             raise ConfigError(f"Towers {towers.name} have no patch features. Choose a ResNet or ViT CLIP such as RN50.")
         side, width = towers.image_size, towers.embed_dim
         one = {"pooled": (width,), "patches": (towers.n_patches or 0, width), "pixels": (3, side, side)}
-        return len(self.pool), *one[self.needs]
+        return len(self.pool), *one[self.kind]
 
     def run(self, into: NDArray[Any]) -> None:
         """Fills `into` batch by batch; files are read by several threads, one batch at a time."""
@@ -147,10 +153,13 @@ class _Job:
     def _encode(self, kept: Tensor, how: Transform) -> NDArray[Any]:
         towers = self.towers
         pixels = how.pixels(kept.to(towers.device), towers.image_size)
-        if self.needs == "pixels":
+        if self.kind == "pixels":
             return pixels.round().to(torch.uint8).cpu().numpy()
-        pixels = how.normalise(pixels, towers.mean, towers.std).to(towers.dtype)
-        encoded = towers.encode_images(pixels, patches=self.needs == "patches")
+        if self.blocks:  # of the pixels in whose place they are
+            encoded = towers.encode_images(towers.normalise(pixels.round().to(torch.uint8)), blocks=self.blocks)
+        else:
+            pixels = how.normalise(pixels, towers.mean, towers.std).to(towers.dtype)
+            encoded = towers.encode_images(pixels, patches=self.kind == "patches")
         return encoded.float().cpu().numpy().astype(self.dtype)
 
 

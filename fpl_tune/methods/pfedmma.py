@@ -41,6 +41,10 @@ class PFedMMA(FederatedAveraging):
     gradient: Literal["scaled", "true"] = "scaled"
     text_features: Literal["own", "first"] = "own"
 
+    @property
+    def image_blocks(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.blocks
+
     def check(self, sizes: Sizes) -> None:
         require_vit(sizes, "pfedmma")
 

@@ -116,7 +116,7 @@ class PFedMoAP(Method):
         }
         personal = {
             "own": fl.replicate(prompt, n),
-            "experts": prompt.new_zeros(n, self.experts - 1, *prompt.shape),
+            "experts": fl.replicate(prompt.new_zeros(self.experts - 1, *prompt.shape), n),
             "usable": torch.zeros(n, self.experts - 1, dtype=torch.bool, device=task.device),
         }
         server = {
@@ -294,8 +294,9 @@ def choose_experts(state: State, clients: Tensor, n: int, selection: str) -> tup
     """
     pool, entered, order = (state.server[name] for name in ("pool", "entered", "order"))
     if selection == "nearest":
-        flat = pool.flatten(1)
-        rank = torch.cdist(flat[clients], flat, compute_mode="donot_use_mm_for_euclid_dist")
+        flat, known = pool.flatten(1), entered.nonzero()[:, 0]
+        apart = torch.cdist(flat[clients], flat[known], compute_mode="donot_use_mm_for_euclid_dist")
+        rank = apart.new_full((len(clients), len(pool)), torch.inf).index_copy(1, known, apart)
     else:
         rank = order.to(pool.dtype).expand(len(clients), -1)
     others = torch.arange(len(pool), device=clients.device) != clients.unsqueeze(1)

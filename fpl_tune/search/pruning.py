@@ -96,24 +96,19 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
     make_pruner(spec)
     if spec.rule != HALVING and study.search.sampler is None:
         raise ConfigError(f"prune.rule={spec.rule} needs a search, but there is none. Use prune.rule=halving.")
-    run = max(runs, key=lambda run: run.rounds, default=None)
-    if run is None or run.rounds == 1:
+    last = max((run.rounds for run in runs), default=1)
+    compares = (rungs(spec, run) if spec.rule == HALVING else run.protocol.eval_every < run.rounds for run in runs)
+    if last == 1 or any(compares):
         return
-    every, problem = min(run.protocol.eval_every for run in runs), ""
-    if every >= run.rounds:
-        problem = (
-            f"prune.rule compares validation figures before the last round, but protocol.eval_every={every} of "
-            f"{run.rounds} rounds gives none. Lower protocol.eval_every, or set prune.rule=null."
-        )
-    elif spec.rule == HALVING and not any(rungs(spec, run) for run in runs):
-        problem = (
-            f"Rungs of prune.rule=halving must lie before the last round, {run.rounds}, but the first one is "
-            f"prune.first_rung={spec.first_rung}. Set prune.first_rung={every}."
-        )
-    if problem and study.prune.rule == AUTO:
-        warnings.warn(f"Every trial runs to its end: {problem}", Notice, stacklevel=2)
-    elif problem:
+    every = min(run.protocol.eval_every for run in runs)
+    rung = f" with prune.first_rung={spec.first_rung}" if spec.first_rung else ""
+    problem = (
+        f"prune.rule compares validation figures before the last round, but protocol.eval_every={every} of {last} "
+        f"rounds gives none{rung}. Lower them, or set prune.rule=null."
+    )
+    if study.prune.rule != AUTO:
         raise ConfigError(problem)
+    warnings.warn(f"Every trial runs to its end: {problem}", Notice, stacklevel=2)
 
 
 def planned_trials(study: StudySpec, run: RunSpec) -> int:

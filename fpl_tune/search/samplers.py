@@ -15,11 +15,13 @@ from fpl_tune.core.metrics import metric
 from fpl_tune.method import derive
 from fpl_tune.search import components
 from fpl_tune.search.components import quiet
-from fpl_tune.search.pruning import FULL_TRIALS
 from fpl_tune.search.space import Space
 
 _UNCONDITIONAL = (GPSampler, CmaEsSampler, QMCSampler)
 """Samplers that model only the fields which all trials have."""
+_STARTUP = 6
+"""Trials, published points included, that are drawn before a model of the results proposes; chosen on the tables of
+`bench.py search`."""
 _PROBED = 14  # trials of a probe: more than the random ones that Optuna's samplers start with
 
 
@@ -49,9 +51,7 @@ class SamplerFactory:
         part = 0 if issubclass(self.component.kind, QMCSampler) else number
         defaults: dict[str, Any] = {"seed": derive("search", self.search.seed, key, part) % 2**32}
         if issubclass(self.component.kind, (TPESampler, GPSampler)):
-            # A third of the budget, at most ten trials, is drawn at random before the model is fitted.
-            size = self.search.trials or self.search.budget or FULL_TRIALS
-            defaults["n_startup_trials"] = min(10, max(4, int(size) // 3))
+            defaults["n_startup_trials"] = _STARTUP
         if issubclass(self.component.kind, TPESampler):
             defaults |= {"multivariate": True, "group": True, "constant_liar": True}
         else:

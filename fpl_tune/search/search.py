@@ -23,7 +23,6 @@ class Search:
 
     def __init__(self, parts: Sequence[CellSearch], references: list[Cell]) -> None:
         self.parts, self.references = list(parts), references
-        self._waiting: dict[str, list[tuple[CellSearch, int]]] = {}
 
     @classmethod
     def plan(cls, spec: Study, fits: Callable[[RunSpec], object] | None = None) -> Search | None:
@@ -71,16 +70,13 @@ class Search:
 
     def open(self, folder: Path) -> list[Cell]:
         """Opens the study's database; cells of the trials that it holds."""
-        from fpl_tune.search.record import is_over, open_storage
+        from fpl_tune.search.record import open_storage
 
         folder.mkdir(parents=True, exist_ok=True)
         cells: dict[str, Cell] = {}
         storage = open_storage(folder)
-        for part in self.parts:
-            for number, cell in part.open(storage):
-                cells.setdefault(cell.id, cell)
-                if not is_over(part.trials()[number]):
-                    self._waiting.setdefault(cell.id, []).append((part, number))
+        for cell in (cell for part in self.parts for cell in part.open(storage)):
+            cells.setdefault(cell.id, cell)
         return list(cells.values())
 
     @property
@@ -95,21 +91,17 @@ class Search:
 
     def request(self) -> Cell | None:
         """The cell of a new trial, of the part with the fewest trials; None if none is left."""
-        for part in sorted(self.parts, key=lambda part: part.suggested):
-            if (made := part.suggest()) is not None:
-                number, cell = made
-                self._waiting.setdefault(cell.id, []).append((part, number))
-                return cell
-        return None
+        parts = sorted(self.parts, key=lambda part: part.suggested)
+        return next((cell for part in parts if (cell := part.suggest()) is not None), None)
 
     def report(self, cell: Cell, results: Results) -> None:
         """Reports a complete cell to every trial that it belongs to."""
-        for part, number in self._waiting.pop(cell.id, []):
-            part.report(number, cell, results)
+        for part in self.parts:
+            part.report(cell, results)
 
     def waits_for(self, cell: Cell) -> bool:
         """Whether a trial that is not over has this cell."""
-        return cell.id in self._waiting
+        return any(part.waiting(cell) for part in self.parts)
 
     def pause(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> None:
         """Pauses a cell at its rung: its values so far count for the sampler.
@@ -118,10 +110,10 @@ class Search:
             cell: the cell.
             rounds: its records so far, one per seed in each round.
         """
-        for part, number in self._waiting.get(cell.id, []):
-            part.pause(number, rounds)
+        for part in self.parts:
+            part.pause(cell, rounds)
 
     def should_prune(self, cell: Cell, step: int, value: float) -> bool | None:
         """Reports a round of a cell and asks the pruner of Optuna; None for a cell that is not a running trial."""
-        decisions = [part.should_prune(number, step, value) for part, number in self._waiting.get(cell.id, [])]
+        decisions = [stop for part in self.parts for stop in part.should_prune(cell, step, value)]
         return all(decisions) if decisions else None

@@ -17,7 +17,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from fpl_tune import config
@@ -133,8 +133,8 @@ class CellSearch:
 
     # -- suggestions -----------------------------------------------------------------------------------------
 
-    def open(self, storage: TrialJournal) -> list[tuple[int, Cell]]:
-        """Opens the study of Optuna. Returns the trials that are not refused: their numbers and cells."""
+    def open(self, storage: TrialJournal) -> list[Cell]:
+        """Opens the study of Optuna. Returns the cells of the trials that are not refused."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._storage = storage
         with quiet():
@@ -152,9 +152,9 @@ class CellSearch:
         cells = []
         for trial in self.trials():
             if "cell" not in trial.user_attrs and not is_over(trial):  # killed while it was suggested
-                trial = self._choose(self._trial(trial.number, self.samplers.make(trial.number, self.key)))
+                trial = self._choose(self._trial(trial.number))
             if REFUSED not in trial.user_attrs:
-                cells.append((trial.number, self._cell(trial)))
+                cells.append(self._cell(trial))
         return cells
 
     def trials(self) -> list[FrozenTrial]:
@@ -185,7 +185,7 @@ class CellSearch:
         """Trials that are not over."""
         return self.remaining + sum(not is_over(trial) for trial in self.trials())
 
-    def suggest(self) -> tuple[int, Cell] | None:
+    def suggest(self) -> Cell | None:
         """Suggests the next trial; None after the last one.
 
         Raises:
@@ -194,7 +194,7 @@ class CellSearch:
         while self.remaining:
             trial = self._suggest()
             if REFUSED not in trial.user_attrs:
-                return trial.number, self._cell(trial)
+                return self._cell(trial)
             if trial.number > 100 + 10 * self.suggested + len(self.points):
                 raise ConfigError(
                     f"The method refuses nearly every combination of {', '.join(p.name for p in self.space.params)}: "
@@ -203,16 +203,18 @@ class CellSearch:
         return None
 
     def _suggest(self) -> FrozenTrial:
-        """Adds a trial: the next fixed point, in one write, or one that the sampler suggests."""
-        number = len(self.trials())
-        if number < len(self.points):
-            point = self.points[number]
-            distributions: Any = {p.name: p.distribution for p in self.space.params if p.name in point}
-            self.study.add_trial(create_trial(state=TrialState.RUNNING, params=point, distributions=distributions))
-            return self._choose(self._trial(number))
-        self.study.sampler = self.samplers.make(number, self.key)
+        """Adds a trial: the next published point, or one that the sampler suggests."""
+        self.study.sampler = self._sampler(len(self.trials()))
         with quiet():
-            return self._choose(self.study.ask())
+            trial = self.study.ask()
+        return self._choose(trial)
+
+    def _sampler(self, number: int) -> BaseSampler:
+        """The sampler of a trial; published points are fixed."""
+        if number >= len(self.points):
+            return self.samplers.make(number, self.key)
+        with quiet():
+            return PartialFixedSampler(self.points[number], RandomSampler())
 
     def _choose(self, trial: Trial) -> FrozenTrial:
         """Chooses the parameters that a trial lacks. As its sampler is seeded by its number, a kill changes nothing."""
@@ -229,9 +231,9 @@ class CellSearch:
             trial.set_user_attr("cell", config.identity(run))
         return self.trials()[trial.number]
 
-    def _trial(self, number: int, sampler: BaseSampler | None = None) -> Trial:
-        """A trial that is not over. Without a sampler nothing is drawn when it is made."""
-        self.study.sampler = sampler or RandomSampler()
+    def _trial(self, number: int) -> Trial:
+        """A trial that is not over."""
+        self.study.sampler = self._sampler(number)
         study_id = self._storage.get_study_id_from_name(self.name)
         return Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
@@ -242,41 +244,48 @@ class CellSearch:
 
     # -- results ---------------------------------------------------------------------------------------------
 
-    def should_prune(self, number: int, step: int, value: float) -> bool:
-        """Reports a round of a trial and asks the pruner of Optuna."""
-        known = self.trials()[number]
-        if is_over(known) or step in known.intermediate_values:
-            return False
-        trial = self._trial(number)
-        trial.report(value, step)
-        return trial.should_prune()
+    def waiting(self, cell: Cell) -> list[FrozenTrial]:
+        """The trials of a cell that are not over."""
+        return [trial for trial in self.trials() if trial.user_attrs.get("cell") == cell.id and not is_over(trial)]
 
-    def pause(self, number: int, rounds: Sequence[Sequence[Record]]) -> None:
-        """Pauses a trial at its rung: the sampler receives its values so far.
+    def should_prune(self, cell: Cell, step: int, value: float) -> list[bool]:
+        """Reports a round of a cell and asks the pruner of Optuna, for each of its trials."""
+        found = []
+        for known in self.waiting(cell):
+            trial, new = self._trial(known.number), step not in known.intermediate_values
+            if new:
+                trial.report(value, step)
+            found.append(new and trial.should_prune())
+        return found
+
+    def pause(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> None:
+        """Pauses the trials of a cell at its rung: the sampler receives their values so far.
 
         Args:
-            number: the trial's.
+            cell: the cell.
             rounds: its records so far, one per seed in each round.
         """
-        trial = self._trial(number)
-        self._report_rounds(trial, self._by_round(rounds))
-        trial.set_user_attr(PAUSED, len(rounds))
-        trial.set_user_attr(ROUNDS, sum(map(len, rounds)))
+        for known in self.waiting(cell):
+            trial = self._report_rounds(known, self._by_round(rounds))
+            trial.set_user_attr(PAUSED, len(rounds))
+            trial.set_user_attr(ROUNDS, sum(map(len, rounds)))
 
-    def report(self, number: int, cell: Cell, results: Results) -> None:
-        """Tells the sampler the result of a trial."""
-        verdict, trial = self.verdict(cell.id, results), self._trial(number)
-        self._report_rounds(trial, verdict.intermediate_values)
-        for key, value in verdict.user_attrs.items():
-            trial.set_user_attr(key, value)
-        self.study.sampler = self.samplers.make(number, self.key)
-        with quiet():
-            self.study.tell(trial, verdict.values, verdict.state)
+    def report(self, cell: Cell, results: Results) -> None:
+        """Tells the sampler the result of the trials of a cell."""
+        verdict = self.verdict(cell.id, results)
+        for known in self.waiting(cell):
+            trial = self._report_rounds(known, verdict.intermediate_values)
+            for key, value in verdict.user_attrs.items():
+                trial.set_user_attr(key, value)
+            with quiet():
+                self.study.tell(trial, verdict.values, verdict.state)
 
-    def _report_rounds(self, trial: Trial, values: Mapping[int, float]) -> None:
-        known = self.trials()[trial.number].intermediate_values
-        for step in sorted(values.keys() - known):
+    def _report_rounds(self, known: FrozenTrial, values: Mapping[int, float]) -> Trial:
+        """Reports the rounds of a trial that are not known yet."""
+        trial = self._trial(known.number)
+        for step in sorted(values.keys() - known.intermediate_values):
             trial.report(values[step], step)
+        return trial
 
     def verdict(self, cell: str, results: Results) -> FrozenTrial:
         """What the sampler receives of a cell, as a trial without parameters: figures of the round of the rule.

@@ -101,7 +101,7 @@ def block_room(device: torch.device) -> int:
 
 
 def check_state(state: State, seeds: int, memory: int | None) -> None:
-    """Refuses a run whose seeds' states do not fit into memory together.
+    """Refuses a run whose seeds' states do not fit into memory together, but for the leaves that are mapped from files.
 
     Args:
         state: of one seed.
@@ -111,9 +111,10 @@ def check_state(state: State, seeds: int, memory: int | None) -> None:
     Raises:
         ConfigError: the states need more.
     """
-    needed = seeds * _state_bytes(state)
+    leaves = {name: leaf.nbytes for tree in state for name, leaf in tree.items() if not leaf.untyped_storage().filename}
+    needed = seeds * sum(leaves.values())
     if memory is not None and needed > SHARE * memory:
-        _, name = max((leaf.nbytes, name) for tree in state for name, leaf in tree.items())
+        name = max(leaves, key=leaves.__getitem__)
         raise ConfigError(
             f"What is learned needs at least {size(needed)} of memory, but this machine has {size(memory)}, with "
             f"{counted(seeds, 'seed')}; its largest part is {name}. Lower the number of seeds or clients, or a size of "

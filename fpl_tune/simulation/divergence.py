@@ -45,7 +45,8 @@ def watch(
         Diverged: the round ended with a loss that is NaN or out of range, a state that is NaN or inf, or logits of
             deployed models that are NaN.
     """
-    parts = [*(losses or ()), torch.stack([_finite(state) for state in states])]
+    finite = [_finite(state, cohort.clients) for state, cohort in zip(states, cohorts, strict=True)]
+    parts = [*(losses or ()), torch.stack(finite)]
     *read, finite = torch.cat([part.double() for part in parts]).cpu().split([len(part) for part in parts])
     found = []
     for i, (cohort, task) in enumerate(zip(cohorts, tasks, strict=True)):
@@ -67,10 +68,12 @@ def watch(
     return found if losses is not None else None
 
 
-def _finite(state: State) -> Tensor:
-    """Whether all numbers of a state are finite: a bool on its device."""
-    leaves = [leaf for tree in state for leaf in tree.values() if leaf.is_floating_point()]
-    return torch.stack([leaf.isfinite().all() for leaf in leaves]).all() if leaves else torch.tensor(True)
+def _finite(state: State, clients: Tensor) -> Tensor:
+    """Whether what is shared, and what belongs to the clients of a round, is finite: a bool on the state's device."""
+    own = [leaf[clients.to(leaf.device)] for leaf in state.personal.values()]
+    leaves = [leaf for leaf in (*state.shared.values(), *own, *state.server.values()) if leaf.is_floating_point()]
+    bounds = [bound for leaf in leaves if leaf.numel() for bound in leaf.aminmax()]  # which are NaN where a number is
+    return torch.stack([bound.isfinite() for bound in bounds]).all() if bounds else torch.tensor(True)
 
 
 def _diverged(what: str, where: str, spec: OptimSpec) -> Diverged:

@@ -91,7 +91,7 @@ def descend(
     """One step of local training: the losses [C], the leaves after it, and the optimiser's next state."""
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.params.items()}
     loss, fixed = method.loss(task, Local(leaves, local.buffers), batch)
-    grads = torch.autograd.grad(loss, list(leaves.values()), torch.ones_like(loss), allow_unused=True)
+    grads = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
     with torch.no_grad():
         train, state = step(spec, local.params, dict(zip(leaves, grads, strict=True)), state, factor)
     fixed = {name: leaf.detach() if leaf.requires_grad else leaf for name, leaf in fixed.items()}

@@ -21,6 +21,7 @@ from fpl_tune.config import RunSpec
 from fpl_tune.core import formatting
 from fpl_tune.core.device import OutOfMemory, fixed_settings, free_cache, is_out_of_memory, usable_bytes
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.method import Method, State, derive, same_leaves, trees_like
 from fpl_tune.simulation import bounds, divergence, learned
 from fpl_tune.simulation.batches import Cohort
@@ -78,6 +79,7 @@ class Simulation:
         self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
         self._changed: set[str] = set()  # settings of which the user was told
         self._held = 0  # the stage whose states these are
+        self._cache_dir = cache_dir
         with self.settings():
             self._load(cache_dir, device, progress)
             self.states = self._begin(self._methods[0], None)
@@ -173,7 +175,7 @@ class Simulation:
     def _begin(self, method: Method, before: list[State] | None) -> list[State]:
         begun = []
         for task, seed, left in zip(self.tasks, self.seeds, before or [None] * len(self.seeds), strict=True):
-            with torch.no_grad():
+            with torch.no_grad(), large_leaves_in(self._cache_dir):
                 state = method.init(task, torch.Generator().manual_seed(derive("init", seed)), left)
             begun.append(left if left is not None and same_leaves(left, state) else state)
         return begun

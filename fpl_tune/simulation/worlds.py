@@ -73,24 +73,27 @@ _worlds: dict[str, SharedData] = {}
 
 def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: Any = None) -> SharedData:
     """The world of a run, built once per process and shared by all trials that agree on towers, data and needs."""
-    needs, view = needs_of(run)
-    key = json.dumps([vars(run.clip), vars(run.data), run.protocol.cross, needs, view, device], sort_keys=True)
+    needs, view, blocks = needs_of(run)
+    cross = run.protocol.cross
+    key = json.dumps([vars(run.clip), vars(run.data), cross, needs, view, blocks, device], sort_keys=True)
     if key not in _worlds:
         _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
         _worlds[key] = SharedData.build(
-            run.clip, run.data, needs, view, run.protocol.cross, cache_dir=cache_dir, device=device, progress=progress
+            run.clip, run.data, needs, view, cross, blocks, cache_dir=cache_dir, device=device, progress=progress
         )
     return _worlds[key]
 
 
-def needs_of(run: RunSpec) -> tuple[str, str | None]:
-    """Kind of images and of second views that all stages see."""
+def needs_of(run: RunSpec) -> tuple[str, str | None, int | None]:
+    """Kind of images and of second views that all stages see, and the last blocks of the image tower that one of them
+    changes; None: all."""
     found = {(stage.method.needs, stage.method.view) for stage in run.stages}
     if len(found) > 1:
         raise ConfigError(
             f"All stages of a run must see the same kind of images, but they need {sorted(map(str, found))}."
         )
-    return found.pop()
+    changed = [stage.method.image_blocks for stage in run.stages]
+    return *found.pop(), None if None in changed else max(filter(None, changed))
 
 
 _THREADS_OF_LARGE_TOWERS = 4

@@ -45,6 +45,7 @@ class Wrapper(Method):
         return exchanged(local, known, type(self).__module__.rpartition(".")[2])
 
     needs: Any = property(attrgetter("inner.needs"))
+    image_blocks: Any = property(attrgetter("inner.image_blocks"))
     view: Any = property(attrgetter("inner.view"))
     batched: Any = property(attrgetter("inner.batched"))
     represents: Any = property(attrgetter("inner.represents"))

@@ -11,6 +11,7 @@ from fpl_tune.clip import Towers
 from fpl_tune.clip.image import cost
 from fpl_tune.core.adapter import Adapter
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import Tree
 from fpl_tune.testing import toy_towers
 
 
@@ -126,6 +127,34 @@ def test_prompted_images_pass_gradients_to_tokens_and_deep_tokens(vit):
         torch.testing.assert_close((first * step).sum(), moved, rtol=1e-5, atol=1e-12)
         moved = (run(tokens, deep + step[:, None]) - run(tokens, deep - step[:, None])).sum() / 2
         torch.testing.assert_close((second * step[:, None]).sum(), moved, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("passed", [1, 2])
+def test_images_that_have_passed_blocks_give_the_features_and_gradients_of_pixels(vit, passed):
+    pixels, none = _pixels(vit, 2, 3), torch.zeros(2, 0, vit.vision_width, dtype=torch.float64)
+    bias = _tokens(2, 3 - passed, vit.vision_width).requires_grad_()
+    adapter = Adapter(_added, {"bias": bias}, first=passed)
+    tokens = vit.encode_images(pixels, blocks=passed)
+    assert tokens.shape == (2, 3, 1 + vit.n_patches, vit.vision_width)
+    both = []
+    for images, blocks in ((pixels, 0), (tokens, passed)):
+        features, _ = vit.encode_prompted_images(images, none, adapter=adapter, passed=blocks)
+        both.append((features, *torch.autograd.grad(features.square().sum(), bias)))
+    for cached, whole in zip(*both, strict=True):
+        torch.testing.assert_close(cached, whole, rtol=1e-12, atol=1e-12)
+
+
+def _added(leaf: Tree, x: Tensor) -> Tensor:
+    return (x * leaf["bias"][:, None]).tanh()
+
+
+def test_images_that_have_passed_a_block_with_an_adapter_are_refused(vit):
+    adapter = Adapter(_added, {"bias": _tokens(2, 3, vit.vision_width)})
+    tokens = vit.encode_images(_pixels(vit, 2, 1), blocks=1)
+    for n_tokens, inside in ((0, adapter), (2, None)):
+        prompts = _tokens(2, n_tokens, vit.vision_width)
+        with pytest.raises(ConfigError, match="raise its image_blocks"):
+            vit.encode_prompted_images(tokens, prompts, adapter=inside, passed=1)
 
 
 def test_what_needs_a_vit_is_refused_elsewhere(vit, resnet):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fpl_tune.clip import Sentences, Towers, attention, load_towers, text
 from fpl_tune.clip.text import cost
+from fpl_tune.method import Adapter, Tree
 from fpl_tune.testing import toy_towers
 
 NAMES = ("cat", "red_star", "accordion", "yin yang", "a very long name of a class", "dog")
@@ -200,6 +201,31 @@ def test_cost_is_what_is_counted(towers, monkeypatch, per_class, plain):
         features.sum().backward()
     assert forward.get_total_flops() == expected.forward
     assert backward.get_total_flops() == expected.backward
+
+
+@pytest.mark.parametrize("below", [1, 2])
+def test_blocks_below_a_branch_run_once_for_all_prompts(towers, monkeypatch, below):
+    """Counted by PyTorch, where the branch itself is not a product."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    monkeypatch.setattr(attention, "_SCALAR_LOOP", 0)
+    sentences = towers.sentences(NAMES, 0)
+    bias = torch.zeros(3, 1, 32, dtype=torch.float64, requires_grad=True)
+    adapter = Adapter(_shifted, {"bias": bias}, first=below - 1)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        features = towers.encode_prompts(bias.new_zeros(0, 32), sentences, adapter=adapter)
+    with FlopCounterMode(display=False) as backward:
+        features.sum().backward()
+    constant = cost(towers.text, sentences, 1, below=below)
+    expected = cost(towers.text, sentences, 3, below=below)
+    assert 0 < constant.forward < expected.forward < cost(towers.text, sentences, 3).forward
+    assert forward.get_total_flops() == expected.forward
+    assert backward.get_total_flops() == expected.backward
+
+
+def _shifted(leaf: Tree, x: Tensor) -> Tensor:
+    return x + leaf["bias"][:, None]
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -14,6 +14,7 @@ import torch
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data import DataSpec, Pool, cache, features, load
+from fpl_tune.testing import toy_towers
 
 
 @dataclass
@@ -81,6 +82,16 @@ def test_kinds_of_features(pool: Pool, tmp_path: Path) -> None:
     assert (pixels.dtype, tuple(pixels.shape)) == (torch.uint8, (len(pool), 3, 8, 8))
     torch.testing.assert_close(patches.float().mean(1), pooled, atol=2e-3, rtol=0)
     torch.testing.assert_close(pixels.float().mean((-1, -2)) / 255, pooled)
+
+
+def test_tokens_of_another_block_or_precision_are_not_taken(pool: Pool, tmp_path: Path) -> None:
+    towers = toy_towers(dtype=torch.float32)
+    pixels = features(pool, towers, "pixels", cache_dir=tmp_path)
+    for made, blocks in ((towers, 1), (towers, 2), (toy_towers(dtype=torch.bfloat16), 2)):
+        tokens = features(pool, made, "pixels", blocks=blocks, cache_dir=tmp_path)
+        assert (tokens.dtype, tuple(tokens.shape)) == (torch.float32, (len(pool), 17, 32))
+        assert torch.equal(tokens, made.encode_images(made.normalise(pixels), blocks=blocks).float())
+    assert len(list(tmp_path.glob("*.npy"))) == 4
 
 
 def test_nothing_is_encoded_twice_and_a_hit_is_fast(pool: Pool, tmp_path: Path) -> None:

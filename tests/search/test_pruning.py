@@ -182,11 +182,11 @@ def test_where_no_round_precedes_the_last_validated_one_trials_run_whole_and_it_
     ("overrides", "says"),
     [
         (["protocol.rounds=4", "protocol.eval_every=4"], "protocol.eval_every=4 of 4 rounds gives none"),
+        (["protocol.rounds=4", "prune.first_rung=4"], "of 4 rounds gives none with prune.first_rung=4. Lower them"),
         (
-            ["protocol.rounds=4", "prune.first_rung=4"],
-            r"before the last round, 4, .* prune.first_rung=4\. Set prune.first_rung=1",
+            ["protocol.rounds=8", "protocol.eval_every=3", "prune.first_rung=7"],
+            "eval_every=3 of 8 rounds gives none with prune.first_rung=7",
         ),
-        (["protocol.rounds=8", "protocol.eval_every=3", "prune.first_rung=7"], "Set prune.first_rung=3"),
         (["protocol.rounds=8", "protocol.eval_every=8", "prune.rule=median"], "prune.rule=median needs a search"),
     ],
 )

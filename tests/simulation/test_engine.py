@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -11,9 +13,11 @@ from torch import Tensor
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, derive, scatter_rows
 from fpl_tune.methods.coop import CoOp
+from fpl_tune.methods.pfedmoap import PFedMoAP
+from fpl_tune.simulation import divergence
 from fpl_tune.simulation.batches import Cohort, draw_cohort, plan_round
 from fpl_tune.simulation.engine import run_round
-from fpl_tune.testing import toy_task
+from fpl_tune.testing import EVERYONE, toy_task
 
 
 @dataclass(frozen=True)
@@ -170,3 +174,43 @@ def test_a_round_copies_the_leaves_of_all_clients_unless_their_memory_may_be_reu
         assert (leaf.data_ptr() == state.personal[name].data_ptr()) == reuse
         assert torch.equal(state.personal[name], before[name]) != reuse
         assert not torch.equal(leaf, before[name])
+
+
+@pytest.mark.parametrize("method", [CoOp(n_ctx=2), PFedMoAP(n_ctx=2, experts=2)], ids=["coop", "pfedmoap"])
+def test_a_round_costs_nothing_for_clients_that_do_not_train(method: Method) -> None:
+    """Rows of others are NaN: a round that read one would spread it, and it writes into its own clients' rows alone."""
+    task = toy_task()
+    cohort, others = [Cohort(1, 1, torch.tensor([0, 2]))], torch.tensor([1, 3])
+    first = method.init(task, torch.Generator().manual_seed(0))
+    known, _ = run_round(method, [task], [first], [Cohort(1, 1, EVERYONE)], epochs=1, spec=OptimSpec())
+    hidden = {
+        name: leaf.index_fill(0, others, torch.nan) if leaf.is_floating_point() else leaf
+        for name, leaf in known[0].personal.items()
+    }
+    (plain,), _ = run_round(method, [task], known, cohort, epochs=1, spec=OptimSpec())
+    (found,), report = run_round(
+        method, [task], [known[0]._replace(personal=dict(hidden))], cohort, epochs=1, spec=OptimSpec(), reuse=True
+    )
+    divergence.watch(OptimSpec(), [task], [found], cohort, report.loss)
+    for name, leaf in found.personal.items():
+        assert leaf is hidden[name]
+        assert torch.equal(leaf[cohort[0].clients], plain.personal[name][cohort[0].clients])
+    for name, leaf in found.shared.items():
+        assert torch.equal(leaf, plain.shared[name])
+
+
+def test_a_round_on_the_cpu_does_not_import_sympy() -> None:
+    """40 MB in every worker: PyTorch imports it for the shapes of gradients that are given to `torch.autograd.grad`."""
+    program = """
+import sys, torch
+from fpl_tune.config.specs import OptimSpec
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.simulation.batches import Cohort
+from fpl_tune.simulation.engine import run_round
+from fpl_tune.testing import EVERYONE, toy_task
+task, method = toy_task(), PromptFL(n_ctx=2)
+state = method.init(task, torch.Generator())
+run_round(method, [task], [state], [Cohort(1, 1, EVERYONE)], epochs=1, spec=OptimSpec())
+sys.exit(bool({"sympy", "hydra", "pandas", "mlflow", "optuna"} & sys.modules.keys()))
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)

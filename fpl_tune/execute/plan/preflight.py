@@ -17,6 +17,8 @@ from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.core.device import fixed_settings, is_out_of_memory, memory
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.paths import cache_root
+from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
@@ -27,7 +29,7 @@ from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask, towers_for
-from fpl_tune.simulation.worlds import threads_of
+from fpl_tune.simulation.worlds import needs_of, threads_of
 
 _PASSES = 3
 """Forward passes that take as long as a step, which goes back too."""
@@ -65,8 +67,7 @@ class Loaded:
 
     def task_of(self, run: RunSpec) -> ClientTask:
         """A task of the run's data and partition, of seed 1, whose images take no memory."""
-        method = run.stages[0].method
-        key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), method.needs, method.view)
+        key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), needs_of(run))
         return self._once(lambda: hollow_task(run, self.towers_of(run), self.dataset_of(run)), "task", key)
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
@@ -103,7 +104,7 @@ class Loaded:
 
 
 def _initial_state(run: RunSpec, task: ClientTask) -> State:
-    with torch.no_grad():
+    with torch.no_grad(), large_leaves_in(cache_root()):
         return checked(run.stages[0].method).init(task, torch.Generator().manual_seed(0), None)
 
 

@@ -18,7 +18,7 @@ from fpl_tune.method import Adapter, State, derive
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.simulation import BYTES_PER_SCALAR
 from fpl_tune.simulation.task import ClientTask, SharedData
-from fpl_tune.simulation.worlds import draw_clients, task_of
+from fpl_tune.simulation.worlds import draw_clients, needs_of, task_of
 
 _STEADY = 3  # equal rounds after which a stage with everybody in every round stays as it is
 
@@ -81,16 +81,18 @@ class SilentTask(ClientTask):
 
 def hollow_task(run: RunSpec, towers: Towers, dataset: Dataset) -> ClientTask:
     """A task of seed 1 whose images are zeros that take no memory."""
-    needs, size = run.stages[0].method.needs, towers.image_size
+    (needs, _, last), size = needs_of(run), towers.image_size
+    passed = towers.blocks_below(last)
     shape = {
         "pooled": (towers.embed_dim,),
         "patches": (towers.n_patches or 1, towers.embed_dim),
-        "pixels": (3, size, size),
+        "pixels": (1 + (towers.n_patches or 0), towers.vision_width) if passed else (3, size, size),
     }[needs]
-    dtype = torch.uint8 if needs == "pixels" else torch.float32
+    dtype = torch.uint8 if needs == "pixels" and not passed else torch.float32
     looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
     train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
     others = {name: load(cross_data(run.data, name)) for name in run.protocol.cross}
     empty = {name: (other, train[:1].expand(len(other.test), *shape)) for name, other in others.items()}
-    world = SharedData(towers, dataset, run.clip, train, test, views[: run.data.views], views[run.data.views :], empty)
+    first, second = views[: run.data.views], views[run.data.views :]
+    world = SharedData(towers, dataset, run.clip, train, test, first, second, empty, passed)
     return task_of(world, run, 1)

@@ -100,6 +100,20 @@ class FederatedTrainable(tune.Trainable):
             [{"CPU": float(context.execution.threads or threads_of(run, context.device)), "GPU": gpus}]
         )
 
+    def __init_subclass__(cls) -> None:
+        """Refuses wrong fields before a trial starts also where `tune.with_resources` sets its resources."""
+        super().__init_subclass__()
+        request = vars(cls).get("default_resource_request")
+        if request is None:
+            return
+
+        def checked(kind: type[FederatedTrainable], config: dict[str, Any]) -> Any:
+            if STUDY not in config:
+                parse(config)
+            return request.__func__(kind, config)
+
+        cls.default_resource_request = classmethod(checked)  # pyright: ignore[reportAttributeAccessIssue]
+
     def setup(self, config: dict[str, Any]) -> None:
         """Loads towers and data, and begins the run.
 

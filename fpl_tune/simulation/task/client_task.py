@@ -34,6 +34,8 @@ class ClientTask:
     validation: ClientData | None = None
     """What models are validated on, where it is not `val`, the clients' own images."""
     own_classes: bool = False
+    passed: int = 0
+    """Blocks of the image tower that the images have passed; 0 for pixels."""
 
     def __post_init__(self) -> None:
         self.n_clients = len(self.train.rows)
@@ -77,8 +79,8 @@ class ClientTask:
     def words(self, text: str) -> Tensor:
         return self.towers.words(text).to(self.dtype)
 
-    def encode_images(self, pixels: Tensor, tokens: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-        return self.towers.encode_prompted_images(pixels, tokens, **how)
+    def encode_images(self, images: Tensor, tokens: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        return self.towers.encode_prompted_images(images, tokens, passed=self.passed, **how)
 
     def embed(self, pixels: Tensor) -> Tensor:
         return self.towers.embed_images(pixels)

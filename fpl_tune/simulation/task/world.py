@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune.clip import Towers, load_towers
-from fpl_tune.clip.allocator import keep_freed_memory
+from fpl_tune.clip.allocator import keep_freed_memory, trim
 from fpl_tune.config.specs import ClipSpec
 from fpl_tune.core.device import usable_bytes
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
@@ -57,6 +57,8 @@ class SharedData:
     second: Sequence[Tensor] = ()
     others: Mapping[str, tuple[Dataset, Tensor]] = field(default_factory=dict)
     """Other data sets that are tested on, by name, and the features of their test images."""
+    passed: int = 0
+    """Blocks of the image tower that the images have passed."""
     _classes: dict[tuple[str, ...], Classes] = field(default_factory=dict)
 
     @classmethod
@@ -67,6 +69,7 @@ class SharedData:
         needs: str,
         view: str | None = None,
         cross: Sequence[str] = (),
+        image_blocks: int | None = None,
         *,
         cache_dir: Path,
         device: str = "cpu",
@@ -76,16 +79,19 @@ class SharedData:
 
         view: kind of the second view that the method asks for (`Method.view`).
         cross: other data sets that are tested on (`ProtocolSpec.cross`).
+        image_blocks: the last blocks of the image tower that what is learned reaches (`Method.image_blocks`).
         """
         keep_freed_memory()
         towers = towers_for(clip, device)
         dataset = load(data)
-        read = partial(features, towers=towers, needs=needs, cache_dir=cache_dir, progress=progress)
+        passed = towers.blocks_below(image_blocks)
+        read = partial(features, towers=towers, needs=needs, blocks=passed, cache_dir=cache_dir, progress=progress)
         tables = [read(pool, view=look) for pool, look in pools_and_views(dataset, data.views, view)]
         train, test, *views = _placed(tables, towers.device)
         tested = {name: load(cross_data(data, name)) for name in cross}
         others = {name: (other, read(other.test)) for name, other in tested.items()}
-        return cls(towers, dataset, clip, train, test, views[: data.views], views[data.views :], others)
+        trim()  # what encoding images took
+        return cls(towers, dataset, clip, train, test, views[: data.views], views[data.views :], others, passed)
 
     def classes(self, dataset: Dataset, ids: Sequence[int] | np.ndarray) -> Classes:
         names, template = tuple(dataset.classes[i] for i in ids), self.clip.template
@@ -129,4 +135,5 @@ class SharedData:
             n_domains=len(domains),
             split_hash=drawn.hash,
             primary=next(iter(drawn.tests)),
+            passed=self.passed,
         )

@@ -125,22 +125,27 @@ class Meter:
 
         def counted(context: Tensor, sentences: Any, *, per_class: bool = False, **more: Any) -> Tensor:
             own = 3 if per_class else 2
-            prompts = context.shape[:-own].numel()
-            found = cost(towers.text, sentences, prompts, per_class=per_class, plain=more.get("plain", False))
+            adapter, prompts, below = more.get("adapter"), context.shape[:-own].numel(), 0
+            if adapter is not None:
+                prompts = len(next(iter(adapter.leaf.values())))
+                below = 0 if sentences.n_ctx else adapter.first + (adapter.place == "block")
+            found = cost(
+                towers.text, sentences, prompts, per_class=per_class, plain=more.get("plain", False), below=below
+            )
             learning = _learns(context, more.get("deep"), more.get("adapter"))
             self.tokens += found.tokens
             self.operations += found.forward + (found.backward if learning else 0)
             return original(context, sentences, per_class=per_class, **more)
 
-        def counted_images(pixels: Tensor, tokens: Tensor, **more: Any) -> tuple[Tensor, Tensor]:
-            adapter, images = more.get("adapter"), pixels.shape[:-3].numel()
+        def counted_images(given: Tensor, tokens: Tensor, **more: Any) -> tuple[Tensor, Tensor]:
+            adapter, images = more.get("adapter"), given.shape[:2].numel()
             below = 0
             if adapter is not None and not _learns(tokens, more.get("deep")):  # what is added needs no block's gradient
                 below = adapter.first + (adapter.place == "block")
-            found = image.cost(towers.model.visual, images, tokens.shape[1], below)
+            found = image.cost(towers.model.visual, images, tokens.shape[1], below, more.get("passed", 0))
             self.tokens += found.tokens
             self.operations += found.forward + (found.backward if _learns(tokens, more.get("deep"), adapter) else 0)
-            return original_images(pixels, tokens, **more)
+            return original_images(given, tokens, **more)
 
         towers.encode_prompts = counted  # type: ignore[method-assign]
         towers.encode_prompted_images = counted_images  # type: ignore[method-assign]

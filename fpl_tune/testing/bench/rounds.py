@@ -68,7 +68,7 @@ def plain_task(trial: Simulation, cache_dir: Path) -> ClientTask:
     )
     known = replace(task.known, plain=True)
     tests = {task.primary: (known, seen(task.tests[task.primary][1], test))}
-    return replace(task, train=seen(task.train, train), tests=tests, known=known)
+    return replace(task, train=seen(task.train, train), tests=tests, known=known, passed=0)
 
 
 def _plain_round(trial: Simulation, cache_dir: Path, steps: Steps) -> tuple[float, str]:

@@ -61,6 +61,15 @@ def test_a_wrong_field_is_refused_before_a_trial_starts(field: str, value: Any, 
     assert "\n" not in str(caught.value)
 
 
+def test_a_wrong_field_is_refused_where_the_resources_are_given() -> None:
+    from ray import tune
+
+    given: Any = tune.with_resources(FederatedTrainable, {"cpu": 2})
+    assert given.default_resource_request(TINY).required_resources == {"CPU": 2}
+    with pytest.raises(ConfigError, match=r"no field 'optim\.lrr'"):
+        given.default_resource_request({**TINY, "optim.lrr": 1})
+
+
 def test_a_field_beside_the_group_that_holds_it_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"optim.lr has two values: 0.1 in optim, and 0.2. Remove one."):
         FederatedTrainable.default_resource_request({**TINY, "optim": {"lr": 0.1}, "optim.lr": 0.2})

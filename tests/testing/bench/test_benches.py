@@ -83,9 +83,9 @@ def test_a_round(method: str, tmp_path: Path) -> None:
     assert [row["bench"] for row in found] == [f"round {method} compact"]
 
 
-@pytest.mark.parametrize("method", ["promptfl", "fedotp", "ivlp"])
+@pytest.mark.parametrize("method", ["promptfl", "fedotp", "ivlp", "pfedmma method.blocks=1 method.alpha=1"])
 def test_the_plain_path_computes_the_same(method: str, tmp_path: Path) -> None:
-    trial = Simulation(config.compose_run([*TINY, f"method={method}"]), [1], cache_dir=tmp_path)
+    trial = Simulation(config.compose_run([*TINY, *f"method={method}".split()]), [1], cache_dir=tmp_path)
     trial.step()
     task, plain = trial.tasks[0], rounds.plain_task(trial, tmp_path)
     clients, how = torch.arange(2), trial.stages[0].method

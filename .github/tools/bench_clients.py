@@ -1,0 +1,60 @@
+"""Rounds of few among many clients: what a round costs must not grow with those that do not train."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from fpl_tune import config
+from fpl_tune.core.formatting import counted
+from fpl_tune.core.tensors import large_leaves_in
+from fpl_tune.data import load
+from fpl_tune.execute.plan.traffic import hollow_task
+from fpl_tune.simulation import divergence
+from fpl_tune.simulation.engine import run_round
+from fpl_tune.simulation.task import towers_for
+from fpl_tune.simulation.worlds import cohort_of
+
+COHORT = 10
+
+
+def bench_clients(numbers: Sequence[int], overrides: Sequence[str], *, cache_dir: Path) -> list[dict[str, Any]]:
+    """Trains rounds of ten clients, on features that are all zero, beside as many clients as `numbers` says.
+
+    Returns:
+        A row for each number: processor seconds of a round (the least of two, after one in which nobody has experts
+        yet), bytes of the state, and of memory above the loaded towers, mapped pages of files included.
+    """
+    rows = []
+    for n in numbers:
+        images = -(-2 * n // 120)  # of each of 20 classes in six styles
+        fixed = [f"partition.n_clients={n}", f"protocol.participation={COHORT / n}", "partition=iid", "data.val=0"]
+        fixed += ["data.shots=null", f"data.train_per_class={images}", f"data.test_per_class={images}"]
+        run = config.compose_run([*fixed, *overrides])
+        towers, dataset = towers_for(run.clip), load(run.data)
+        before = psutil.Process().memory_info().rss
+        task, method = hollow_task(run, towers, dataset), run.stages[0].method
+        with torch.no_grad(), large_leaves_in(cache_dir):
+            states = [method.init(task, torch.Generator().manual_seed(1), None)]
+        size, seconds = sum(leaf.nbytes for tree in states[0] for leaf in tree.values()), []
+        for number in range(1, 4):
+            began = time.process_time()
+            cohorts = [cohort_of(run, task, 1, number, 1)]
+            states, report = run_round(method, [task], states, cohorts, epochs=1, spec=run.optim, reuse=True)
+            divergence.watch(run.optim, [task], states, cohorts, report.loss)
+            seconds.append(time.process_time() - began)
+        rows.append(
+            {
+                "what": f"{counted(n, 'client')}, {COHORT} a round",
+                "seconds": min(seconds[1:]),
+                "state_bytes": size,
+                "memory_bytes": psutil.Process().memory_info().rss - before,
+            }
+        )
+        del states
+    return rows
