@@ -38,6 +38,8 @@ class ClaimResult:
     values: dict[str, float]
     """Means of both cells over the same seeds."""
     seeds: int
+    apart: bool
+    """Whether a run of either cell lies apart from the cell's other seeds, so that nothing is decided."""
 
 
 def judge(
@@ -88,5 +90,5 @@ def judge(
     return ClaimResult(
         ("fails", "undecided", "holds")[status[nearest]], contrasts[nearest], float(found.difference[nearest]),
         float(low[nearest]), float(high[nearest]), dict(zip(contrasts[nearest], means, strict=True)),
-        int(found.seeds[nearest]),
+        int(found.seeds[nearest]), bool(found.apart[nearest]),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -119,6 +120,18 @@ def test_noise_leaves_a_claim_open(make_store: Any) -> None:
     store = make_store(body=BODY, level=lambda cell: 0.5 + 0.002 * cell.number)
     judged = evaluate(store)[0]
     assert judged.status == "undecided"
+
+
+def test_a_run_that_lies_apart_decides_nothing_and_is_said(make_store: Any) -> None:
+    drawn = Counter[str]()
+
+    def fallen(cell: Any) -> float:
+        drawn[cell.id] += 1  # once a seed
+        return level(cell) - 0.3 * (drawn[cell.id] == 2 and cell.label == "few, n_ctx=4")
+
+    judged = evaluate(make_store(["seeds=5"], body=BODY, level=fallen))
+    assert [j.status for j in judged] == ["undecided", "undecided"]
+    assert "a run lies apart from the other seeds of its cell, so that nothing is decided" in judged[0].reason
 
 
 def test_page_and_command_show_them(
