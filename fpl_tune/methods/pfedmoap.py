@@ -28,6 +28,9 @@ _GATE = ("gate.weight", "gate.bias")
 _WIDTH = 128
 """Of the gate, in the paper."""
 
+_FEW = 1_000
+"""Clients whose distances cost less than to wait for the device, which knows who has entered the pool."""
+
 
 class Experts(NamedTuple):
     """The experts of each client as all its images see them; of the linear gate, features instead of keys."""
@@ -294,7 +297,9 @@ def choose_experts(state: State, clients: Tensor, n: int, selection: str) -> tup
     """
     pool, entered, order = (state.server[name] for name in ("pool", "entered", "order"))
     if selection == "nearest":
-        flat, known = pool.flatten(1), entered.nonzero()[:, 0]
+        flat = pool.flatten(1)
+        everybody = torch.arange(len(pool), device=pool.device)
+        known = everybody if len(pool) <= _FEW else everybody[entered]
         apart = torch.cdist(flat[clients], flat[known], compute_mode="donot_use_mm_for_euclid_dist")
         rank = apart.new_full((len(clients), len(pool)), torch.inf).index_copy(1, known, apart)
     else:

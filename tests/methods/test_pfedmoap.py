@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -135,3 +136,17 @@ def test_an_aggregated_gate_travels_up_where_it_worked_and_down_to_all(task: Cli
     assert torch.as_tensor(sent.up["gate"]).tolist() == [gate, 0]
     assert sent.down["gate"] == gate
     assert "gate" not in PFedMoAP(**SMALL).traffic(task, after_rounds(PFedMoAP(**SMALL), task, [0]), EVERYONE).up
+
+
+@pytest.mark.parametrize("n_clients", [8, 1_200])
+def test_the_nearest_experts_are_among_those_that_have_entered(n_clients: int) -> None:
+    """Of many clients, distances to the others are not computed."""
+    rng = torch.Generator().manual_seed(0)
+    pool = torch.randn(n_clients, 2, 3, generator=rng, dtype=torch.float64)
+    entered = torch.rand(n_clients, generator=rng) < 0.5
+    entered[1], entered[2] = True, False
+    server = {"pool": pool, "entered": entered, "order": torch.arange(n_clients)}
+    chosen, usable = choose_experts(State({}, {}, server), torch.tensor([1, 2]), 2, "nearest")
+    others = [i for i in range(n_clients) if entered[i] and i != 1]
+    assert chosen[0].tolist() == sorted(others, key=lambda i: float((pool[i] - pool[1]).norm()))[:2]
+    assert usable.tolist() == [[True, True], [False, False]]
