@@ -35,9 +35,11 @@ ROWS = 24
 
 
 def sentence(facts: Facts, tests: pd.DataFrame) -> str:
-    """The answer: the best cell, its value, what it gains over the reference and how sure that is."""
+    """The answer: the best cell, its value, what it gains over the reference and how sure that is; or the claims."""
     done = int((facts.table["status"] == Status.DONE.value).sum()) + len(facts.pruned)
     so_far = "" if done == len(facts.table) else f"So far, {done} of {counted(len(facts.table), 'cell')} done: "
+    if facts.spec.report.claims:
+        return f"{so_far}{study_claims.counts(study_claims.evaluate(facts.store, facts.rule))}."
     if facts.choice is None or facts.best is None:
         return f"{so_far}Nothing is chosen, since no two finished cells compare on validation."
     unit, points = (" %", " points") if percent(facts.metric) else ("", "")
@@ -82,8 +84,10 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         sure = f"intervals of ± {figure(width, facts.metric)}{points} in the median, " if width == width else ""
         of = counted(len(tests), "comparison")
         part.texts.append(f"Of {of} with {facts.reference.name}: {summary}; {sure}{facts.basis}.")
-        noted = tests.loc[tests["note"] != "", "note"].head(6)
-        part.texts += [f"{facts.name(facts.by_id[str(key)])}: {note}." for key, note in noted.items()]
+        for note, cells in list(tests.loc[tests["note"] != ""].groupby("note", sort=False).groups.items())[:6]:
+            named = [facts.name(facts.by_id[str(key)]) for key in cells]
+            more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+            part.texts.append(f"{', '.join(named[:3])}{more}: {note}.")
     return part
 
 

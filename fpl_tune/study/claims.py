@@ -148,8 +148,8 @@ def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, 
 
 def counts(judged: Sequence[Judged]) -> str:
     """`24 of 30 claims hold, 2 fail, 4 are undecided`."""
-    number = {status: sum(j.status == status for j in judged) for status in ("holds", "fails", "undecided")}
+    holds, fails, undecided = (sum(j.status == status for j in judged) for status in ("holds", "fails", "undecided"))
     return (
-        f"{number['holds']} of {counted(len(judged), 'claim')} hold, {number['fails']} fail, "
-        f"{number['undecided']} are undecided"
+        f"{holds} of {counted(len(judged), 'claim')} {'holds' if holds == 1 else 'hold'}, "
+        f"{fails} {'fails' if fails == 1 else 'fail'}, {undecided} {'is' if undecided == 1 else 'are'} undecided"
     )

@@ -14,6 +14,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.spec import validated
 from fpl_tune.execute.plan.overrides import compose as compose_checked
 from fpl_tune.report.answer import claims as section
+from fpl_tune.report.answer import sentence
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import expand
 from fpl_tune.study.claims import contrasts, counts, evaluate
@@ -103,7 +104,7 @@ def test_results_decide(make_store: Any) -> None:
     assert "n_ctx=4" in judged[0].reason
     assert "closest of 2 comparisons" in judged[0].reason
     assert judged[0].difference == pytest.approx(0.2, abs=0.05)
-    assert counts(judged) == "1 of 2 claims hold, 1 fail, 0 are undecided"
+    assert counts(judged) == "1 of 2 claims holds, 1 fails, 0 are undecided"
 
 
 def test_what_did_not_run_is_undecided(make_store: Any) -> None:
@@ -140,7 +141,8 @@ def test_page_and_command_show_them(
     store = make_store(body=BODY, level=level)
     shown = section(Facts(store), Facts(store).frame)
     assert shown is not None
-    assert "1 of 2 claims hold" in shown.texts[0]
+    assert "1 of 2 claims holds" in shown.texts[0]
+    assert sentence(Facts(store), Facts(store).frame) == "1 of 2 claims holds, 1 fails, 0 are undecided."
     assert [row.cells[0].text for row in shown.tables[0].rows] == ["holds", "fails"]
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path))
     with pytest.raises(SystemExit):
