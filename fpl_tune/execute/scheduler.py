@@ -117,7 +117,7 @@ class Scheduler:
         if not left:
             rounds, waits = self._first_rounds(cell), self.search and self.search.waits_for(cell)
             if waits and self._further_seeds(cell) and len(rounds) == cell.run.rounds and len(self._results(cell)) == 1:
-                self._add_seeds(cell, prints, self.pruner.allows_seeds(cell, rounds))
+                self._add_seeds(cell, prints, allowed=False)  # until all cells of the rung are known: see `_refill`
             else:
                 self._skipped.add(cell.id)
         for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
