@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _RUNS, _EXPERIMENTS = 50_000, 10_000
-"""The most that are found: MLflow gives no more runs in one answer."""
+"""Runs of a page, the most that MLflow gives in one answer; experiments that are found."""
 _PARENT, _DIGEST = "mlflow.parentRunId", "fpl.digest"
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag without which MLflow 3 opens the experiment in the view for traces."""
@@ -172,12 +172,18 @@ def identity(root: Path) -> str:
 
 def search(client: Any, experiments: Sequence[str], identity: str) -> list[Run]:
     """The live runs of an output folder, oldest first."""
-    return client.search_runs(
-        list(experiments),
-        filter_string=f"tags.`fpl.store` = '{identity}'",
-        max_results=_RUNS,
-        order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
-    )
+    found, token = [], None
+    while token != "":
+        page = client.search_runs(
+            list(experiments),
+            filter_string=f"tags.`fpl.store` = '{identity}'",
+            max_results=_RUNS,
+            order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+            page_token=token,
+        )
+        found += page
+        token = page.token or ""
+    return found
 
 
 def inspect(store: Store, *, fix: bool = False) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from mlflow.store.entities import PagedList
 from safetensors.torch import load_file
 
 from fpl_tune import config, track
@@ -153,3 +154,13 @@ def test_secrets_are_not_printed():
     }.items():
         assert redact(uri) == shown
     assert "s3cret" not in server.why(OSError("no http://me:s3cret@host"), "http://me:s3cret@host")
+
+
+def test_runs_are_found_on_all_pages_of_an_answer():
+    """MLflow gives no more than 50,000 runs at once; a study may have more."""
+
+    class Pages:
+        def search_runs(self, experiments, *, page_token=None, **_):
+            return {None: PagedList(["a", "b"], "next"), "next": PagedList(["c"], None)}[page_token]
+
+    assert writer.search(Pages(), ["1"], "me") == ["a", "b", "c"]
