@@ -23,8 +23,8 @@ from fpl_tune.report import charts
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts, column
-from fpl_tune.study import claims as study_claims
 from fpl_tune.study.cells import label, shown
+from fpl_tune.study.claims import counts
 from fpl_tune.study.results import VAL
 from fpl_tune.study.status import Status
 
@@ -39,7 +39,7 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
     done = int((facts.table["status"] == Status.DONE.value).sum()) + len(facts.pruned)
     so_far = "" if done == len(facts.table) else f"So far, {done} of {counted(len(facts.table), 'cell')} done: "
     if facts.spec.report.claims:
-        return f"{so_far}{study_claims.counts(study_claims.evaluate(facts.store, facts.rule))}."
+        return f"{so_far}{counts(facts.claims)}."
     if facts.choice is None or facts.best is None:
         return f"{so_far}Nothing is chosen, since no two finished cells compare on validation."
     unit, points = (" %", " points") if percent(facts.metric) else ("", "")
@@ -77,8 +77,8 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         whole = f"{len(facts.own) - len(facts.pruned)} of {len(facts.own)} {'trials' if facts.searched else 'cells'}"
         part.texts.append(f"{whole} ran whole; the others were stopped early and are not compared.")
     if len(tests):
-        counts = tests["verdict"].value_counts()
-        summary = ", ".join(f"{counts[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in counts)
+        number = tests["verdict"].value_counts()
+        summary = ", ".join(f"{number[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in number)
         width = ((tests["high"] - tests["low"]) / 2).dropna().median()
         points = " points" if percent(facts.metric) else ""
         sure = f"intervals of ± {figure(width, facts.metric)}{points} in the median, " if width == width else ""
@@ -183,12 +183,11 @@ def history(facts: Facts) -> Spec:
 
 def claims(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """Which of the study's claims do the results support?"""
-    judged = study_claims.evaluate(facts.store, facts.rule)
-    if not judged:
+    if not facts.claims:
         return None
     texts = [
-        f"{study_claims.counts(judged)}. A claim holds where the 95 % interval of the difference, paired over seeds, "
-        "lies inside of what is claimed, and fails where it lies outside."
+        f"{counts(facts.claims)}. A claim holds where the 95 % interval of the difference, paired over "
+        "seeds, lies inside of what is claimed, and fails where it lies outside."
     ]
-    rows = [[claim.status, claim.says, claim.source or "–", claim.reason] for claim in judged]
+    rows = [[claim.status, claim.says, claim.source or "–", claim.reason] for claim in facts.claims]
     return Part("Claims", texts, tables=[plain_table(["", "claim", "shown in", "values"], rows)])

@@ -17,6 +17,7 @@ from fpl_tune.report.reference import Reference
 from fpl_tune.search.gains import searches
 from fpl_tune.study import results
 from fpl_tune.study.cells import axes_of, label, shown
+from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.partition import Shares, shares
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import Choice, choose
@@ -132,6 +133,11 @@ class Facts:
     def pruned(self) -> set[str]:
         """Ids of the cells that were stopped early: their values, of fewer rounds or seeds, are not compared."""
         return set(self.table.index[self.table["status"] == Status.PRUNED.value])
+
+    @cached_property
+    def claims(self) -> list[Judged]:
+        """The study's claims with their verdicts."""
+        return evaluate(self.store, self.rule)
 
     @cached_property
     def finished(self) -> list[Cell]:

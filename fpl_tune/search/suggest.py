@@ -272,8 +272,11 @@ class CellSearch:
 
     def report(self, cell: Cell, results: Results) -> None:
         """Tells the sampler the result of the trials of a cell."""
+        waiting = self.waiting(cell)
+        if not waiting:
+            return
         verdict = self.verdict(cell.id, results)
-        for known in self.waiting(cell):
+        for known in waiting:
             trial = self._report_rounds(known, verdict.intermediate_values)
             for key, value in verdict.user_attrs.items():
                 trial.set_user_attr(key, value)

@@ -72,15 +72,20 @@ class Loaded:
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
         """The estimated memory of a trial; runs of equal cost key take equally much."""
-        return self._once(lambda: self._memory(run), "memory", cost_key(run)).of_seeds(seeds)
+        return self._sizes(run)[0].of_seeds(seeds)
 
-    def _memory(self, run: RunSpec) -> Memory:
-        task = self.task_of(run)
-        state = _initial_state(run, task)
-        # What a step keeps depends on the number of clients and classes alone, however the images are dealt.
-        key = (cost_key(run, "clip", "method"), run.data.name, run.optim.batch, task.n_clients, task.n_classes)
-        step = self._once(lambda: bounds.step_bytes(run, task, state), "step", key)
-        return bounds.estimate(run, task, state, step)
+    def _sizes(self, run: RunSpec) -> tuple[Memory, bool]:
+        """The memory of one seed, and whether clients keep a part of what they learn."""
+
+        def found() -> tuple[Memory, bool]:
+            task = self.task_of(run)
+            state = _initial_state(run, task)
+            # What a step keeps depends on the number of clients and classes alone, however the images are dealt.
+            key = (cost_key(run, "clip", "method"), run.data.name, run.optim.batch, task.n_clients, task.n_classes)
+            step = self._once(lambda: bounds.step_bytes(run, task, state), "step", key)
+            return bounds.estimate(run, task, state, step), bool(state.personal)
+
+        return self._once(found, "sizes", cost_key(run))
 
     def bytes_of(self, run: RunSpec) -> tuple[int, int]:
         """Bytes sent up and down by seed 1; runs of equal cost key and length send equally many."""
@@ -93,13 +98,13 @@ class Loaded:
         epochs = sum(stage.rounds * stage.epochs for stage in stages) / max(1, run.rounds)
         steps = run.protocol.participation * epochs * sum(-(-n // batch) for n in task.train.sizes)
         # A model is tested by a pass over its images, or over its prompts where images are at hand as features.
-        passes, one_model = 0.0, not self._once(lambda: bool(_initial_state(run, task).personal), "own", cost_key(run))
+        (kept, personal), passes = self._sizes(run), 0.0
         for classes, held in ((task.known, task.validation or task.val), *task.tests.values()):
-            models = held.sizes[:1] if one_model and held.same_for_all else held.sizes
+            models = held.sizes[:1] if held.same_for_all and not personal else held.sizes
             prompts = len(models) * len(classes.names) / task.n_classes
             passes += sum(models) / batch if stages and stages[0].method.needs == "pixels" else prompts
         tests = passes / _PASSES / run.protocol.eval_every
-        seconds = (steps + tests) * (_STEP + _PER_BYTE * self.memory_of(run).step)
+        seconds = (steps + tests) * (_STEP + _PER_BYTE * kept.step)
         return (0.01 + seconds) * (1 if device == "cpu" else _GPU)
 
 
