@@ -67,7 +67,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, A
     """whole(made): what the composed study leaves when nothing goes wrong; run once per process."""
 
     def make(made: config.Study) -> dict[str, Any]:
-        key = json.dumps({name: made.node[name] for name in (*config.RUN_FIELDS, "axes", "seeds")}, default=str)
+        key = json.dumps(
+            {name: made.node[name] for name in (*config.RUN_FIELDS, "axes", "search", "seeds")}, default=str
+        )
         if key not in _undisturbed:
             root = tmp_path_factory.mktemp("whole")
             spec = replace(made, execution=replace(made.execution, executor="inline", address=None))
