@@ -17,7 +17,7 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Failure, Job, JobStatus, Key, Output, Report
 from fpl_tune.execute.manage import STOP_FILE, stop_requested
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.search.pruning import Decision, Paused, Pruner, resolved, rungs
+from fpl_tune.search.pruning import HALVING, Decision, Paused, Pruner, resolved, rungs
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
@@ -71,22 +71,13 @@ class Scheduler:
         for cell in cells:
             if cell.id in self._skipped:
                 self._report_to_search(cell)
-            if cell.id in self._skipped or self._further_seeds(cell):
-                self._report_to_pruner(cell)
+            if self.prune.rule == HALVING and (rounds := self._first_rounds(cell)):
+                waits = any(result["status"] == Status.PRUNED for result in self._results(cell).values())
+                self.pruner.restore(cell, rounds, passed=not waits)
         if self.search:
             self._request(len(self.search.parts))  # one of every part: all are checked before any runs
             self.notify(Callback.on_trials_queued, [], self.search.remaining)
         self.notify(Callback.on_study_start, self.store, list(self.cells.values()), self.jobs_with(JobStatus.QUEUED))
-
-    def _report_to_pruner(self, cell: Cell) -> None:
-        """Shows the pruner what a cell reached with the seeds that run first."""
-        if self.prune.rule:
-            rounds = self._first_rounds(cell)
-            for number in range(1, len(rounds) + 1):
-                self.pruner.decide(cell, rounds[:number], latest=number == len(rounds))
-            if self._further_seeds(cell) and len(rounds) == cell.run.rounds:
-                first = self._results(cell)[self.pruner.first_seeds(cell)[0]]
-                self.pruner.allows_seeds(cell, rounds, latest=first["status"] != Status.DONE)
 
     def _first_rounds(self, cell: Cell) -> list[list[Record]]:
         """The stored rounds of a cell by the seeds that run first."""
@@ -121,11 +112,14 @@ class Scheduler:
             else:
                 self._skipped.add(cell.id)
         for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
-            seeds = next((s.meta["seeds"] for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), [])
+            meta = next((s.meta for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), {"seeds": []})
+            seeds = meta["seeds"]
             job = self._job(cell, seeds, left.intersection(seeds), prints)
             if job.missing and set(seeds) <= set(self.spec.seed_list()) and self.store.folder / job.path == slot:
                 self.jobs[job.key] = job
                 left -= job.missing
+                if job.seeds == self.pruner.first_seeds(cell) and meta["fingerprint"] == job.fingerprint:
+                    self.pruner.restore(cell, meta["rounds"], passed=False)
             else:
                 shutil.rmtree(slot, ignore_errors=True)
         if left:

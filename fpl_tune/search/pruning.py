@@ -180,16 +180,25 @@ class Pruner:
             return Decision.CONTINUE
         return Decision.CONTINUE if self._passes((self._group(cell), number), cell, mine, latest) else Decision.PAUSE
 
-    def allows_seeds(self, cell: Cell, rounds: Sequence[Sequence[Record]], *, latest: bool = True) -> bool:
-        """Whether a trial is among the best 1 / `reduction` by its first seed, so that its other seeds run.
+    def allows_seeds(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> bool:
+        """Whether a trial is among the best 1 / `reduction` by all rounds of its first seed: its other seeds run."""
+        mine = score(rounds)
+        return mine is None or self._passes((self._group(cell), cell.run.rounds), cell, mine, latest=True)
+
+    def restore(self, cell: Cell, rounds: Sequence[Sequence[Record]], *, passed: bool) -> None:
+        """Enters a cell at the rungs that it had reached before a restart; nothing is decided anew.
 
         Args:
-            cell: the trial.
-            rounds: all its rounds, of its first seed.
-            latest: False for a trial whose other seeds have begun.
+            cell: the cell.
+            rounds: its rounds so far, of the seeds that run first. It has passed all rungs before the last one.
+            passed: whether it has passed the rung of the last round, too.
         """
-        mine = score(rounds)
-        return mine is None or self._passes((self._group(cell), cell.run.rounds), cell, mine, latest)
+        for number in (*rungs(self.spec, cell.run), cell.run.rounds) if cell.candidate else ():
+            if number <= len(rounds) and (mine := score(rounds[:number])) is not None:
+                rung = self._group(cell), number
+                self._rungs[rung][cell.id] = mine
+                if passed or number < len(rounds):
+                    self._passed[rung].add(cell.id)
 
     def _passes(self, rung: Rung, cell: Cell, mine: float, latest: bool) -> bool:
         """Whether a cell that reaches a rung passes it now."""

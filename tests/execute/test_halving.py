@@ -107,12 +107,8 @@ def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
     stepped.clear()
     run_until_killed(made, tmp_path / "killed", stepped, after, monkeypatch)
     assert run_study(made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
-    found, expected = rounds_of(tmp_path / "killed"), rounds_of(tmp_path / "whole")
-    assert found["lr=0.1"] == ("done", 4)
-    assert {label for label, (status, _) in found.items() if status == "done"} == {"lr=0.1"}
-    assert found.keys() == expected.keys()
-    assert len(set(stepped)) == len(stepped), "every rung has a checkpoint, so that no round is lost"
-    assert len(stepped) <= whole + 2
+    assert rounds_of(tmp_path / "killed") == rounds_of(tmp_path / "whole")
+    assert len(set(stepped)) == len(stepped) == whole, "every rung has a checkpoint, so that no round is lost"
 
 
 def test_checkpoints_at_a_url_are_resumed_after_a_kill(

@@ -53,6 +53,18 @@ def test_a_rung_lets_its_best_third_go_on_and_promotes_when_it_has_room(cells: l
     assert pruner.decide(cells[3], rounds([0.3, 0.3])) == GO, "round 2 is not a rung: 1, 3 and 9 are"
 
 
+def test_after_a_restart_waiting_cells_are_at_their_rung_before_anything_is_decided(cells: list[Any]) -> None:
+    pruner = Pruner(PruneSpec(rule="halving", reduction=3, first_rung=1))
+    for cell, value in zip(cells[:4], [0.5, 0.6, 0.8, 0.9], strict=True):
+        pruner.restore(cell, rounds([value]), passed=False)
+    pruner.restore(cells[4], rounds([0.7, 0.7]), passed=False)
+    paused = [Paused(cell, 1) for cell in cells[:4]]
+    assert pruner.promote(paused) == [Paused(cells[3], 1)], "the best of five, whatever the order"
+    assert pruner.decide(cells[4], rounds([0.7])) == GO, "it was beyond the rung"
+    assert pruner.decide(cells[5], rounds([0.1])) == PAUSE
+    assert pruner.promote(paused[:3]) == [Paused(cells[2], 1)], "the second of six"
+
+
 def test_the_lowest_rung_is_settled_first_and_one_cell_always_goes_on(cells: list[Any]) -> None:
     pruner = Pruner(PruneSpec(rule="halving", first_rung=1, reduction=3))
     for cell, value in zip(cells[:2], (0.4, 0.5), strict=True):
