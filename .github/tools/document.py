@@ -121,7 +121,10 @@ def _entry(name: str, value: Any) -> str:
 
 
 def _signature(value: Any) -> str:
-    """Names of the arguments, without types; an exception or an enum has none."""
+    """Names of the arguments, without types; "" for an exception, an enum, or a class of another constructor."""
+    maker = getattr(value, "__init__", None) if inspect.isclass(value) else None
+    if getattr(maker, "__module__", "fpl_tune").partition(".")[0] != "fpl_tune":  # Ray's differs between its versions
+        return ""
     try:
         arguments = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):

@@ -51,34 +51,53 @@ def evaluate(
     *,
     tests: bool = True,
     fresh: Sequence[State] = (),
+    at_once: int | None = None,
 ) -> list[dict[str, Score]]:
     """Every client's deployed model on its validation and test images: per seed, a score by set name.
 
     fresh: by seed, the state before round 1, where there are test sets for new clients.
+    at_once: clients of every seed that are deployed together; None: all, unless they are many and large.
     """
     sets: list[dict[str, tuple[Classes, ClientData]]] = [
         {"val": (t.known, t.validation or t.val)} | {n: held for n, held in t.tests.items() if tests and n != UNKNOWN}
         for t in tasks
     ]
-    scores: list[dict[str, Score]] = [{} for _ in tasks]
-    deployed: dict[tuple[int, bool, bool], list[Local]] = {}
-    for name in sets[0]:
-        key = id(sets[0][name][0]), name in NEWCOMERS, name == OWN
-        under = [task.under(s[name][0], own=name == OWN) for task, s in zip(tasks, sets, strict=True)]
-        if key not in deployed:
-            given = states
-            if name in NEWCOMERS:
-                given = [method.newcomers(*parts) for parts in zip(under, states, fresh, strict=True)]
-            deployed[key] = [
-                method.deploy(t, s, torch.arange(t.n_clients, device=t.device))
-                for t, s in zip(under, given, strict=True)
-            ]
-        began = _clock(tasks[0].device)
-        found = _score(method, under, deployed[key], [s[name][1] for s in sets])
-        seconds = (_clock(tasks[0].device) - began) / len(tasks)
-        for seed, score in enumerate(found):
-            scores[seed][name] = score._replace(seconds=seconds)
-    return scores
+    counts: list[dict[str, list[Tensor]]] = [{name: [] for name in held} for held in sets]
+    seconds = dict.fromkeys(sets[0], 0.0)
+    everyone = torch.arange(tasks[0].n_clients, device=tasks[0].device)
+    for clients in _blocks(method, tasks, states, everyone, at_once):
+        deployed: dict[tuple[int, bool, bool], list[Local]] = {}
+        for name in sets[0]:
+            key = id(sets[0][name][0]), name in NEWCOMERS, name == OWN
+            under = [task.under(s[name][0], own=name == OWN) for task, s in zip(tasks, sets, strict=True)]
+            if key not in deployed:
+                given = states
+                if name in NEWCOMERS:
+                    given = [method.newcomers(*parts) for parts in zip(under, states, fresh, strict=True)]
+                deployed[key] = [method.deploy(t, s, clients) for t, s in zip(under, given, strict=True)]
+            began = _clock(tasks[0].device)
+            found = _count(method, under, deployed[key], [s[name][1] for s in sets], clients)
+            seconds[name] += (_clock(tasks[0].device) - began) / len(tasks)
+            for seed, part in enumerate(found):
+                counts[seed][name].append(part)
+    return [
+        {name: _score(held[name][1], torch.cat(parts), seconds[name]) for name, parts in mine.items()}
+        for held, mine in zip(sets, counts, strict=True)
+    ]
+
+
+_FEW, _DEPLOYED = 256, 1 << 28  # clients of all seeds that are deployed together in any case; bytes of more, with text
+
+
+def _blocks(
+    method: Method, tasks: Sequence[ClientTask], states: Sequence[State], clients: Tensor, at_once: int | None = None
+) -> Sequence[Tensor]:
+    """The clients in blocks of those that are deployed together."""
+    if at_once is None and len(tasks) * len(clients) > _FEW:
+        one = method.deploy(tasks[0], states[0], clients[:1])
+        size = sum(leaf.nbytes for tree in one for leaf in tree.values()) + 4 * tasks[0].n_classes * tasks[0].embed_dim
+        at_once = _DEPLOYED // (len(tasks) * size)
+    return clients.split(max(1, at_once or len(clients)))
 
 
 def _clock(device: torch.device) -> float:
@@ -97,9 +116,12 @@ def diagnose(method: Method, task: ClientTask, state: State) -> dict[str, list[f
     clients = torch.tensor([i for i, size in enumerate(task.val.sizes) if size], device=task.device)
     if not len(clients):
         return {}
-    index = torch.arange(min(task.val.spare, _DIAGNOSED), device=task.device).expand(len(clients), -1)
-    found = method.diagnose(task, method.deploy(task, state, clients), task.val.batch(clients, index))
-    return {f"diagnosis/{name}": shares.double().mean(0).tolist() for name, shares in found.items()}
+    columns = torch.arange(min(task.val.spare, _DIAGNOSED), device=task.device)
+    found = [
+        method.diagnose(task, method.deploy(task, state, some), task.val.batch(some, columns.expand(len(some), -1)))
+        for some in _blocks(method, [task], [state], clients)
+    ]
+    return {f"diagnosis/{n}": torch.cat([part[n] for part in found]).double().mean(0).tolist() for n in found[0]}
 
 
 @torch.no_grad()
@@ -111,20 +133,25 @@ def detect(method: Method, task: ClientTask, state: State) -> dict[str, float]:
     """
     if UNKNOWN not in task.tests:
         return {}
-    everyone = torch.tensor([i for i, size in enumerate(task.tests["base"][1].sizes) if size], device=task.device)
-    local = method.deploy(task, state, everyone)
-    known, unknown = (
-        torch.cat(
-            [
-                method.certainty(task, local, data.batch(everyone, columns.expand(len(everyone), -1)))
-                for columns in torch.arange(data.spare, device=task.device).split(_chunk(method, task, len(everyone)))
-            ],
-            1,
+    holders = torch.tensor([i for i, size in enumerate(task.tests["base"][1].sizes) if size], device=task.device)
+    found = []
+    for clients in _blocks(method, [task], [state], holders):
+        local = method.deploy(task, state, clients)
+        known, unknown = (
+            torch.cat(
+                [
+                    method.certainty(task, local, data.batch(clients, columns.expand(len(clients), -1)))
+                    for columns in torch.arange(data.spare, device=task.device).split(
+                        _chunk(method, task, len(clients))
+                    )
+                ],
+                1,
+            )
+            for data in (task.tests["base"][1], task.tests[UNKNOWN][1])
         )
-        for data in (task.tests["base"][1], task.tests[UNKNOWN][1])
-    )
-    auroc, fpr95 = auroc_fpr95(known, unknown)
-    return {"test/auroc": auroc.mean().item(), "test/fpr95": fpr95.mean().item()}
+        found.append(torch.stack(auroc_fpr95(known, unknown)))
+    auroc, fpr95 = torch.cat(found, 1).mean(1).tolist()
+    return {"test/auroc": auroc, "test/fpr95": fpr95}
 
 
 def auroc_fpr95(known: Tensor, unknown: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,12 +177,23 @@ def _chunk(method: Method, task: ClientTask, rows: int) -> int:
     return max(1, (_PIXEL_IMAGES if method.needs == "pixels" else _ELEMENTS // widest) // rows)
 
 
-def _score(
-    method: Method, tasks: Sequence[ClientTask], locals_: Sequence[Local], data: Sequence[ClientData]
-) -> list[Score]:
-    """One set of every seed, all clients of all seeds as rows of one batch."""
-    rows = [_distinct(local, held) for local, held in zip(locals_, data, strict=True)]
-    local = Local.joined([part.at(r) for part, r in zip(locals_, rows, strict=True)])
+def _count(
+    method: Method,
+    tasks: Sequence[ClientTask],
+    locals_: Sequence[Local],
+    data: Sequence[ClientData],
+    clients: Tensor,
+) -> list[Tensor]:
+    """Counts and sums of one set of every seed, some clients of all seeds as rows of one batch.
+
+    Returns:
+        By seed, a row for each client: right images, loss and F1, then `_BINS` of confidence. One row stands for all
+        clients of the set if they have it and their models in common.
+    """
+    found = [_distinct(local, held, clients) for local, held in zip(locals_, data, strict=True)]
+    pairs = zip(locals_, found, strict=True)
+    local = Local.joined([part if len(places) == len(clients) else part.at(places) for part, places in pairs])
+    rows = [clients[places] for places in found]
     total, width = sum(len(r) for r in rows), max(held.spare for held in data)
     chunk = _chunk(method, tasks[0], total)
     device = tasks[0].device
@@ -188,27 +226,31 @@ def _score(
     either = counts[0] + counts[1]
     f1 = (2 * counts[2] / either.clamp(min=1)).sum(1) / (either > 0).sum(1).clamp(min=1)
     sums = torch.cat([torch.stack([counts[2].sum(1), loss, f1], 1), gaps], 1).cpu()  # read from the device at once
-    scores = []
-    for held, found in zip(data, sums.split([len(r) for r in rows]), strict=True):
-        size = torch.tensor(held.sizes[: len(found)], dtype=found.dtype)
-        right, loss, f1 = found[:, :3].T
-        accuracy, mean_loss, f1 = (
-            torch.where(size > 0, values, math.nan).expand(len(held.rows))
-            for values in (right / size.clamp(min=1), loss / size.clamp(min=1), f1)
-        )
-        ece = found[:, 3:].double().sum(0).abs().sum() / size.sum().clamp(min=1)
-        scores.append(Score(accuracy, mean_loss, f1, ece.item()))
-    return scores
+    parts = sums.split([len(r) for r in rows])
+    apart = len(clients) < tasks[0].n_clients  # of further blocks, whose models may differ
+    return [part.expand(len(clients), -1) for part in parts] if apart else list(parts)
 
 
-def _distinct(local: Local, data: ClientData) -> Tensor:
-    """Client ids to evaluate: one stands for all where all deploy the same model on the same images."""
-    everyone = torch.arange(len(data.rows), device=data.device)
+def _score(data: ClientData, sums: Tensor, seconds: float) -> Score:
+    """The score of a set from what `_count` has found."""
+    size = torch.tensor(data.sizes[: len(sums)], dtype=sums.dtype)
+    right, loss, f1 = sums[:, :3].T
+    accuracy, mean_loss, f1 = (
+        torch.where(size > 0, values, math.nan).expand(len(data.rows))
+        for values in (right / size.clamp(min=1), loss / size.clamp(min=1), f1)
+    )
+    ece = sums[:, 3:].double().sum(0).abs().sum() / size.sum().clamp(min=1)
+    return Score(accuracy, mean_loss, f1, ece.item(), seconds)
+
+
+def _distinct(local: Local, data: ClientData, clients: Tensor) -> Tensor:
+    """Places of the clients to evaluate: one stands for all where all deploy the same model on the same images."""
+    places = torch.arange(len(clients), device=data.device)
     if not data.same_for_all:
-        return everyone
+        return places
     leaves = [*local.params.values(), *local.buffers.values()]
     alike = not leaves or bool(torch.stack([(leaf == leaf[:1]).all() for leaf in leaves]).all())
-    return everyone[:1] if alike else everyone
+    return places[:1] if alike else places
 
 
 def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -64,17 +65,20 @@ def personal_state_stays_with_its_client(case: Toy) -> None:
 
 
 def seeds_together_equal_seeds_alone(case: Toy) -> None:
-    """Seeds ride on the client axis without touching each other, in training and in evaluation."""
+    """Seeds ride on the client axis without touching each other, in training and in evaluation; clients, there."""
     two = {"cohorts": COHORTS[:2], "rounds": len(COHORTS)}
     together = play(case.method, case.tasks, **two)[-1]
     scores = evaluate(case.method, case.tasks, together)
+    blocks = evaluate(case.method, case.tasks, together, at_once=3)
     alone = [case.history[2], play(case.method, case.tasks[1:], seeds=[1], **two)[-1][0]]
     for seed, task in enumerate(case.tasks):
         assert_same(together[seed], alone[seed], tolerance=1e-9)
         (single,) = evaluate(case.method, [task], [together[seed]])
         for name, score in single.items():
-            torch.testing.assert_close(scores[seed][name].loss, score.loss, rtol=1e-6, atol=1e-6)
-            assert torch.equal(scores[seed][name].accuracy, score.accuracy)
+            for other in (scores[seed][name], blocks[seed][name]):
+                torch.testing.assert_close(other.loss, score.loss, rtol=1e-6, atol=1e-6)
+                assert torch.equal(other.accuracy, score.accuracy)
+                assert math.isclose(other.ece, score.ece, rel_tol=1e-5, abs_tol=1e-6)
 
 
 def shapes_never_change(case: Toy) -> None:
