@@ -96,19 +96,32 @@ def run_until_killed(
             run_study(made, root=root, executor=inline.execute)
 
 
+_undisturbed: dict[str, tuple[Any, int]] = {}
+
+
+def undisturbed(
+    made: Study, root: Path, stepped: list[tuple[float, int]], found: Callable[[Path], Any]
+) -> tuple[Any, int]:
+    """What a study leaves when nothing goes wrong, and the rounds that it trains; run once per process."""
+    key = str(made.node)
+    if key not in _undisturbed:
+        run_study(made, root=root, executor=inline.execute)
+        _undisturbed[key] = found(root), len(stepped)
+        stepped.clear()
+    return _undisturbed[key]
+
+
 @pytest.mark.parametrize("after", [2, 8, *(pytest.param(n, marks=pytest.mark.system) for n in (1, 3, 5, 10))])
 def test_a_study_killed_among_paused_trials_ends_as_undisturbed(
     compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """The process dies before its round `after` + 1; what waits at a rung is rebuilt from the checkpoints."""
     made = compose(BODY, "protocol.rounds=4")
-    run_study(made, root=tmp_path / "whole", executor=inline.execute)
-    whole = len(stepped)
-    stepped.clear()
+    expected, rounds = undisturbed(made, tmp_path / "whole", stepped, rounds_of)
     run_until_killed(made, tmp_path / "killed", stepped, after, monkeypatch)
     assert run_study(made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
-    assert rounds_of(tmp_path / "killed") == rounds_of(tmp_path / "whole")
-    assert len(set(stepped)) == len(stepped) == whole, "every rung has a checkpoint, so that no round is lost"
+    assert rounds_of(tmp_path / "killed") == expected
+    assert len(set(stepped)) == len(stepped) == rounds, "every rung has a checkpoint, so that no round is lost"
 
 
 def test_checkpoints_at_a_url_are_resumed_after_a_kill(
@@ -179,8 +192,7 @@ def test_a_search_with_a_budget_that_is_killed_ends_as_undisturbed(
     compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     made = compose(SEARCH, "protocol.rounds=4", "execution.checkpoint_every=1")
-    run_study(made, root=tmp_path / "whole", executor=inline.execute)
-    stepped.clear()
+    expected, _ = undisturbed(made, tmp_path / "whole", stepped, trials_of)
     run_until_killed(made, tmp_path / "killed", stepped, after, monkeypatch)
     assert run_study(made, root=tmp_path / "killed", executor=inline.execute).exit_code == 0
-    assert trials_of(tmp_path / "killed") == trials_of(tmp_path / "whole")
+    assert trials_of(tmp_path / "killed") == expected
