@@ -330,7 +330,7 @@ class Method(ABC):
 
     @abstractmethod
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        """Logits [C, B, K] of a batch of B images a client over K classes."""
+        """Logits [C, B, K] of a batch of B images a client over K classes; further columns are wrong answers."""
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         """[C] losses, no term of which mixes clients, and the next `fixed`. Default: cross-entropy."""

@@ -76,8 +76,11 @@ def _fault(hook: str, args: tuple[Any, ...], found: Any) -> str:
         return f"return leaves with a row for each of the {len(args[2])} clients, but returned {_shapes(found)}"
     if hook == "certainty" and found.shape != args[2].label.shape:
         return f"return {tuple(args[2].label.shape)}, but returned {tuple(found.shape)}"
-    if hook == "logits" and found.shape != (wanted := (*args[2].label.shape, args[0].n_classes)):
-        return f"return {wanted}, but returned {tuple(found.shape)}"
+    if hook == "logits":
+        *shape, classes = found.shape or (0,)
+        wanted = (*args[2].label.shape, args[0].n_classes)
+        if tuple(shape) != wanted[:-1] or classes < wanted[-1]:
+            return f"return {wanted}, or more columns behind the classes, but returned {tuple(found.shape)}"
     if hook == "loss" and (len(found) != 2 or found[0].shape != (len(args[2].label),)):
         return f"return the losses ({len(args[2].label)},) and the buffers"
     if hook == "traffic" and not all(_is_count(value, len(args[2])) for tree in found for value in tree.values()):

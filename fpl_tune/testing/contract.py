@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 from fpl_tune.method import Method, State, generator, trees_like
+from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.evaluate import evaluate
 from fpl_tune.testing.rounds import COHORTS, Toy, assert_same, play, toy
 from fpl_tune.testing.toys import Kind, toy_task
@@ -112,15 +113,19 @@ def pickling_keeps_the_method(case: Toy) -> None:
 
 
 def everyone_can_be_deployed(case: Toy) -> None:
-    """At any time, clients that never trained included, and one without images of its own as a new client."""
+    """At any time, clients that never trained included, and one without images of its own as a new client.
+
+    What hooks return is checked as in a simulation.
+    """
+    method = checked(case.method)
     for state in case.history:
-        (scores,) = evaluate(case.method, case.tasks[:1], [state])
+        (scores,) = evaluate(method, case.tasks[:1], [state])
         for score in scores.values():
             assert score.loss.shape == score.accuracy.shape == (case.tasks[0].n_clients,)
             assert bool(score.loss.isfinite().all())
             assert bool(((score.accuracy >= 0) & (score.accuracy <= 1)).all())
     task = case.tasks[0].without(torch.tensor([False, True, False, False]))
-    (scores,) = evaluate(case.method, [task], case.history[-1:], fresh=case.history[:1])
+    (scores,) = evaluate(method, [task], case.history[-1:], fresh=case.history[:1])
     assert scores["unseen"].loss.isfinite().tolist() == [False, True, False, False]
     assert scores["test"].loss.isfinite().tolist() == [True, False, True, True]
 
