@@ -78,7 +78,7 @@ class Eta(Callback):
         self._seeds: list[int] = []
         self._left: dict[str, Left] = {}  # by cell
         self._trials = 0  # not suggested yet
-        self._trial = Work("")  # of one that was
+        self._tried: list[Work] = []  # of those that were
         self._planned: dict[str, float] = {}  # kind -> seconds of a round of one seed by the plan
         self._parts: list[Part] = []
         self._free: list[float] = []  # since when slots have no job
@@ -108,7 +108,7 @@ class Eta(Callback):
             jobs = sum(self._prune.reduction**-k for k in range(len(rungs(self._prune, cell.run)) + 1 + (apart > 1)))
         self._left[cell.id] = Left(Work(cost_key(cell.run), rounds, jobs))
         if cell.role == "trial":
-            self._trial = self._left[cell.id].expected
+            self._tried.append(self._left[cell.id].expected)
 
     def _halved(self, cell: Cell) -> bool:
         return cell.candidate and bool(rungs(self._prune, cell.run))
@@ -163,15 +163,15 @@ class Eta(Callback):
         if not ran:
             return None
         besides = fmean([part.besides for part in parts if part.besides is not None] or [0.0])
-        paces = {
-            kind: self._pace(kind, ran)
-            for kind in {self._trial.kind, *(left.expected.kind for left in self._left.values())}
-        }
+        tried = self._tried[-max(_LATELY, len(self._tried) // 2) :]
+        expected = [*tried, *(left.expected for left in self._left.values())]
+        paces = {kind: self._pace(kind, ran) for kind in {work.kind for work in expected}}
 
         def cost(work: Work) -> float:
             return work.rounds * paces[work.kind] + work.jobs * besides
 
-        total = sum(cost(left.work) for left in self._left.values()) + self._trials * cost(self._trial)
+        total = sum(cost(left.work) for left in self._left.values())
+        total += self._trials * fmean(map(cost, tried)) if tried else 0.0
         longest = max((cost(left.work) for left in self._left.values() if left.part or not left.ended), default=0.0)
         return max(0.0, max(total / self._slots, longest) - (time.monotonic() - self._last))
 

@@ -82,6 +82,24 @@ def test_trials_to_come_cost_as_much_as_the_others(compose: Any, tmp_path: Path,
     assert left.seconds == pytest.approx(2 + (1 + 3) * 4), "two rounds of two seeds each"
 
 
+def test_trials_to_come_cost_the_mean_of_those_that_were_suggested(
+    compose: Any, tmp_path: Path, clock: list[float]
+) -> None:
+    """Where a search compares methods, the last trial says little of the others."""
+    _, cells = started(compose("axes: {method: [coop, promptfl]}", "protocol.rounds=2"), tmp_path)
+    slow, cheap = (replace(cell, role="trial", id=f"{cell.id}t") for cell in cells)
+    left = Eta()
+    left.on_study_start(Store(tmp_path, "tiny"), [], [])
+    left.on_trials_queued([slow, cheap], 10)
+    for cell, seconds in ((slow, 9.0), (cheap, 1.0)):
+        left.on_job_start(cell, SEEDS)
+        clock[0] += 4 * seconds
+        left.on_round_end(cell, records(1, seconds))
+        left.on_round_end(cell, records(2, 2 * seconds))
+        left.on_cell_end(cell, {})
+    assert left.seconds == pytest.approx(10 * (36 + 4) / 2)
+
+
 def test_rounds_of_a_checkpoint_are_no_work_of_this_process(compose: Any, tmp_path: Path, clock: list[float]) -> None:
     left, (one, _) = started(compose("axes: {optim: {lr: [0.01, 0.1]}}", "protocol.rounds=8"), tmp_path)
     left.on_job_start(one, SEEDS)
