@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -59,11 +60,21 @@ def _names(method: Method) -> list[str]:
 def _code(name: str) -> str:
     """The files of a method's class and of what it derives from."""
     kinds = [kind for kind in methods.find(name).__mro__ if issubclass(kind, Method) and kind is not Method]
-    trees = [ast.parse(inspect.getsource(inspect.getmodule(kind))) for kind in kinds]  # type: ignore[arg-type]
-    for part in (part for tree in trees for part in ast.walk(tree)):
+    return "\n".join(syntax(inspect.getsource(inspect.getmodule(kind))) for kind in kinds)  # type: ignore[arg-type]
+
+
+def syntax(source: str) -> str:
+    """The syntax tree of a module as text, without docstrings, comments and layout: the same under every Python."""
+    tree = ast.parse(source)
+    for part in ast.walk(tree):
         if isinstance(part, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(part) is not None:
             part.body = part.body[1:]
-    return "\n".join(map(ast.dump, trees))
+        if not getattr(part, "type_params", True):  # a field from Python 3.12 on
+            del part.type_params  # type: ignore[attr-defined]
+    return ast.dump(tree, **_WHOLE)
+
+
+_WHOLE: dict[str, Any] = {"show_empty": True} if sys.version_info >= (3, 13) else {}  # before, empty fields always show
 
 
 def data_print(data: DataSpec) -> str:

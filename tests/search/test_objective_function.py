@@ -78,8 +78,9 @@ def test_a_study_of_other_directions_is_refused(compose: Any, tmp_path: Path) ->
 def test_trials_are_pruned_in_threads_with_a_database(compose: Any, tmp_path: Path) -> None:
     compose(SEARCH)
     search = fpl_tune.objective(str(tmp_path / "tiny.yaml"), "seeds=1", "protocol.rounds=3")
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/search.db")
     study = optuna.create_study(
-        storage=f"sqlite:///{tmp_path}/search.db",
+        storage=storage,
         directions=search.directions,
         sampler=optuna.samplers.RandomSampler(seed=1),
         pruner=optuna.pruners.ThresholdPruner(lower=2.0, n_warmup_steps=2),  # accuracies are below
@@ -87,6 +88,7 @@ def test_trials_are_pruned_in_threads_with_a_database(compose: Any, tmp_path: Pa
     study.optimize(search, n_trials=4, n_jobs=2)
     assert [trial.state for trial in study.trials] == [optuna.trial.TrialState.PRUNED] * 4
     assert {trial.last_step for trial in study.trials} == {2}
+    storage.engine.dispose()  # a connection a thread
 
 
 def test_seeds_are_the_steps_of_a_pruner_that_compares_by_seed(compose: Any, tmp_path: Path) -> None:
