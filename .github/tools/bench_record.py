@@ -63,6 +63,8 @@ def page(file: Path = FILE) -> tuple[str, dict[str, bytes]]:
             own = [line for line in found if line["machine"] == machine]
             axes.plot([date.fromisoformat(line["date"]) for line in own], [line["seconds"] for line in own], "o-",
                       label=machine)  # fmt: skip
+        days = sorted({date.fromisoformat(line["date"]) for line in found})
+        axes.set_xticks(days[:: 1 + len(days) // 8])
         axes.set(ylabel="seconds", ylim=(0, None))
         axes.legend(fontsize="x-small")
         drawn = io.BytesIO()
