@@ -120,7 +120,7 @@ def _judged(
     tests = cells * (cells - 1) // 2 if world.chosen else None
     found = estimate(values, pairs, resolution=resolution, tests=tests)
     said = verdicts(found.difference - found.half, found.difference + found.half, ROPE)
-    return np.where(found.apart, "undecided", said), found.half, found.apart
+    return said, found.half, found.apart
 
 
 def errors(name: str, studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:

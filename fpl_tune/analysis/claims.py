@@ -39,7 +39,7 @@ class ClaimResult:
     """Means of both cells over the same seeds."""
     seeds: int
     apart: bool
-    """Whether a run of either cell lies apart from the cell's other seeds, so that nothing is decided."""
+    """Whether a run of either cell lies apart from the cell's other seeds; the interval holds without it, too."""
 
 
 def judge(
@@ -53,8 +53,8 @@ def judge(
     """Judges the claim that every contrast exceeds a margin, or lies within a range around 0.
 
     A contrast holds where its interval lies inside of what is claimed, fails where the interval lies outside, and is
-    undecided otherwise, or where a run lies apart from its cell's other seeds. The claim holds where every contrast
-    holds and fails where one fails. Intervals are those of `compare` for the same pairs, corrected for their number.
+    undecided otherwise. The claim holds where every contrast holds and fails where one fails. Intervals are those of
+    `compare` for the same pairs, corrected for their number.
 
     Args:
         frame: columns `cell`, `seed` and `value`, optionally `client`; see `tables.read`. Seeds are paired by number:
@@ -83,7 +83,7 @@ def judge(
     else:
         slack = within - np.maximum(np.abs(low), np.abs(high))
         inside, outside = slack >= 0, (low > within) | (high < -within)
-    status = np.where(found.apart, 1, np.select([inside, outside], [2, 0], 1))
+    status = np.select([inside, outside], [2, 0], 1)
     nearest = int(np.lexsort((np.nan_to_num(slack, nan=-np.inf), status))[0])
     both = present(by_seed[places[nearest]]).all(axis=0)
     means = [float(by_seed[at][both].mean()) if both.any() else math.nan for at in places[nearest]]

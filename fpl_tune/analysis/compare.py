@@ -28,8 +28,8 @@ def compare(
     """Compares cells with references, paired by seed and client.
 
     The interval of a difference decides: a cell is `equal` where it lies inside the region of practical equivalence,
-    `better` or `worse` where it lies beyond 0, and `undecided` otherwise, or where a run of either cell lies apart from
-    the cell's other seeds. The intervals hold for all rows at once; `significance` says how they are made.
+    `better` or `worse` where it lies beyond 0, and `undecided` otherwise. The intervals hold for all rows at once, and
+    with and without runs that lie apart from the other seeds of their cell; `significance` says how they are made.
 
     Args:
         frame: see `tables.read`. A seed is paired where both cells have values and the same split.
@@ -61,7 +61,7 @@ def compare(
     )  # fmt: skip
     most = 1.0 if shares else np.inf  # the difference of two shares
     low, high = np.maximum(found.difference - found.half, -most), np.minimum(found.difference + found.half, most)
-    decided = np.where(found.apart, "undecided", verdicts(low, high, rope if shares else 0.0))
+    decided = verdicts(low, high, rope if shares else 0.0)
     return pd.DataFrame(
         {"reference": list(pairs.values()), "difference": found.difference, "low": low, "high": high,
          "seeds": found.seeds, "verdict": decided, "note": _notes(table, places, found.seeds, shares)},
@@ -96,7 +96,8 @@ def _notes(table: Table, places: npt.NDArray[np.intp], paired: npt.NDArray[np.in
         for at, whose in ((cell, "its"), (reference, "the reference's")):
             gaps = means[at] - np.nanmedian(means[at]) if strange[at].any() else []
             notes += [
-                f"seed {table.seeds[s]} lies {unit * gaps[s]:+.3g}{points} from {whose} other seeds: not decided"
+                f"seed {table.seeds[s]} lies {unit * gaps[s]:+.3g}{points} from {whose} other seeds, without which the "
+                "interval holds, too"
                 for s in np.flatnonzero(strange[at])
             ]
         if lost := int((ran[cell] | ran[reference]).sum() - seeds):

@@ -6,7 +6,8 @@ is the widest of three: by the pooled variance and by its mean with the variance
 corrected for the number of comparisons (Bonferroni), and Student's by the pair's own differences, uncorrected. The last
 two guard against variances that only seem to agree, the second where cells are many. A cell that clearly varies more
 than the others is not pooled: its interval is Student's, corrected. No interval is narrower than the resolution of the
-test set allows: n seeds that agree to the last image are known to one image in n test sets, not exactly.
+test set allows: n seeds that agree to the last image are known to one image in n test sets, not exactly. Where a run
+lies apart from its cell's other seeds, as after a collapse, the interval covers that of the comparison without it, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Estimates(NamedTuple):
 
     difference: Floats
     half: Floats
-    """Half width of the interval; NaN where there is none."""
+    """Half width of the interval; NaN where there is none. It covers the difference with and without runs apart."""
     seeds: npt.NDArray[np.int_]
     """Number of paired seeds."""
     apart: Bools
@@ -49,6 +50,8 @@ def estimate(
 ) -> Estimates:
     """Estimates differences of cells, paired by seed, with simultaneous intervals.
 
+    Each holds with and without runs that lie apart from the other seeds of their cell.
+
     Args:
         values: [..., cells, seeds], NaN where missing. Leading axes are studies of their own.
         pairs: [rows, 2] cell and reference.
@@ -56,13 +59,32 @@ def estimate(
         level: of all intervals together.
         tests: comparisons to correct for; None: the rows with two seeds or more.
     """
+    strange = apart(values)
+    odd = _either(strange, *np.asarray(pairs, np.intp).reshape(-1, 2).T)
+    found = _paired(values, strange, odd, pairs, resolution, level, tests)
+    if not odd.any():
+        return found
+    kept = np.where(strange, np.nan, values)
+    other = _paired(kept, np.zeros_like(strange), np.zeros_like(odd), pairs, resolution, level, tests or len(pairs))
+    wider = np.maximum(found.half, np.abs(other.difference - found.difference) + other.half)
+    return found._replace(half=np.where(odd, wider, found.half))
+
+
+def _paired(
+    values: Floats,
+    strange: Bools,
+    odd: Bools,
+    pairs: Sequence[tuple[int, int]] | npt.NDArray[np.intp],
+    resolution: float | Floats,
+    level: float,
+    tests: int | None,
+) -> Estimates:
+    """Estimates differences; the noise of others is that without runs apart, `strange` [..., cells, seeds]."""
     first, second = np.asarray(pairs, np.intp).reshape(-1, 2).T
     gaps = values[..., first, :] - values[..., second, :]
     seeds = present(gaps).sum(-1)
     difference = seed_means(gaps)
     own = _squares(gaps - difference[..., None]) / np.maximum(seeds - 1, 1)
-    strange = apart(values)
-    odd = _either(strange, first, second)
     cells = values.shape[-2]
     links = sparse.coo_matrix((np.ones(len(first)), (first, second)), shape=(cells, cells))
     group = csgraph.connected_components(links, directed=False)[1]

@@ -142,7 +142,7 @@ def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, 
     if pairs > 1:
         text += f"; the {'clearest' if result.status == 'fails' else 'closest'} of {counted(pairs, 'comparison')}"
     if result.apart:
-        text += "; a run lies apart from the other seeds of its cell, so that nothing is decided"
+        text += "; a run lies apart from the other seeds of its cell, and the interval holds without it, too"
     return f"{text}; one seed allows no interval." if result.seeds == 1 else f"{text}."
 
 

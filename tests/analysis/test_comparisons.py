@@ -85,7 +85,7 @@ def test_seeds_that_agree_to_the_last_image_decide_nothing_that_the_test_set_can
     assert full["low"].isna().all()
 
 
-def test_a_collapsed_run_is_said_and_not_decided():
+def test_a_collapsed_run_is_said_and_widens_its_interval():
     rng = np.random.default_rng(0)
     values = 0.7 + rng.normal(0, 0.003, (5, 5))
     values[2] += 0.1
@@ -95,12 +95,25 @@ def test_a_collapsed_run_is_said_and_not_decided():
     assert found.loc["2", "verdict"] == "undecided"
     assert found["note"].to_dict() == {
         "1": "",
-        "2": "seed 3 lies -14.7 points from its other seeds: not decided",
+        "2": "seed 3 lies -14.7 points from its other seeds, without which the interval holds, too",
         "3": "",
         "4": "",
     }
     narrow = found["high"] - found["low"]
     assert narrow["1"] < 0.03, "the collapsed run is not part of the noise of the others"
+    rest = np.delete(values, 3, axis=1)
+    alone = analysis.compare(long(rest), "0").loc["2"]
+    assert found.loc["2", "low"] < 0 < alone["low"] < alone["high"] <= found.loc["2", "high"]
+
+
+def test_what_holds_with_and_without_a_run_apart_is_decided():
+    values = 0.7 + np.random.default_rng(0).normal(0, 0.003, (5, 5))
+    values[2] += 0.2
+    values[2, 3] -= 0.07
+    row = analysis.compare(long(values), "0").loc["2"]
+    assert "seed 3 lies -" in row["note"]
+    assert row["verdict"] == "better"
+    assert analysis.judge(long(values), [analysis.Contrast("2", "0")], margin=0.1).status == "holds"
 
 
 def test_a_chosen_reference_is_corrected_for_all_pairs():
