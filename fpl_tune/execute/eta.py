@@ -21,6 +21,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
 _LATELY = 10  # jobs at least, or the last half of them, if these are more
+_TRIED = 50  # trials whose mean prices those to come
 _EVERY = 1.0  # seconds between two estimates that are written, at least
 
 
@@ -163,7 +164,7 @@ class Eta(Callback):
         if not ran:
             return None
         besides = fmean([part.besides for part in parts if part.besides is not None] or [0.0])
-        tried = self._tried[-max(_LATELY, len(self._tried) // 2) :]
+        tried = self._tried[-_TRIED:]
         expected = [*tried, *(left.expected for left in self._left.values())]
         paces = {kind: self._pace(kind, ran) for kind in {work.kind for work in expected}}
 
