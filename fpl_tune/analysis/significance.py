@@ -59,21 +59,18 @@ def estimate(
         level: of all intervals together.
         tests: comparisons to correct for; None: the rows with two seeds or more.
     """
-    strange = apart(values)
-    odd = _either(strange, *np.asarray(pairs, np.intp).reshape(-1, 2).T)
-    found = _paired(values, strange, odd, pairs, resolution, level, tests)
-    if not odd.any():
+    strange, rest = apart(values), (pairs, resolution, level)
+    found = _paired(values, strange, *rest, tests)
+    if not found.apart.any():
         return found
-    kept = np.where(strange, np.nan, values)
-    other = _paired(kept, np.zeros_like(strange), np.zeros_like(odd), pairs, resolution, level, tests or len(pairs))
+    other = _paired(np.where(strange, np.nan, values), np.zeros_like(strange), *rest, tests or len(pairs))
     wider = np.maximum(found.half, np.abs(other.difference - found.difference) + other.half)
-    return found._replace(half=np.where(odd, wider, found.half))
+    return found._replace(half=np.where(found.apart, wider, found.half))
 
 
 def _paired(
     values: Floats,
     strange: Bools,
-    odd: Bools,
     pairs: Sequence[tuple[int, int]] | npt.NDArray[np.intp],
     resolution: float | Floats,
     level: float,
@@ -81,6 +78,7 @@ def _paired(
 ) -> Estimates:
     """Estimates differences; the noise of others is that without runs apart, `strange` [..., cells, seeds]."""
     first, second = np.asarray(pairs, np.intp).reshape(-1, 2).T
+    odd = _either(strange, first, second)
     gaps = values[..., first, :] - values[..., second, :]
     seeds = present(gaps).sum(-1)
     difference = seed_means(gaps)

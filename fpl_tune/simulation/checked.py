@@ -77,9 +77,8 @@ def _fault(hook: str, args: tuple[Any, ...], found: Any) -> str:
     if hook == "certainty" and found.shape != args[2].label.shape:
         return f"return {tuple(args[2].label.shape)}, but returned {tuple(found.shape)}"
     if hook == "logits":
-        *shape, classes = found.shape or (0,)
         wanted = (*args[2].label.shape, args[0].n_classes)
-        if tuple(shape) != wanted[:-1] or classes < wanted[-1]:
+        if found.shape[:-1] != wanted[:-1] or found.shape[-1:] < wanted[-1:]:
             return f"return {wanted}, or more columns behind the classes, but returned {tuple(found.shape)}"
     if hook == "loss" and (len(found) != 2 or found[0].shape != (len(args[2].label),)):
         return f"return the losses ({len(args[2].label)},) and the buffers"

@@ -62,21 +62,24 @@ def evaluate(
         {"val": (t.known, t.validation or t.val)} | {n: held for n, held in t.tests.items() if tests and n != UNKNOWN}
         for t in tasks
     ]
+    keys = {name: (id(classes), name in NEWCOMERS, name == OWN) for name, (classes, _) in sets[0].items()}
+    given: dict[tuple[int, bool, bool], list[tuple[ClientTask, State]]] = {}
+    for name, key in keys.items():
+        if key not in given:
+            under = [task.under(s[name][0], own=name == OWN) for task, s in zip(tasks, sets, strict=True)]
+            if name in NEWCOMERS:
+                parts = zip(under, states, fresh, strict=True)
+                given[key] = [(task, method.newcomers(task, state, new)) for task, state, new in parts]
+            else:
+                given[key] = list(zip(under, states, strict=True))
     counts: list[dict[str, list[Tensor]]] = [{name: [] for name in held} for held in sets]
     seconds = dict.fromkeys(sets[0], 0.0)
     everyone = torch.arange(tasks[0].n_clients, device=tasks[0].device)
     for clients in _blocks(method, tasks, states, everyone, at_once):
-        deployed: dict[tuple[int, bool, bool], list[Local]] = {}
-        for name in sets[0]:
-            key = id(sets[0][name][0]), name in NEWCOMERS, name == OWN
-            under = [task.under(s[name][0], own=name == OWN) for task, s in zip(tasks, sets, strict=True)]
-            if key not in deployed:
-                given = states
-                if name in NEWCOMERS:
-                    given = [method.newcomers(*parts) for parts in zip(under, states, fresh, strict=True)]
-                deployed[key] = [method.deploy(t, s, clients) for t, s in zip(under, given, strict=True)]
+        deployed = {key: [method.deploy(*pair, clients) for pair in pairs] for key, pairs in given.items()}
+        for name, key in keys.items():
             began = _clock(tasks[0].device)
-            found = _count(method, under, deployed[key], [s[name][1] for s in sets], clients)
+            found = _count(method, [task for task, _ in given[key]], deployed[key], [s[name][1] for s in sets], clients)
             seconds[name] += (_clock(tasks[0].device) - began) / len(tasks)
             for seed, part in enumerate(found):
                 counts[seed][name].append(part)
@@ -96,8 +99,8 @@ def _blocks(
     if at_once is None and len(tasks) * len(clients) > _FEW:
         one = method.deploy(tasks[0], states[0], clients[:1])
         size = sum(leaf.nbytes for tree in one for leaf in tree.values()) + 4 * tasks[0].n_classes * tasks[0].embed_dim
-        at_once = _DEPLOYED // (len(tasks) * size)
-    return clients.split(max(1, at_once or len(clients)))
+        at_once = max(1, _DEPLOYED // (len(tasks) * size))
+    return clients.split(at_once or max(1, len(clients)))
 
 
 def _clock(device: torch.device) -> float:
@@ -137,21 +140,17 @@ def detect(method: Method, task: ClientTask, state: State) -> dict[str, float]:
     found = []
     for clients in _blocks(method, [task], [state], holders):
         local = method.deploy(task, state, clients)
-        known, unknown = (
-            torch.cat(
-                [
-                    method.certainty(task, local, data.batch(clients, columns.expand(len(clients), -1)))
-                    for columns in torch.arange(data.spare, device=task.device).split(
-                        _chunk(method, task, len(clients))
-                    )
-                ],
-                1,
-            )
-            for data in (task.tests["base"][1], task.tests[UNKNOWN][1])
-        )
-        found.append(torch.stack(auroc_fpr95(known, unknown)))
+        sides = (_certainty(method, task, local, task.tests[name][1], clients) for name in ("base", UNKNOWN))
+        found.append(torch.stack(auroc_fpr95(*sides)))
     auroc, fpr95 = torch.cat(found, 1).mean(1).tolist()
     return {"test/auroc": auroc, "test/fpr95": fpr95}
+
+
+def _certainty(method: Method, task: ClientTask, local: Local, data: ClientData, clients: Tensor) -> Tensor:
+    """[C, n] how certain the clients' models are of each image of a set."""
+    columns = torch.arange(data.spare, device=task.device).split(_chunk(method, task, len(clients)))
+    batches = (data.batch(clients, some.expand(len(clients), -1)) for some in columns)
+    return torch.cat([method.certainty(task, local, batch) for batch in batches], 1)
 
 
 def auroc_fpr95(known: Tensor, unknown: Tensor) -> tuple[Tensor, Tensor]:
