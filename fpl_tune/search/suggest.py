@@ -53,7 +53,6 @@ class CellSearch:
     """
 
     spec: Study
-    samplers: SamplerFactory
     varied: dict[str, Any]
     """The cell of the axes."""
     run: RunSpec
@@ -81,7 +80,8 @@ class CellSearch:
         self._full = seeds * self.run.rounds
         self._cost = expected_cost(self.prune, self.run, seeds) * self._full
         """Rounds of all seeds of a full trial, and those that a trial is expected to take."""
-        self.samplers.check(self.space, self.node, self.varied)
+        self.samplers = SamplerFactory(self.search, self.space)
+        self.samplers.check(self.node, self.varied)
 
     def at(self, point: Mapping[str, Any]) -> RunSpec:
         """The run of a point. Raises `ConfigError` where the method refuses it."""
@@ -93,7 +93,7 @@ class CellSearch:
         fixed = {
             "record": 2,
             "source": method_source(self.run),
-            "sampler": self.search.sampler,
+            "sampler": self.samplers.name,
             "seed": self.search.seed,
             "objectives": self.search.objectives,
             "choices": {
@@ -135,7 +135,7 @@ class CellSearch:
 
     def open(self, storage: TrialJournal) -> list[Cell]:
         """Opens the study of Optuna. Returns the cells of the trials that are not refused."""
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._storage = storage
         with quiet():
             self.study = optuna.create_study(

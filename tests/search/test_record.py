@@ -11,6 +11,7 @@ import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
@@ -33,9 +34,12 @@ def by_round(results: Any) -> list[list[dict[str, Any]]]:
     return [list(records) for records in zip(*(history for _, history in results.values()), strict=True)]
 
 
-def test_kills_change_nothing_that_is_suggested(compose: Compose, tmp_path: Path, results: Any, opened: Any) -> None:
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_kills_change_nothing_that_is_suggested(
+    compose: Compose, tmp_path: Path, results: Any, opened: Any, sampler: str
+) -> None:
     """Four workers end in a random order; some times everything in memory is lost."""
-    made, params = compose(LR), []
+    made, params = compose(LR, f"search.sampler={sampler}"), []
     for kills in (0, 3):
         rng, over, folder = random.Random(3), 0, tmp_path / str(kills)
         search, running = opened(made, folder)
@@ -82,7 +86,10 @@ def test_a_kill_while_a_trial_is_suggested_changes_nothing(
 def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
     compose: Compose, tmp_path: Path, results: Any, opened: Any
 ) -> None:
-    """As pruned trials, which TPE counts towards its start-up; they end with another value, also after a kill."""
+    """As pruned trials, which TPE counts towards its start-up; they end with another value, also after a kill.
+
+    Samplers that ask for complete trials alone, as Optuna's Gaussian process does, receive them as complete ones.
+    """
     made = compose(LR, "search.trials=6")
     search, _ = opened(made, tmp_path)
     cells = [search.request() for _ in range(3)]
@@ -94,6 +101,8 @@ def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
         states = [(t.state.name, len(t.intermediate_values)) for t in part.trials()]
         assert states == [("PRUNED", 1), ("PRUNED", 2), ("RUNNING", 0)]
         assert part.trials()[1].intermediate_values == pytest.approx({1: 0.2, 2: 0.4})
+        complete = part.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+        assert [trial.value for trial in complete] == pytest.approx([0.2, 0.4])
         assert (search.unfinished, search.remaining) == (6, 3)
         if again == 0:
             search, waiting = opened(made, tmp_path)
