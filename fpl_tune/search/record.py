@@ -21,16 +21,16 @@ class TrialJournal(JournalStorage):
     """Optuna's journal. Samplers and pruners receive trials that wait at a rung with their last values.
 
     A paused trial may go on, so that its state is running. Samplers would take it for a bad one (TPE's constant liar)
-    and not count it towards their start-up; as a pruned trial its last value and round count. Samplers that leave
-    pruned trials out, such as the Gaussian process, receive those that halving paused or pruned as complete ones.
+    and not count it towards their start-up; as a pruned trial its last value and round count.
     """
+
+    at_rung = TrialState.PRUNED
+    """State of trials that wait at a rung or have ended there; complete for samplers that leave pruned trials out."""
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        complete = states is not None and TrialState.COMPLETE in states and TrialState.PRUNED not in states
-        known = TrialState.COMPLETE if complete else TrialState.PRUNED
-        trials = [_at_rung(trial, known) for trial in super().get_all_trials(study_id, deepcopy)]
+        trials = [_at_rung(trial, self.at_rung) for trial in super().get_all_trials(study_id, deepcopy)]
         return [trial for trial in trials if states is None or trial.state in states]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
-from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler
+from optuna.samplers import GPSampler, PartialFixedSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from fpl_tune import config
@@ -204,17 +204,20 @@ class CellSearch:
 
     def _suggest(self) -> FrozenTrial:
         """Adds a trial: the next published point, or one that the sampler suggests."""
-        self.study.sampler = self._sampler(len(self.trials()))
+        self._set_sampler(len(self.trials()))
         with quiet():
             trial = self.study.ask()
         return self._choose(trial)
 
-    def _sampler(self, number: int) -> BaseSampler:
-        """The sampler of a trial; published points are fixed."""
+    def _set_sampler(self, number: int) -> None:
+        """Sets the sampler of a trial; published points are fixed."""
         if number >= len(self.points):
-            return self.samplers.make(number, self.key)
-        with quiet():
-            return PartialFixedSampler(self.points[number], RandomSampler())
+            self.study.sampler = self.samplers.make(number, self.key)
+        else:
+            with quiet():
+                self.study.sampler = PartialFixedSampler(self.points[number], RandomSampler())
+        gp = isinstance(self.study.sampler, GPSampler)
+        self._storage.at_rung = TrialState.COMPLETE if gp else TrialState.PRUNED
 
     def _choose(self, trial: Trial) -> FrozenTrial:
         """Chooses the parameters that a trial lacks. As its sampler is seeded by its number, a kill changes nothing."""
@@ -233,7 +236,7 @@ class CellSearch:
 
     def _trial(self, number: int) -> Trial:
         """A trial that is not over."""
-        self.study.sampler = self._sampler(number)
+        self._set_sampler(number)
         study_id = self._storage.get_study_id_from_name(self.name)
         return Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 

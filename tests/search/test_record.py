@@ -88,7 +88,7 @@ def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
 ) -> None:
     """As pruned trials, which TPE counts towards its start-up; they end with another value, also after a kill.
 
-    Samplers that ask for complete trials alone, as Optuna's Gaussian process does, receive them as complete ones.
+    Optuna's Gaussian process, which leaves pruned trials out, receives them as complete ones.
     """
     made = compose(LR, "search.trials=6")
     search, _ = opened(made, tmp_path)
@@ -101,8 +101,6 @@ def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
         states = [(t.state.name, len(t.intermediate_values)) for t in part.trials()]
         assert states == [("PRUNED", 1), ("PRUNED", 2), ("RUNNING", 0)]
         assert part.trials()[1].intermediate_values == pytest.approx({1: 0.2, 2: 0.4})
-        complete = part.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-        assert [trial.value for trial in complete] == pytest.approx([0.2, 0.4])
         assert (search.unfinished, search.remaining) == (6, 3)
         if again == 0:
             search, waiting = opened(made, tmp_path)
@@ -112,6 +110,18 @@ def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
     last = search.parts[0].trials()[0]
     assert (last.state.name, last.value, len(last.intermediate_values)) == ("COMPLETE", pytest.approx(0.6), 3)
     assert search.unfinished == 4
+
+
+def test_a_gaussian_process_receives_paused_trials_as_complete_ones(
+    compose: Compose, tmp_path: Path, results: Any, opened: Any
+) -> None:
+    """It leaves pruned trials out, and without complete ones it draws at random."""
+    search, _ = opened(compose(LR, "search.trials=12", "search.sampler=gp"), tmp_path)
+    heard = []
+    for number in range(8):
+        search.pause(search.request(), by_round(results(0.1 * number))[:1])
+        heard.append(search.parts[0].study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
+    assert [trial.value for trial in heard[-1]] == pytest.approx([0.1 * number for number in range(8)])
 
 
 def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(
