@@ -47,7 +47,7 @@ MISTAKES = [
     ("run data=folder data.root=words partition.n_clients=2", 2, "shorten the name or the context"),
     # overrides without effect
     ("study fedpgp_t9 method=promptfl", 2, "method=promptfl has no effect: the study sweeps variant."),
-    (f"{SWEEP} search.trials=5", 2, "search.trials has no effect without a sampler. Set search.sampler=tpe"),
+    (f"{SWEEP} search.trials=5", 2, "search.trials has no effect without a sampler. Set search.sampler=auto"),
     ("plan lambda_sweep execution.gpus=1", 3, "execution.gpus=1 asks for GPUs, but trials run on the CPU"),
     # files
     ("study broken", 2, "did not find expected ',' or ']' in line 2, column 29"),
