@@ -15,8 +15,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch
     os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -52,6 +53,7 @@ _LARGE = 600 << 20
 """Bytes of a worker; the imports alone are 400 MB."""
 MakeStore = Callable[..., Store]
 Compose = Callable[..., Study]
+Found = TypeVar("Found")
 
 
 SYSTEM = (
@@ -164,6 +166,19 @@ def compose(head: str, tmp_path: Path) -> Compose:
     return make
 
 
+def there(found: Found | None) -> Found:
+    """What must not be None."""
+    assert found is not None
+    return found
+
+
+@cache
+def _composed(path: Path, content: str, overrides: tuple[str, ...]) -> Study:
+    """Composed once for all stores of such a study: it takes a tenth of a second."""
+    path.write_text(content)
+    return config.compose_study(str(path), overrides)
+
+
 def drawn_history(seed: int, level: float, *, rounds: int, clients: int) -> list[dict[str, Any]]:
     """Records that rise to `level`: what a trial would leave, drawn from (seed, level)."""
     noise = np.random.default_rng([seed, int(1e6 * abs(level))])
@@ -189,8 +204,14 @@ def drawn_history(seed: int, level: float, *, rounds: int, clients: int) -> list
     return records
 
 
+@pytest.fixture(scope="session")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the files of drawn studies."""
+    return tmp_path_factory.mktemp("composed")
+
+
 @pytest.fixture
-def make_store(tmp_path: Path) -> MakeStore:
+def make_store(tmp_path: Path, composed: Path) -> MakeStore:
     """Makes the store of a study whose results are drawn: `make_store(overrides, level=..., skip=...)`."""
 
     def make(
@@ -204,9 +225,7 @@ def make_store(tmp_path: Path) -> MakeStore:
         fill: Callable[[Any, int], bool] = lambda cell, seed: True,
         root: Path = tmp_path,
     ) -> Store:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(f"defaults: [/study, _self_]\n{body}")
-        spec = config.compose_study(str(path), list(overrides))
+        spec = _composed(composed / f"{name}.yaml", f"defaults: [/study, _self_]\n{body}", tuple(overrides))
         store = Store(root, spec.name)
         store.begin(spec, expand(spec))
         for cell in store.cells():

@@ -14,21 +14,21 @@ import pytest
 
 from fpl_tune import config, report
 from fpl_tune.report import page as page_of
+from fpl_tune.report import table
 from fpl_tune.report.facts import Facts
+from fpl_tune.report.reference import against
 from fpl_tune.study.cells import expand
-from fpl_tune.study.results import rules_of
 
 from .conftest import put
 
 
 class Page(HTMLParser):
-    """Rows of every table, titles of sections, and what the page would load."""
+    """What the page would load, and what is not closed."""
 
     VOID = ("meta", "br", "link", "img", "input")
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.rows: list[list[str]] = []
         self.open: list[str] = []
         self.loads: list[str] = []
         self.feed(text)
@@ -37,21 +37,10 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in self.VOID:
             self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-        self.loads += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith("#")]
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.loads += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith("#")]
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("td", "th"):
-            self.rows[-1][-1] += data
 
 
 def test_page_is_well_formed_and_needs_no_other_file(make_store):
@@ -211,18 +200,6 @@ def test_a_user_filters_sorts_brushes_hovers_and_downloads(make_store, tmp_path)
     assert seen["theme"] in ("light", "dark")
 
 
-def test_best_cell_is_chosen_by_validation_alone(make_store):
-    store = make_store()
-    best_test = Facts(store).table["mean"].idxmax()
-    other = next(cell for cell in store.cells() if cell.role == "cell" and cell.id != best_test)
-    for seed in (1, 2, 3):
-        history = [{**r, "val/acc_mean": 0.999} for r in store.history(other, seed)]
-        store.put(other, seed, history, {**(store.result(other, seed) or {}), "rules": rules_of(history)})
-    facts = Facts(store)
-    assert facts.best is not None
-    assert facts.best.id == other.id
-
-
 def test_unfinished_and_failed_cells_are_named(make_store):
     store = make_store(fill=lambda cell, seed: cell.number == 1 or (cell.number == 0 and seed == 1))
     failed = store.cells()[2]
@@ -232,8 +209,8 @@ def test_unfinished_and_failed_cells_are_named(make_store):
     facts = Facts(store)
     assert facts.table["status"].tolist() == ["partial", "done", "failed", "pending"]
     assert facts.table["n"].tolist() == [1, 3, 0, 0]
-    page = Page(report.build(store).read_text())
-    assert any(row[0] == failed.label and "failed" in row for row in page.rows)
+    shown = table.table(facts, against(facts))
+    assert [row.cells[shown.header.index("status")].text for row in shown.rows] == facts.table["status"].tolist()
 
 
 def test_a_study_without_results_still_has_a_page(make_store):
@@ -270,14 +247,6 @@ def test_resolved_study_runs_the_same_cells(make_store):
     store = make_store(["optim.momentum=0.5"])
     spec = config.compose_study(str(store.folder / "study.yaml"))
     assert [c.id for c in expand(spec)] == [c.id for c in store.cells()]
-
-
-def test_a_metric_that_results_do_not_hold_is_read_from_histories(make_store):
-    store = make_store()
-    cell = store.cells()[0]
-    facts = Facts(store, metric="train/loss")
-    assert facts.table.loc[cell.id, "mean"] == pytest.approx(1 / 4)
-    assert report.build(store, metric="train/loss").is_file()
 
 
 def test_what_the_user_writes_is_text(make_store):

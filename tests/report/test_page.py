@@ -12,6 +12,7 @@ from fpl_tune.report import answer, charts, curves, table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import Reference, against
 
+from ..conftest import there
 from .conftest import amend, put
 
 
@@ -23,8 +24,7 @@ def test_five_sections_the_last_two_folded_and_the_answer_first(make_store):
     text = report.build(make_store()).read_text(encoding="utf-8")
     assert re.findall(r'<section id="(\w+)">', text) == ["answer", "table", "curves", "robustness", "reproduce"]
     assert re.findall(r"<summary><h2>(\w+)", text) == ["Robustness", "Reproduce"]
-    said = re.search(r'id="sentence">(.*?)</p>', text)
-    assert said is not None
+    said = there(re.search(r'id="sentence">(.*?)</p>', text))
     assert said[1].startswith("n_ctx=8 is best on validation, with ")
     assert text.index('id="sentence"') < text.index('data-name="curve"') < text.index('class="sortable"')
 
@@ -46,9 +46,6 @@ def test_any_reference_can_be_chosen_on_the_page(make_store):
     rows = against(facts, Reference(facts, "promptfl"))
     (at,) = [cell for cell in facts.own if cell.label == "coop, lr=0.1"]
     assert found["promptfl"][str(facts.keys[at.id])][0] == f"{100 * rows.loc[at.id, 'difference']:+.2f}"
-    other = Reference(facts, "promptfl").of(at)
-    assert other is not None
-    assert other.label == "promptfl, lr=0.1", "each meets the one that differs in the method alone"
 
 
 def test_test_sets_beside_the_main_one_and_harmonic_means_are_columns(make_store):
@@ -84,8 +81,7 @@ def test_colours_stay_when_series_join():
 def test_learning_curves_name_what_they_leave_out(make_store):
     rates = ", ".join(f"{0.01 * i:.2f}" for i in range(1, 13))
     facts = Facts(make_store(body=f"axes: {{optim.lr: [{rates}]}}\nseeds: 1\n"))
-    part = curves.learning(facts, against(facts))
-    assert part is not None
+    part = there(curves.learning(facts, against(facts)))
     drawn = {row["series"] for row in part.charts["learning_test_acc_mean"][0]["data"]["values"]}
     left = {cell.label for cell in facts.own} - drawn
     assert len(left) == 4

@@ -19,6 +19,7 @@ from fpl_tune.report.reference import against
 from fpl_tune.study.partition import shares
 from fpl_tune.study.results import make_result
 
+from ..conftest import there
 from .conftest import amend, put
 
 
@@ -51,8 +52,7 @@ def test_what_models_rely_on_is_drawn_with_its_standard_deviation(make_store):
     store = make_store()
     amend(store, diagnosis__attention=[0.4, 0.2, 0.2, 0.2])
     facts = Facts(store)
-    section = robustness.diagnoses(facts, against(facts))
-    assert section is not None
+    section = there(robustness.diagnoses(facts, against(facts)))
     rows = section.charts["diagnosis_attention"][0]["data"]["values"]
     assert rows[0] == pytest.approx({"name": "1", "value": 40, "low": 40, "high": 40})
 
@@ -83,14 +83,12 @@ def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store)
     store = make_store(["partition=domain_dirichlet", "data.domains=[photo,sketch]"])
     facts = Facts(store)
     empty = against(facts)
-    other = reproduce.partition(facts, empty)
-    assert other is not None
+    other = there(reproduce.partition(facts, empty))
     assert not other.charts
     for cell in store.cells():
         for seed in (1, 2, 3):
             put(store, cell, seed, split_hash=shares(cell.run, seed).hash)
-    drawn = reproduce.partition(Facts(store), empty)
-    assert drawn is not None
+    drawn = there(reproduce.partition(Facts(store), empty))
     held = shares(store.cells()[0].run, 1)
     rows = drawn.charts["partition"][0]["data"]["values"]
     assert sum(row["images"] for row in rows) == held.counts.sum()
@@ -104,13 +102,15 @@ METHODS = "axes: {method: [promptfl, fedpgp], optim: {lr: [0.01, 0.1]}}\nreferen
 
 
 def test_a_reference_of_a_method_that_is_an_axis_too_keeps_its_name(make_store):
-    facts = Facts(make_store(body=METHODS.replace("zeroshot", "coop")))
+    """Each cell meets the one at its own place of the axes; a reference that trains nothing is there once."""
+    store = make_store(body=METHODS.replace("[{", "[{method: coop}, {"))
+    facts, untrained = Facts(store), Facts(store, reference="zeroshot").reference
     assert facts.reference.name == "coop"
     for cell in facts.own:
-        other = facts.reference.of(cell)
-        assert other is not None
-        assert methods.name_of(other.run.method) == "coop"
+        other = there(facts.reference.of(cell))
+        assert (methods.name_of(other.run.method), other.role) == ("coop", "reference")
         assert other.run.optim.lr == cell.run.optim.lr
+        assert there(untrained.of(cell)).label == "zeroshot"
     assert not any(facts.reference.holds(cell) for cell in facts.own)
 
 
@@ -120,14 +120,10 @@ def test_a_value_of_an_axis_can_be_the_reference(make_store):
     facts = Facts(store, reference="promptfl")
     tests = against(facts)
     for cell in facts.own:
-        other = facts.reference.of(cell)
-        assert other is not None
+        other = there(facts.reference.of(cell))
         assert (methods.name_of(other.run.method), other.run.optim.lr) == ("promptfl", cell.run.optim.lr)
         assert (cell.id in tests.index) == (methods.name_of(cell.run.method) == "fedpgp")
-    for cell in facts.own:
         if cell.id in tests.index:
-            other = facts.reference.of(cell)
-            assert other is not None
             gain = facts.table.loc[cell.id, "mean"] - facts.table.loc[other.id, "mean"]
             assert tests.loc[cell.id, "difference"] == pytest.approx(gain, abs=1e-9)
 
@@ -147,8 +143,7 @@ def test_what_a_report_is_asked_for_must_be_there(make_store, asked, words):
 
 def test_the_heat_map_of_a_grid_holds_its_cells(make_store):
     facts = Facts(make_store(body="axes: {method.n_ctx: [2, 4], optim.lr: [0.01, 0.02, 0.1]}\nseeds: 1\n"))
-    section = curves.grid(facts, against(facts))
-    assert section is not None
+    section = there(curves.grid(facts, against(facts)))
     assert section.title == "Validation accuracy by lr and n_ctx"
     rows = section.charts["heat_map"][0]["data"]["values"]
     found = {(row["r"], row["c"]): row["validation"] for row in rows}
@@ -166,8 +161,7 @@ def test_metrics_of_methods_have_a_column_and_a_curve(make_store):
     found = table.table(facts, against(facts))
     rows = [dict(zip(found.header, (td.text for td in row.cells), strict=True)) for row in found.rows]
     assert [row["privacy epsilon"] for row in rows] == ["8", "–"]
-    section = curves.learning(facts, against(facts))
-    assert section is not None
+    section = there(curves.learning(facts, against(facts)))
     rows = section.charts["learning_privacy_epsilon"][0]["data"]["values"]
     assert [row["mean"] for row in rows] == [2.0, 4.0, 6.0, 8.0]
     assert {row["series"] for row in rows} == {"promptfl"}, "coop has no such metric"
