@@ -30,7 +30,7 @@ def call(*words: str) -> int:
 
 
 def test_a_study_goes_on_with_one_warning(away, capsys):
-    assert call("study", str(away / "toy.yaml")) == 0
+    assert call("study", str(away / "outputs" / "toy" / "study.yaml")) == 0
     told = capsys.readouterr()
     assert told.err.count("The study goes on") == 1
     assert "s3cret" not in told.out + told.err
@@ -39,7 +39,7 @@ def test_a_study_goes_on_with_one_warning(away, capsys):
 
 def test_a_folder_is_refused_before_the_study_starts(away, capsys, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", str(away / "mlruns"))
-    assert call("study", str(away / "toy.yaml"), "seeds=5") == 2
+    assert call("study", str(away / "outputs" / "toy" / "study.yaml"), "seeds=5") == 2
     assert "MLFLOW_TRACKING_URI must be a database or a server" in " ".join(capsys.readouterr().err.split())
     assert Store.open(away / "outputs", "toy").spec().seed_list() == [1, 2], "nothing was started"
 
