@@ -208,7 +208,7 @@ def test_the_estimate_is_close_in_many_worlds(compose: Any, tmp_path: Path, cloc
     """What every trial takes besides its rounds counts, the start of the first ones does not."""
     halving = ("prune.rule=halving", "prune.reduction=3", "prune.first_rung=1") if "rung" in name else ()
     axis, plan = ("method.n_ctx", planned) if name == "unequal cells" else ("optim.lr", lambda _: None)
-    made = compose(f"axes: {{{axis}: {list(range(1, 65))}}}", f"protocol.rounds={9 if halving else 4}", *halving)
+    made = compose(f"axes: {{{axis}: {list(range(1, 101))}}}", f"protocol.rounds={9 if halving else 4}", *halving)
     left, cells = started(made, tmp_path, plan)
     cells.sort(key=lambda cell: -(plan(cell) or 0))  # as they are run
     world = World(clock, left, cells, **WORLDS[name])
