@@ -1,7 +1,5 @@
 """Fixtures that more than one room's tests use."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sqlite3
@@ -58,8 +56,7 @@ Found = TypeVar("Found")
 
 SYSTEM = (
     "execute/ray/test_cluster.py",
-    "bench/test_search.py",  # scripts of .github/tools, as the next: no line of the package
-    "bench/test_statistics.py",
+    "testing/bench/test_search.py",  # scripts of .github/tools: no line of the package
     "cli/test_cluster.py::test_the_local_script_runs_a_study_and_stops_only_its_own_ray",
     "cli/test_examples.py",
     "cli/test_retry.py",
@@ -77,8 +74,7 @@ SYSTEM = (
     "test_readme.py::test_the_ray_example_runs",
     "test_wheel.py",
     "track/test_kills.py",
-    "track/test_postgres.py",
-    "track/test_server.py",
+    "track/test_servers.py",
 )
 """Tests of clusters, servers, databases, kills and wheels: `make test-system`. The longest comes first."""
 

@@ -1,7 +1,5 @@
 """The command in this process, and a person's folder: tiny studies that have run, and photos."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`fpl-tune new`: what it writes runs, from the folder it is written to."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

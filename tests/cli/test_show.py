@@ -1,7 +1,5 @@
 """Help, `fpl-tune show`, `status` and `ls`: without heavy libraries, and with all test sets."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Attention by blocks, as accelerators run it, against attention by groups and against whole sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial, partialmethod
 

@@ -1,7 +1,5 @@
 """Image features against open_clip's own modules, and visual prompt tokens against a plain re-run."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

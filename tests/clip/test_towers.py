@@ -1,7 +1,5 @@
 """Towers as a whole: sizes, fingerprints, pixels, and what is refused."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

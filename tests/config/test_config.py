@@ -1,7 +1,5 @@
 """Configuration: what is composed, what is refused and how, and what a cell's identity is made of."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

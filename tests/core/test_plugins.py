@@ -1,7 +1,5 @@
 """A package of somebody else brings a method, a data set and towers by entry points; the platform takes them all."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders of images: your own, published ones, ImageNet's."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +13,11 @@ from fpl_tune.data import DataSpec, load
 from fpl_tune.data.pool import read_image
 from fpl_tune.data.sources import SOURCES
 
-MakeFolders = MakeImage = Callable[..., Path]
+Make = Callable[..., Path]
 VLCS_CLASSES = ("bird", "car", "chair", "dog", "person")
 
 
-def test_one_folder_a_class_is_split_by_class(folders: MakeFolders) -> None:
+def test_one_folder_a_class_is_split_by_class(folders: Make) -> None:
     root = folders("tabby_cat", "dog", n=10)
     data = load(DataSpec("folder", root=str(root)))
     assert data.classes == ("dog", "tabby cat")
@@ -32,7 +30,7 @@ def test_one_folder_a_class_is_split_by_class(folders: MakeFolders) -> None:
     assert "no official split" in data.notes[0]
 
 
-def test_a_split_by_folders_is_taken_as_it_is(folders: MakeFolders) -> None:
+def test_a_split_by_folders_is_taken_as_it_is(folders: Make) -> None:
     folders("cat", "dog", n=4, below="set/train")
     root = folders("cat", "dog", n=2, below="set/test").parent
     data = load(DataSpec("folder", root=str(root)))
@@ -43,7 +41,7 @@ def test_a_split_by_folders_is_taken_as_it_is(folders: MakeFolders) -> None:
         load(DataSpec("folder", root=str(root)))
 
 
-def test_the_split_of_a_class_does_not_depend_on_other_classes(folders: MakeFolders) -> None:
+def test_the_split_of_a_class_does_not_depend_on_other_classes(folders: Make) -> None:
     root = folders("cat", "dog", n=10)
     before = load(DataSpec("folder", root=str(root)))
     shutil.rmtree(root / "cat")
@@ -53,7 +51,7 @@ def test_the_split_of_a_class_does_not_depend_on_other_classes(folders: MakeFold
     assert other.test.names != after.test.names
 
 
-def test_domains_in_folders(folders: MakeFolders) -> None:
+def test_domains_in_folders(folders: Make) -> None:
     folders("cat", "dog", below="set/photo")
     root = folders("cat", below="set/sketch").parent
     data = load(DataSpec("domains", root=str(root)))
@@ -63,7 +61,7 @@ def test_domains_in_folders(folders: MakeFolders) -> None:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_pacs_is_found_in_the_root_and_as_the_root(folders: MakeFolders, inside: bool) -> None:
+def test_pacs_is_found_in_the_root_and_as_the_root(folders: Make, inside: bool) -> None:
     for domain in ("photo", "art_painting", "cartoon", "sketch"):
         root = folders("dog", "house", below=f"PACS/{domain}").parent
     data = load(DataSpec("pacs", root=str(root.parent if inside else root)))
@@ -72,14 +70,14 @@ def test_pacs_is_found_in_the_root_and_as_the_root(folders: MakeFolders, inside:
     assert data.train.names[0].startswith("photo/dog/")
 
 
-def test_a_missing_domain_is_named(folders: MakeFolders) -> None:
+def test_a_missing_domain_is_named(folders: Make) -> None:
     folders("dog", below="PACS/photo")
     root = folders("dog", below="PACS/cartoon").parent.parent
     with pytest.raises(EnvironmentProblem, match=r"lacks the domain folder 'art_painting'.*photo"):
         load(DataSpec("pacs", root=str(root)))
 
 
-def test_a_class_without_images_is_named(folders: MakeFolders) -> None:
+def test_a_class_without_images_is_named(folders: Make) -> None:
     root = folders("cat")
     (root / "dog").mkdir()
     with pytest.raises(EnvironmentProblem, match=r"1 class folder without a training image, first \['dog'\]"):
@@ -147,7 +145,7 @@ def test_other_modes_are_pillows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("original", [True, False])
-def test_vlcs_in_both_layouts(folders: MakeFolders, tmp_path: Path, original: bool) -> None:
+def test_vlcs_in_both_layouts(folders: Make, tmp_path: Path, original: bool) -> None:
     names = ("CALTECH", "LABELME", "PASCAL", "SUN") if original else ("Caltech101", "LabelMe", "VOC2007", "SUN09")
     for name in names:
         folders(*("01234" if original else VLCS_CLASSES), below=f"VLCS/{name}/{'full' if original else ''}")
@@ -161,7 +159,7 @@ def test_vlcs_in_both_layouts(folders: MakeFolders, tmp_path: Path, original: bo
 
 
 @pytest.fixture
-def imagenet(tmp_path: Path, picture: MakeImage) -> Path:
+def imagenet(tmp_path: Path, picture: Make) -> Path:
     root = tmp_path / "imagenet"
     names = {"n01440764": "tench", "n03773504": "missile", "n04008634": "missile", "n99999999": "no images"}
     for identifier in list(names)[:3]:

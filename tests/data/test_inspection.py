@@ -1,7 +1,5 @@
 """What clients of a split hold, and what is wrong with files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

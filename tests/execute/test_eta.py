@@ -1,7 +1,5 @@
 """The ETA of a study: from its rounds and jobs, in worlds whose end is known, and for other processes."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence

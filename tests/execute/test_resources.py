@@ -1,7 +1,5 @@
 """What a trial gets on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

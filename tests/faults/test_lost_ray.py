@@ -1,7 +1,5 @@
 """What is killed under Ray: workers, its head, the driver that started it. The figures are those of a calm run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Every hook of a method goes wrong in every way: its cell fails in one line that names it, all others run on."""
 
-from __future__ import annotations
-
 import re
 
 import torch

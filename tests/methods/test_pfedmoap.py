@@ -1,7 +1,5 @@
 """pFedMoAP: clients mixes whose prompts, what a round moves and sends, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """pFedMoAP's gate: attention over the experts of an image, its linear form, and what it costs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

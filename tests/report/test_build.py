@@ -1,7 +1,5 @@
 """The report as a whole: what is on the page, and that it is self-contained and honest."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,6 +1,7 @@
 """What a study decides: sections of the page, figures recomputed by other code, rules of selection, bad input."""
 
-from __future__ import annotations
+# The stubs of pandas and scipy do not know the types of selected rows and of test results.
+# pyright: reportAttributeAccessIssue=false
 
 import math
 

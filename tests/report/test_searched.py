@@ -1,7 +1,5 @@
 """Reports of searched studies: trials named, ordered, coloured; the best of each search."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

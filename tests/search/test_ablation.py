@@ -1,7 +1,5 @@
 """The ablation path: its order, conditions, what runs, what the report shows, refusals."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

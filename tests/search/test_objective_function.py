@@ -1,7 +1,5 @@
 """`fpl_tune.objective`: a study's search under plain Optuna."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a search stores in Optuna's journal, and that a kill at any time changes nothing."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

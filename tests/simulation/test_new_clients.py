@@ -1,7 +1,5 @@
 """Test sets that are scored by the models which new clients receive."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

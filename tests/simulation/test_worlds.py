@@ -1,7 +1,5 @@
 """Test sets and validation images that the protocol adds to a split's."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A damaged file costs its cell or seed, never the study: it is named, the rest is read, the study runs it again."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The partition of a stored cell, drawn again."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fpl_tune import config, data

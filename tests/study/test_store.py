@@ -1,7 +1,5 @@
 """A study's folder: what it takes to read it, stores of other layouts, and results of earlier runs."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """An absent server ends the command with code 3 only where the server itself was asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

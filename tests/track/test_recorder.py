@@ -1,7 +1,5 @@
 """The recorder beside a study: off its way, and harmless when MLflow is away."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable

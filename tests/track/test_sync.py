@@ -1,7 +1,5 @@
 """MLflow after a study: what is in it, exactly once, whatever happened on the way."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Bad weather: MLflow away, full, of another version, tidied up by someone. Nothing is lost, and one line says it."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What cannot be wrapped, or not again."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """No override is ignored silently."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +43,7 @@ def two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bytes_are_those_of_the_run(compose: Compose, tmp_path: Path) -> None:
-    made = compose(METHODS, "protocol.rounds=4")
+    made = compose(METHODS, "protocol.rounds=2")
     totals = make_plan(made, root=tmp_path).totals()
     run_study(made, root=tmp_path)
     frame = Store.open(tmp_path, "tiny").frame()

@@ -1,7 +1,5 @@
 """The Ray executor: the figures of the inline one, a dying process, a clean stop, a cluster that is not there."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

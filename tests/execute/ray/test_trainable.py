@@ -1,7 +1,5 @@
 """`fpl_tune.FederatedTrainable`: its configuration, its checkpoints, and its figures under a plain Tuner."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
