@@ -232,7 +232,7 @@ _ran: dict[str, tuple[list[Record], set[str]]] = {}
 def what_trains(run: RunSpec) -> str:
     """The methods with their settings, their towers, and which classes they meet: cells that agree in it run once.
 
-    But for numbers, which choose no path; data sets, partitions and rates are checked by `preflight` and by the tests of
+    But for numbers, which choose no path; data sets, partitions and rates are checked by `preflight` and by tests of
     their own.
     """
     node = config.as_dict(run)

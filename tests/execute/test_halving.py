@@ -17,7 +17,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
+from ..conftest import Compose
 
 LRS = [0.5, 0.3, 0.4, 0.1, 0.2, 0.6]
 BODY = f"axes: {{optim: {{lr: {LRS}}}}}\nprune: {{rule: halving, first_rung: 1, reduction: 2}}"

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +20,7 @@ from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
+from ..conftest import Compose
 
 
 class Log(Callback):

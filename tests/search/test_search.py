@@ -1,7 +1,6 @@
 """Suggestions of a search: published points first, the same budget everywhere, from validation figures alone."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ from fpl_tune.search.search import Search
 from fpl_tune.search.space import read_space
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
+from ..conftest import Compose
 
 LR = """
 axes: {}

@@ -1,7 +1,5 @@
 """The round: who trains, on what, in which order. What every method must keep is in the contract test."""
 
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -199,23 +197,6 @@ def test_a_round_costs_nothing_for_clients_that_do_not_train(method: Method) -> 
         assert torch.equal(leaf[cohort[0].clients], plain.personal[name][cohort[0].clients])
     for name, leaf in found.shared.items():
         assert torch.equal(leaf, plain.shared[name])
-
-
-def test_a_round_on_the_cpu_does_not_import_sympy() -> None:
-    """40 MB in every worker: PyTorch imports it for the shapes of gradients that are given to `torch.autograd.grad`."""
-    program = """
-import sys, torch
-from fpl_tune.config.specs import OptimSpec
-from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.simulation.batches import Cohort
-from fpl_tune.simulation.engine import run_round
-from fpl_tune.testing import EVERYONE, toy_task
-task, method = toy_task(), PromptFL(n_ctx=2)
-state = method.init(task, torch.Generator())
-run_round(method, [task], [state], [Cohort(1, 1, EVERYONE)], epochs=1, spec=OptimSpec())
-sys.exit(bool({"sympy", "hydra", "pandas", "mlflow", "optuna"} & sys.modules.keys()))
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True)
 
 
 GB = 10**9

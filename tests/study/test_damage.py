@@ -15,8 +15,7 @@ from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
-MakeStore = Callable[..., Store]
+from ..conftest import Compose, MakeStore
 
 CELL = ("cell.json", "seed=2/result.json", "seed=2/metrics.jsonl", "seed=2/prompts.safetensors")
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

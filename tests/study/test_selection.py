@@ -1,8 +1,6 @@
 """The choice of the best cell: by validation, among cells of the same data, partition and protocol; its export."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,9 +15,8 @@ from fpl_tune.study.selection import best, choose, common_seeds
 from fpl_tune.study.status import Status, cell_status
 from fpl_tune.study.store import Store
 
-from ..conftest import there
+from ..conftest import Compose, MakeStore, there
 
-MakeStore = Callable[..., Store]
 TWO_SETS = "axes: {data.domains: [[clipart], [sketch]], method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
 
@@ -138,9 +135,6 @@ def test_the_status_of_a_cell_is_the_worst_of_its_seeds() -> None:
     assert cell_status([failed, Status.DIVERGED], 2) is failed
     with pytest.raises(ValueError, match="no such"):
         Status("no such")
-
-
-Compose = Callable[..., Any]
 
 
 def test_best_reads_validation_only(make_store: MakeStore) -> None:

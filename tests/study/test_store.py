@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from fpl_tune.study.schema import SCHEMA
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
-MakeStore = Callable[..., Store]
+from ..conftest import Compose, MakeStore
 
 READ = """
 import sys

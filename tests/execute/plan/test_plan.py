@@ -1,8 +1,6 @@
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from fpl_tune.execute.plan import plan as planning
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.execute.plan.preflight import SMALLEST, Loaded, gpu_share
-from fpl_tune.execute.plan.profile import cost_key
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.simulation.bounds import estimate
@@ -21,7 +18,7 @@ from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
+from ...conftest import Compose
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 METHODS = """
@@ -136,11 +133,6 @@ def test_trials_that_do_not_fit_into_memory_side_by_side_are_infeasible(
     plan = make_plan(made, root=tmp_path)
     assert not plan.feasible
     assert "Set execution.parallel=2" in plan.reasons[0]
-
-
-def test_kinds_of_trials_are_told_apart_by_sizes_alone(compose: Compose) -> None:
-    cells = expand(compose("axes: {optim: {lr: [1, 2]}, method: {n_ctx: [2, 4]}}"))
-    assert len({cost_key(cell.run) for cell in cells}) == 2
 
 
 def test_a_client_that_does_not_fit_a_gpu_is_refused_before_anything_starts(
