@@ -13,7 +13,8 @@ from fpl_tune.data import DataSpec, load
 from fpl_tune.data.pool import read_image
 from fpl_tune.data.sources import SOURCES
 
-Make = Callable[..., Path]
+from .conftest import MakeImage as Make
+
 VLCS_CLASSES = ("bird", "car", "chair", "dog", "person")
 
 

@@ -9,7 +9,7 @@ from fpl_tune.data import DataSpec, PartitionSpec, load, split
 from fpl_tune.data.inspection import check, overview
 from fpl_tune.data.sources import SOURCES, catalogue
 
-MakeImage = Callable[..., Path]
+from .conftest import MakeImage
 
 
 def finding(report: dict[str, Any], words: str) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data import DataSpec, PartitionSpec, load, split
 from fpl_tune.data.unpickle import unpickle
 
+from .conftest import MakeImage
+
 
 def write_cifar10(root: Path, each: int = 4) -> np.ndarray:
     folder = root / "cifar-10-batches-py"
@@ -111,7 +113,6 @@ def test_lists_and_arrays_are_read(tmp_path: Path, content: object, protocol: in
     assert str(read) == str(content)
 
 
-MakeImage = Callable[..., Path]
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 TEN = tuple("bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra".split())
 OFFICE_TEN = tuple("back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector".split())
