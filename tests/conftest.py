@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import torch
@@ -30,8 +31,10 @@ from fpl_tune import config
 from fpl_tune.clip.allocator import trim
 from fpl_tune.config import Study
 from fpl_tune.core.files import save_tensors
+from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.simulation import worlds
-from fpl_tune.study.cells import expand
+from fpl_tune.simulation.simulation import Record, Simulation
+from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.testing import toys
@@ -70,7 +73,6 @@ SYSTEM = (
     "faults/test_misbehaving_methods.py",
     "faults/test_storm.py",
     "methods/test_pacs.py",
-    "report/test_build.py::test_a_browser_draws_every_chart",
     "test_readme.py::test_the_ray_example_runs",
     "test_wheel.py",
     "track/test_kills.py",
@@ -166,6 +168,48 @@ def there(found: Found | None) -> Found:
     """What must not be None."""
     assert found is not None
     return found
+
+
+class Heard(Callback):
+    """Notes what a callback hears."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[str, int]] = []
+        self.cells: list[str] = []
+        self.stales: list[str] = []
+        self.paused: list[str] = []
+        self.warnings: list[str] = []
+        self.outcomes: list[Outcome] = []
+
+    def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
+        self.stales.append(f"{cell.label}: {', '.join(reasons)}")
+
+    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
+        self.rounds += [(f"{cell.label}/{r['seed']}", int(r["round"])) for r in records]
+
+    def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
+        self.paused.append(cell.label)
+
+    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+        self.cells.append(cell.label)
+
+    def on_warning(self, cell: Cell, text: str) -> None:
+        self.warnings.append(text)
+
+    def on_study_end(self, store: Store, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def note_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rounds that simulations train from now on."""
+    step, found = Simulation.step, []
+    monkeypatch.setattr(Simulation, "step", lambda self: (found.append(self.round + 1), step(self))[1])
+    return found
+
+
+def figures_of(root: Path, name: str = "tiny") -> pd.DataFrame:
+    """results.csv without what a clock wrote."""
+    return pd.read_csv(root / name / "results.csv").drop(columns="time/seconds")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Towers as a whole, image features against open_clip's own modules, and visual prompt tokens against a plain re-run."""
+"""Towers as a whole, image features against open_clip's own modules, and visual tokens against a plain re-run."""
 
 import math
 

@@ -1,6 +1,6 @@
 """Successive halving in a study: trials pause with a checkpoint, resume when their rung has room, and survive kills."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +9,13 @@ import pytest
 
 from fpl_tune.config import Study
 from fpl_tune.execute import inline
-from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.runner import run_study
 from fpl_tune.search.record import open_storage
 from fpl_tune.simulation.simulation import Record, Simulation
-from fpl_tune.study.cells import Cell
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose
+from ..conftest import Compose, Heard
 
 LRS = [0.5, 0.3, 0.4, 0.1, 0.2, 0.6]
 BODY = f"axes: {{optim: {{lr: {LRS}}}}}\nprune: {{rule: halving, first_rung: 1, reduction: 2}}"
@@ -36,20 +34,6 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
     return ran
 
 
-class Log(Callback):
-    """Rounds and pauses in their order."""
-
-    def __init__(self) -> None:
-        self.rounds: list[tuple[str, int]] = []
-        self.paused: list[str] = []
-
-    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        self.rounds.append((cell.label, records[0]["round"]))
-
-    def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
-        self.paused.append(cell.label)
-
-
 def rounds_of(root: Path) -> dict[str, tuple[str, int]]:
     """Status and rounds by cell."""
     store = Store.open(root, "tiny")
@@ -61,10 +45,10 @@ def test_a_paused_trial_resumes_from_its_checkpoint_and_no_round_runs_twice(
     compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]]
 ) -> None:
     made = compose(BODY, "protocol.rounds=4")
-    outcome = run_study(made, root=tmp_path, executor=inline.execute, callbacks=[log := Log()])
+    outcome = run_study(made, root=tmp_path, executor=inline.execute, callbacks=[log := Heard()])
     assert (outcome.exit_code, outcome.done, outcome.pending) == (0, 6, 0)
     assert len(set(stepped)) == len(stepped), "a round ran twice"
-    assert [(float(label.partition("=")[2]), r) for label, r in log.rounds] == stepped
+    assert [(float(at[3:-2]), r) for at, r in log.rounds if at.endswith("/1")] == stepped
     found = rounds_of(tmp_path)
     assert found["lr=0.1"] == ("done", 4), "the best one is never lost"
     assert found["lr=0.6"] == ("pruned", 1)

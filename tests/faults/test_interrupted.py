@@ -13,7 +13,7 @@ import torch
 
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Failure, Report
 from fpl_tune.execute.manage import STOP_FILE
 from fpl_tune.simulation import checkpoint
@@ -22,6 +22,8 @@ from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
+
+from ..conftest import Heard, note_steps
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 
@@ -48,12 +50,6 @@ class Signals(Callback):
         self.heard.append("cut")
 
 
-def _steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    step, found = Simulation.step, []
-    monkeypatch.setattr(Simulation, "step", lambda self: (found.append(self.round + 1), step(self))[1])
-    return found
-
-
 @pytest.mark.parametrize(("first", "second", "code"), [("SIGINT", "SIGINT", 130), ("SIGINT", "SIGTERM", 143)])
 def test_the_second_signal_ends_at_once_with_its_code(
     compose: Any,
@@ -74,7 +70,7 @@ def test_the_second_signal_ends_at_once_with_its_code(
     assert twice.heard == ["cut"]
     assert signal.getsignal(signal.SIGINT) is before
     assert owner(root / "tiny") is None
-    steps = _steps(monkeypatch)
+    steps = note_steps(monkeypatch)
     assert run_study(made, root=root).exit_code == 0
     assert steps == [3, 4]
     assert not (root / "tiny" / STOP_FILE).exists()
@@ -94,7 +90,7 @@ def test_the_newest_checkpoint_that_is_whole_is_used(
     newest.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
     for path in others[: damaged - 1]:
         path.write_bytes(path.read_bytes()[:50])
-    steps = _steps(monkeypatch)
+    steps = note_steps(monkeypatch)
     assert run_study(made, root=root, callbacks=[ear]).exit_code == 0
     assert steps == done
     assert damaged > 1 or (len(ear.heard) == 2 and "corrupt" in ear.heard[0])
@@ -123,18 +119,6 @@ def test_a_seed_stored_before_a_kill_stays_as_it_was_when_its_cell_resumes(
     assert left(tmp_path) == whole(made)
 
 
-class Ear(Callback):
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-        self.outcome: Outcome | None = None
-
-    def on_warning(self, cell: Any, text: str) -> None:
-        self.warnings.append(text)
-
-    def on_study_end(self, store: Store, outcome: Outcome) -> None:
-        self.outcome = outcome
-
-
 @pytest.mark.parametrize("limit", [100, 6000])
 def test_no_room_for_results_is_exit_code_3_and_the_same_command_continues(
     compose: Any, left: Any, whole: Any, tmp_path: Path, limit: int
@@ -161,7 +145,7 @@ def test_no_room_for_results_is_exit_code_3_and_the_same_command_continues(
 def test_a_checkpoint_that_cannot_be_written_is_told_and_the_study_goes_on(
     compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, write, ear = compose(ONE), checkpoint.write, Ear()
+    made, write, ear = compose(ONE), checkpoint.write, Heard()
 
     def full(folder: Path, snapshot: Snapshot) -> Path:
         if snapshot.meta["round"] == 2:
@@ -177,7 +161,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_the_study_goes_on(
 
 def test_listeners_hear_the_end_when_a_result_cannot_be_stored(compose, left, whole, tmp_path, monkeypatch) -> None:
     """No record of the study stays open; the cell that was finished before is not run again."""
-    made, ear, put, stored = compose(), Ear(), Store.put, []
+    made, ear, put, stored = compose(), Heard(), Store.put, []
 
     def full(self: Store, *args: Any, **kwargs: Any) -> None:
         if len(stored) == 3:  # the second cell's second seed
@@ -189,8 +173,8 @@ def test_listeners_hear_the_end_when_a_result_cannot_be_stored(compose, left, wh
         patch.setattr(Store, "put", full)
         with pytest.raises(EnvironmentProblem, match="No space left on device: result"):
             run_study(made, root=tmp_path / "full", callbacks=[ear])
-    assert ear.outcome is not None
-    assert (ear.outcome.done, ear.outcome.pending) == (1, 1)
+    (ended,) = ear.outcomes
+    assert (ended.done, ended.pending) == (1, 1)
     outcome = run_study(made, root=tmp_path / "full")
     assert (outcome.done, outcome.skipped, outcome.exit_code) == (1, 1, 0)
     assert left(tmp_path / "full") == whole(made)

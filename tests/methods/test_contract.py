@@ -26,7 +26,7 @@ from fpl_tune.method import Local, Method, State, generator
 from fpl_tune.search.space import read_space
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy
+from fpl_tune.testing import CONTRACT, Toy, assert_same, play, toy
 from fpl_tune.wrappers._wrapper import Wrapper
 from fpl_tune.wrappers.ditto import Ditto
 from fpl_tune.wrappers.finetuned import FineTuned
@@ -149,10 +149,6 @@ def test_what_a_step_keeps_is_counted(cases: list[Toy]) -> None:
         kept = kept_bytes(case.method, case.tasks[0], case.history[0], OptimSpec(batch=4))
         learned = case.method.start(case.tasks[0], case.history[0], torch.arange(1)).params
         assert (kept > 0) == bool(learned), case.method
-
-
-def test_check_method_runs_the_whole_contract() -> None:
-    check_method(methods.build({"name": "promptfl", "n_ctx": 1}))
 
 
 def test_every_method_and_composition_is_in_the_list() -> None:

@@ -2,8 +2,6 @@
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +19,6 @@ from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, MakeStore
-
-READ = """
-import sys
-from pathlib import Path
-from fpl_tune.study.selection import best, choose
-from fpl_tune.study.store import Store
-
-store = Store.open(Path(sys.argv[1]), "toy")
-for row in store.summaries():
-    print(row["label"], row["status"], row["n"], round(row["mean"], 3))
-print(best(store).label, store.status()["seeds"], store.study().report.metric)
-heavy = ("torch", "hydra", "omegaconf", "ray", "mlflow", "optuna", "pandas", "numpy", "scipy")
-print("imported:", [name for name in heavy if name in sys.modules])
-"""
-
-
-def test_a_study_is_read_without_pytorch_hydra_and_pandas(make_store: MakeStore) -> None:
-    store = make_store()
-    command = [sys.executable, "-c", READ, str(store.root)]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert lines[-1] == "imported: []"
-    assert lines[-2] == "n_ctx=8 12 test/acc_mean"
-    table = store.summary()
-    assert [line.rsplit(" ", 3) for line in lines[:-2]] == [
-        [row["label"], row["status"], str(row["n"]), str(round(row["mean"], 3))] for row in table.to_dict("records")
-    ]
 
 
 def test_a_folder_that_cannot_be_written_can_be_read(make_store: MakeStore) -> None:

@@ -19,7 +19,7 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback, Outcome
 
-from ...conftest import Compose
+from ...conftest import Compose, figures_of
 
 PATIENCE = 300.0
 """Seconds for what takes a few on a machine that does nothing else; other tests run beside these."""
@@ -47,11 +47,7 @@ def run(compose: Compose, tmp_path: Path) -> Run:
 @pytest.fixture
 def figures(tmp_path: Path) -> Callable[..., pd.DataFrame]:
     """figures(root): what a study found, without what depends on the clock."""
-
-    def read(root: str, name: str = "tiny") -> pd.DataFrame:
-        return pd.read_csv(tmp_path / root / name / "results.csv").drop(columns="time/seconds")
-
-    return read
+    return lambda root: figures_of(tmp_path / root)
 
 
 @dataclass
