@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import optuna
 import pytest
 from optuna.storages.journal import JournalFileBackend
@@ -14,7 +13,7 @@ from fpl_tune.report.reference import against
 from fpl_tune.search.search import Search
 from fpl_tune.study.results import make_result
 
-from ..conftest import there
+from ..conftest import drawn_history, there
 
 BODY = """
 axes: {method: [promptfl, fedprox]}
@@ -22,14 +21,6 @@ references: [{method: zeroshot}]
 seeds: 2
 search: {sampler: random, trials: 6, space: {protocol.epochs: [1, 2], protocol.participation: [0.5, 1.0]}}
 """
-
-
-def records(seed, level):
-    """Three rounds on eight clients that rise to `level`."""
-    clients = (level + 0.01 * np.random.default_rng([seed, int(1e6 * level)]).standard_normal(8)).tolist()
-    figures_of = {"val/acc_mean": level, "test/acc_mean": float(np.mean(clients)), "clients/test": clients}
-    costs = {"comm/up_bytes": 10, "comm/down_bytes": 20}
-    return [{"seed": seed, "round": r, "time/seconds": 0.5 * r, **figures_of, **costs} for r in (1, 2, 3)]
 
 
 @pytest.fixture
@@ -42,7 +33,7 @@ def searched(make_store):
     store.begin(store.spec(), cells)
     for cell in cells:
         for seed in (1, 2):
-            history = records(seed, 0.5 + cell.run.optim.lr)
+            history = drawn_history(seed, 0.5 + 0.1 * cell.run.optim.lr, rounds=3, clients=8)
             store.put(cell, seed, history, make_result("done", history, split_hash=f"split{seed}"))
     return Facts(store)
 

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fpl_tune import config, methods
+from fpl_tune import config, data, methods
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.methods.kgcoop import KgCoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.study import fingerprints
 from fpl_tune.study.cells import expand, label, variant
 from fpl_tune.study.fingerprints import syntax
+from fpl_tune.study.partition import shares
 
 
 def labels(made: Any) -> list[str]:
@@ -151,3 +153,20 @@ def test_a_source_is_its_syntax_under_every_python() -> None:
     assert syntax(SOURCE) == TREE
     assert syntax("class Mine:\n  def f(self, x): return ([x])") == TREE
     assert syntax(SOURCE.replace("[x]", "[x, x]")) != TREE
+
+
+def test_shares_are_those_that_the_run_trains_on():
+    run = config.compose_run(["data.shots=2"])
+    found = shares(run, 1)
+    drawn = data.split(data.load(run.data), run.data, run.partition, 1)
+    assert found.hash == drawn.hash
+    assert found.counts.sum(1).tolist() == [len(index) for index in drawn.train]
+    assert found.counts.shape == (10, len(found.classes))
+    assert (found.counts > 0).sum(0).tolist() == np.ones(len(found.classes)).tolist()  # disjoint classes
+    assert set(found.domains) == {"mixed"}  # all styles are dealt
+
+
+def test_clients_of_one_domain_are_named_by_it():
+    run = config.compose_run(["partition=domain_dirichlet", "data.domains=[photo,sketch]", "partition.n_clients=2"])
+    found = shares(run, 1)
+    assert found.domains == ("photo", "photo", "sketch", "sketch")
