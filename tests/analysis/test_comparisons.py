@@ -215,16 +215,6 @@ def by_seed(**values: list[float]) -> pd.DataFrame:
 ONE = [Contrast("a", "b")]
 
 
-def test_the_interval_is_students_of_the_paired_differences() -> None:
-    table = by_seed(a=[0.70, 0.74, 0.81], b=[0.60, 0.66, 0.69])  # differences 0.10, 0.08, 0.12
-    found = judge(table, ONE)
-    half = stats.t.ppf(0.975, 2) * 0.02 / math.sqrt(3)
-    assert found.status == "holds"
-    assert (found.difference, found.low, found.high) == pytest.approx((0.10, 0.10 - half, 0.10 + half))
-    assert found.values == pytest.approx({"a": 0.75, "b": 0.65})
-    assert found.seeds == 3
-
-
 @pytest.mark.parametrize(
     ("margin", "within", "status"),
     [
@@ -253,17 +243,12 @@ def test_cells_that_are_worse_fail_and_equal_ones_do_not_hold() -> None:
     assert judge(by_seed(a=[0.5, 0.6], b=[0.5, 0.6]), ONE, within=0.1).status == "undecided"  # the resolution
 
 
-def test_one_seed_decides_nothing() -> None:
-    found = judge(by_seed(a=[0.9], b=[0.1]), ONE)
-    assert (found.status, found.seeds) == ("undecided", 1)
-    assert math.isnan(found.low)
-
-
 def test_seeds_are_paired_and_others_left_out() -> None:
     table = by_seed(a=[0.9, 0.8, 0.1], b=[0.5, 0.4])
     found = judge(table, ONE)
     assert found.seeds == 2
     assert found.difference == pytest.approx(0.4)
+    assert found.values == pytest.approx({"a": 0.85, "b": 0.45})
     with pytest.raises(KeyError):
         judge(table, [Contrast("a", "c")])
     with pytest.raises(ValueError, match="contrast"):

@@ -231,7 +231,7 @@ def test_a_study_with_a_search_runs_continues_and_repeats(compose: Compose, tmp_
 def test_other_test_figures_change_nothing_that_is_suggested(
     compose: Compose, tmp_path: Path, results: Any, opened: Any
 ) -> None:
-    made, params = compose(LR), []
+    made, params = compose(LR, "search.trials=9"), []  # three by TPE
     for flipped in (False, True):
         search, _ = opened(made, tmp_path / str(flipped))
         for cell in iter(search.request, None):
