@@ -10,7 +10,7 @@ import ctypes
 import os
 import platform
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's parameters
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # mallopt's parameters
 _LARGEST = 32 << 20  # bytes, the highest threshold of glibc; larger blocks are unmapped as before
 _IDLE = 512 << 20  # bytes kept at the end of the heap
 _OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES")
@@ -18,6 +18,8 @@ _OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMA
 
 def keep_freed_memory() -> bool:
     """Makes the allocator of this process reuse freed blocks of up to 32 MB, and keep up to 512 MB of free memory.
+
+    New threads share the first one's heap: what they free in heaps of their own would not return to the system.
 
     Returns:
         Whether it was set: not without glibc, nor if the environment configures its allocator
@@ -28,7 +30,8 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST)) and bool(mallopt(_TRIM_THRESHOLD, _IDLE))
+    wanted = {_MMAP_THRESHOLD: _LARGEST, _TRIM_THRESHOLD: _IDLE, _ARENA_MAX: 1}
+    return all([mallopt(name, value) for name, value in wanted.items()])
 
 
 def trim() -> None:

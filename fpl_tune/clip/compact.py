@@ -20,7 +20,6 @@ from fpl_tune.data.shapes import COLOURS, SHAPES, STYLES, TEXTURES
 
 if TYPE_CHECKING:
     from open_clip import CLIP
-    from open_clip.tokenizer import SimpleTokenizer
 
 N_POSITIONS = 40  # start, 16 context tokens, a name spelled in up to 21 characters, full stop, end
 EMBED_DIM = 96
@@ -43,11 +42,29 @@ STYLED = ("a {style} of a {}.", "{style} of the {}", "{}, {style}.", "a {} in {s
 
 
 @functools.cache
-def _bpe() -> SimpleTokenizer:
+def _vocabulary() -> list[str]:
+    """Pieces of CLIP's byte-pair encoding by id. A tokenizer takes 13 MB: `_pieces` uses open_clip's own."""
     ensure_importable()
     from open_clip.tokenizer import SimpleTokenizer
 
-    return SimpleTokenizer()
+    return list(SimpleTokenizer().encoder)
+
+
+def _pieces(text: str) -> list[str]:
+    vocabulary = _vocabulary()
+    from open_clip.tokenizer import tokenize
+
+    ids = tokenize(text, context_length=2 + 4 * len(text.encode()))[0]  # one a byte of the cleaned text, padded
+    end = int(ids.eq(len(vocabulary) - 1).nonzero()[-1])
+    return [vocabulary[index] for index in ids[1:end].tolist()]
+
+
+def _letters() -> dict[int, str]:
+    """The letter that stands for each byte."""
+    ensure_importable()
+    from open_clip.tokenizer import bytes_to_unicode
+
+    return bytes_to_unicode()
 
 
 class CompactTokenizer:
@@ -62,7 +79,7 @@ class CompactTokenizer:
     def __init__(self) -> None:
         texts = [*FRAMES, *STYLED, *SHAPES, *COLOURS, *TEXTURES, *STYLES]
         pieces = {piece for text in texts for piece in _pieces(text.replace("{}", " "))}
-        single = list(_bpe().byte_encoder.values())
+        single = list(_letters().values())
         inventory = [*single, *(byte + "</w>" for byte in single)]
         inventory += [*sorted(pieces - set(inventory)), "<start_of_text>", "<end_of_text>"]
         self._pieces = inventory
@@ -90,14 +107,9 @@ class CompactTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, as open_clip's tokenizers give it: the words nearest to a prompt are named by it."""
         text = "".join(self._pieces[index] for index in ids if index < self.sot).replace("</w>", " ")
-        decoder = _bpe().byte_decoder
+        decoder = {letter: byte for byte, letter in _letters().items()}
         letters = (b for c in text for b in ([decoder[c]] if c in decoder else c.encode()))
         return bytes(letters).decode(errors="replace").strip()
-
-
-def _pieces(text: str) -> list[str]:
-    bpe = _bpe()
-    return [bpe.decoder[index] for index in bpe.encode(text)]
 
 
 def _spell(piece: str) -> list[str]:

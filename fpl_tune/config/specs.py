@@ -184,7 +184,8 @@ class SearchSpec:
     """The search of the method's space in each cell of the axes. Without a sampler there is no search."""
 
     sampler: Any = None
-    """A sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
+    """auto (gp for at most three fields without conditions and one objective, in its first 250 trials; else tpe), a
+    sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
     {name: ..., argument: ...} with arguments; None: no search."""
     trials: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Trials in each axis cell, the published defaults included. None: `budget`."""
@@ -215,7 +216,7 @@ class PruneSpec:
     """halving (successive halving that pauses and resumes, in a search with the seeds after the first as last rung), or
     None; for trials of a search also a pruner of Optuna (median, hyperband ...), of a plug-in or of
     `package.module:Class`; {name: ..., argument: ...} with arguments. auto: halving in a search for `val/acc_mean` by
-    tpe, random or qmc, where a validated round precedes the last one; else None."""
+    tpe, gp, random or qmc, where a validated round precedes the last one; else None."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne | None = None

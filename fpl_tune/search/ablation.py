@@ -54,7 +54,7 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
     if spec.search.sampler is None:
         raise ConfigError(
             "ablate=best starts from the published point of a search, but there is none. Remove ablate, or set a "
-            "sampler such as search.sampler=tpe."
+            "sampler such as search.sampler=auto."
         )
     rule = selecting_rule(spec.report.rule)
     cells = store.cells() if store.exists else []

@@ -60,7 +60,7 @@ class Objective:
         if len(parts) != 1:
             raise ConfigError(
                 f"objective needs a study with one search, but {study} has {len(parts) or 'none'}. Write "
-                "search.sampler=tpe, and give each axis one value."
+                "search.sampler=auto, and give each axis one value."
             )
         self._part = parts[0]
         self.directions = directions_of(self.spec.search)

@@ -43,19 +43,18 @@ METRIC = "val/acc_mean"
 
 
 def resolved(study: StudySpec) -> PruneSpec:
-    """The study's `prune` with the rule that `auto` stands for.
-
-    Samplers that leave pruned trials out, such as `gp`, would learn of few trials, so that `auto` does not prune them.
-    """
+    """The study's `prune` with the rule that `auto` stands for: halving for samplers with which it was measured."""
     spec, search = study.prune, study.search
     if spec.rule != AUTO:
         return spec
     if search.sampler is None or search.objectives != [METRIC]:
         return replace(spec, rule=None)
-    from optuna.samplers import QMCSampler, RandomSampler, TPESampler
+    from optuna.samplers import GPSampler, QMCSampler, RandomSampler, TPESampler
 
-    kind = components.find("samplers", search.sampler, "search.sampler").kind
-    return replace(spec, rule=HALVING if issubclass(kind, (TPESampler, RandomSampler, QMCSampler)) else None)
+    from fpl_tune.search.samplers import named
+
+    kind = named(search.sampler).kind
+    return replace(spec, rule=HALVING if issubclass(kind, (GPSampler, QMCSampler, RandomSampler, TPESampler)) else None)
 
 
 def make_pruner(spec: PruneSpec) -> BasePruner:

@@ -18,24 +18,31 @@ PAUSED = "paused"
 
 
 class TrialJournal(JournalStorage):
-    """Optuna's journal. Samplers and pruners receive paused trials as pruned ones.
+    """Optuna's journal. Samplers and pruners receive trials that wait at a rung with their last values.
 
     A paused trial may go on, so that its state is running. Samplers would take it for a bad one (TPE's constant liar)
     and not count it towards their start-up; as a pruned trial its last value and round count.
     """
 
+    at_rung = TrialState.PRUNED
+    """State of trials that wait at a rung or have ended there; complete for samplers that leave pruned trials out."""
+
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        trials = [_as_pruned(trial) for trial in super().get_all_trials(study_id, deepcopy)]
+        trials = [_at_rung(trial, self.at_rung) for trial in super().get_all_trials(study_id, deepcopy)]
         return [trial for trial in trials if states is None or trial.state in states]
 
 
-def _as_pruned(trial: FrozenTrial) -> FrozenTrial:
-    if trial.state != TrialState.RUNNING or PAUSED not in trial.user_attrs or not trial.intermediate_values:
+def _at_rung(trial: FrozenTrial, state: TrialState) -> FrozenTrial:
+    """A trial that waits at a rung, or has ended there, in another state; others as they are."""
+    ended = trial.state in (TrialState.COMPLETE, TrialState.FAIL)
+    if ended or PAUSED not in trial.user_attrs or not trial.intermediate_values:
         return trial
     trial = copy.copy(trial)
-    trial.state = TrialState.PRUNED
+    trial.state = state
+    if state == TrialState.COMPLETE:
+        trial.values = [trial.intermediate_values[max(trial.intermediate_values)]]
     return trial
 
 

@@ -38,7 +38,7 @@ class Search:
         search = spec.search
         if search.sampler is None:
             return None
-        from fpl_tune.search.samplers import SamplerFactory
+        from fpl_tune.search.samplers import named
         from fpl_tune.search.suggest import CellSearch
 
         if not search.objectives:
@@ -47,7 +47,7 @@ class Search:
             if name not in objectives():
                 hint = "Test figures choose nothing." if name.startswith("test/") else did_you_mean(name, objectives())
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
-        samplers = SamplerFactory(search)
+        named(search.sampler)  # before spaces are read
         references = [cell for cell in expand(spec) if cell.role == "reference"]
         points = list(grid(spec))
         if any(not run.data.val for _, run in points):
@@ -55,7 +55,7 @@ class Search:
         parts = []
         for i, (varied, run) in enumerate(points):
             numbers = range(len(references) + i, sys.maxsize, len(points))  # the parts take turns
-            parts.append(CellSearch(spec, samplers, varied, run, numbers, fits))
+            parts.append(CellSearch(spec, varied, run, numbers, fits))
         return cls(parts, references)
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
-from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler
+from optuna.samplers import GPSampler, PartialFixedSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from fpl_tune import config
@@ -53,7 +53,6 @@ class CellSearch:
     """
 
     spec: Study
-    samplers: SamplerFactory
     varied: dict[str, Any]
     """The cell of the axes."""
     run: RunSpec
@@ -81,7 +80,8 @@ class CellSearch:
         self._full = seeds * self.run.rounds
         self._cost = expected_cost(self.prune, self.run, seeds) * self._full
         """Rounds of all seeds of a full trial, and those that a trial is expected to take."""
-        self.samplers.check(self.space, self.node, self.varied)
+        self.samplers = SamplerFactory(self.search, self.space)
+        self.samplers.check(self.node, self.varied)
 
     def at(self, point: Mapping[str, Any]) -> RunSpec:
         """The run of a point. Raises `ConfigError` where the method refuses it."""
@@ -93,7 +93,7 @@ class CellSearch:
         fixed = {
             "record": 2,
             "source": method_source(self.run),
-            "sampler": self.search.sampler,
+            "sampler": self.samplers.name,
             "seed": self.search.seed,
             "objectives": self.search.objectives,
             "choices": {
@@ -135,7 +135,7 @@ class CellSearch:
 
     def open(self, storage: TrialJournal) -> list[Cell]:
         """Opens the study of Optuna. Returns the cells of the trials that are not refused."""
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._storage = storage
         with quiet():
             self.study = optuna.create_study(
@@ -204,17 +204,20 @@ class CellSearch:
 
     def _suggest(self) -> FrozenTrial:
         """Adds a trial: the next published point, or one that the sampler suggests."""
-        self.study.sampler = self._sampler(len(self.trials()))
+        self._set_sampler(len(self.trials()))
         with quiet():
             trial = self.study.ask()
         return self._choose(trial)
 
-    def _sampler(self, number: int) -> BaseSampler:
-        """The sampler of a trial; published points are fixed."""
+    def _set_sampler(self, number: int) -> None:
+        """Sets the sampler of a trial; published points are fixed."""
         if number >= len(self.points):
-            return self.samplers.make(number, self.key)
-        with quiet():
-            return PartialFixedSampler(self.points[number], RandomSampler())
+            self.study.sampler = self.samplers.make(number, self.key)
+        else:
+            with quiet():
+                self.study.sampler = PartialFixedSampler(self.points[number], RandomSampler())
+        gp = isinstance(self.study.sampler, GPSampler)
+        self._storage.at_rung = TrialState.COMPLETE if gp else TrialState.PRUNED
 
     def _choose(self, trial: Trial) -> FrozenTrial:
         """Chooses the parameters that a trial lacks. As its sampler is seeded by its number, a kill changes nothing."""
@@ -233,7 +236,7 @@ class CellSearch:
 
     def _trial(self, number: int) -> Trial:
         """A trial that is not over."""
-        self.study.sampler = self._sampler(number)
+        self._set_sampler(number)
         study_id = self._storage.get_study_id_from_name(self.name)
         return Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
 

@@ -41,6 +41,32 @@ def test_freed_blocks_are_reused_without_page_faults_and_without_growth() -> Non
     assert growth < 8 << 10  # kB: less than two of the tensors
 
 
+_THREADS = """
+import threading, psutil, torch
+from fpl_tune.clip.allocator import keep_freed_memory, trim
+keep_freed_memory()
+started = threading.Barrier(4)
+def work():
+    started.wait()
+    blocks = [torch.ones(1 << 20, dtype=torch.uint8) for _ in range(40)]
+    started.wait()
+threads = [threading.Thread(target=work) for _ in range(4)]
+before = psutil.Process().memory_info().rss
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+trim()
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+@glibc
+def test_memory_that_threads_free_returns_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, check=True, env={})
+    assert int(done.stdout) < 20 << 20  # of 160 MB
+
+
 @glibc
 @pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_settings_of_the_environment_stand(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

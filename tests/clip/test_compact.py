@@ -11,7 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from fpl_tune.clip import compact, load_towers
+from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.data import shapes
+
+ensure_importable()
+from open_clip.tokenizer import SimpleTokenizer  # noqa: E402
 
 TOOLS = Path(__file__).resolve().parents[2] / ".github" / "tools"
 SCRIPT = TOOLS / "pretrain.py"
@@ -25,6 +29,12 @@ def test_unknown_words_are_spelled(word: str) -> None:
     ids = tokenizer.encode(word)
     assert max(ids) < tokenizer.sot
     assert tokenizer.decode(ids).replace(" ", "") == word
+
+
+@pytest.mark.parametrize("text", ["", "a fox's café, x-ray 鼠", "İ ﬁ &amp; ﷺ", "ǅ" * 50, "the <end_of_text> of"])
+def test_pieces_are_those_of_open_clips_tokenizer(text: str) -> None:
+    tokenizer = SimpleTokenizer()
+    assert compact._pieces(text) == [tokenizer.decoder[index] for index in tokenizer.encode(text)]
 
 
 def test_end_token_is_the_largest_id() -> None:

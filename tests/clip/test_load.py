@@ -203,15 +203,17 @@ def test_what_cannot_be_loaded_is_refused(name, pretrained, message):
 
 
 @pytest.mark.parametrize(
-    ("before", "there"),
+    ("before", "there", "timm"),
     [
-        ("", False),
-        pytest.param("import torch._dynamo", True, marks=pytest.mark.system),
+        ("", False, False),
+        pytest.param("import torch._dynamo", True, False, marks=pytest.mark.system),
         # A release that asks for more than there is.
-        pytest.param("_openclip._COMPILER = _openclip._COMPILER[:1]", True, marks=pytest.mark.system),
+        pytest.param("_openclip._COMPILER = _openclip._COMPILER[:1]", True, True, marks=pytest.mark.system),
     ],
 )
-def test_open_clip_and_the_compiler_are_not_imported_until_they_are_asked_for(before: str, there: bool) -> None:
+def test_open_clip_timm_and_the_compiler_are_not_imported_until_they_are_asked_for(
+    before: str, there: bool, timm: bool
+) -> None:
     program = f"""
 import sys, torch
 import fpl_tune.clip
@@ -219,6 +221,10 @@ assert not {{"open_clip", "torchvision"}} & sys.modules.keys()
 from fpl_tune.clip import _openclip, load_towers
 {before}
 load_towers("compact", None)
+assert ("timm" in sys.modules) is {timm}
+from open_clip import timm_model
+assert timm_model.to_2tuple(3) == (3, 3)
+assert "timm" in sys.modules
 assert ("torch._dynamo" in sys.modules) is {there}
 double = torch.compile(lambda x: 2 * x, backend="eager")
 assert double(torch.ones(2)).tolist() == [2, 2]

@@ -168,11 +168,13 @@ def test_the_cost_of_a_trial_is_what_a_third_at_each_rung_leaves(compose: Compos
     [
         ("sampler: tpe", "halving"),
         ("sampler: {name: random}", "halving"),
-        ("sampler: gp", None),
+        ("sampler: auto", "halving"),
+        ("sampler: gp", "halving"),
+        ("sampler: nsgaii", None),
         ("sampler: tpe, objectives: [val/acc_mean, comm/total_bytes]", None),
     ],
 )
-def test_by_default_samplers_that_learn_of_pruned_trials_get_halving(
+def test_by_default_samplers_that_were_measured_with_halving_get_it(
     compose: Compose, search: str, rule: str | None
 ) -> None:
     assert resolved(compose(f"axes: {{}}\nsearch: {{{search}}}")).rule == rule

@@ -8,6 +8,7 @@ import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
@@ -30,9 +31,12 @@ def by_round(results: Any) -> list[list[dict[str, Any]]]:
     return [list(records) for records in zip(*(history for _, history in results.values()), strict=True)]
 
 
-def test_kills_change_nothing_that_is_suggested(compose: Compose, tmp_path: Path, results: Any, opened: Any) -> None:
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_kills_change_nothing_that_is_suggested(
+    compose: Compose, tmp_path: Path, results: Any, opened: Any, sampler: str
+) -> None:
     """Four workers end in a random order; some times everything in memory is lost."""
-    made, params = compose(LR), []
+    made, params = compose(LR, f"search.sampler={sampler}"), []
     for kills in (0, 3):
         rng, over, folder = random.Random(3), 0, tmp_path / str(kills)
         search, running = opened(made, folder)
@@ -79,7 +83,10 @@ def test_a_kill_while_a_trial_is_suggested_changes_nothing(
 def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
     compose: Compose, tmp_path: Path, results: Any, opened: Any
 ) -> None:
-    """As pruned trials, which TPE counts towards its start-up; they end with another value, also after a kill."""
+    """As pruned trials, which TPE counts towards its start-up; they end with another value, also after a kill.
+
+    Optuna's Gaussian process, which leaves pruned trials out, receives them as complete ones.
+    """
     made = compose(LR, "search.trials=6")
     search, _ = opened(made, tmp_path)
     cells = [search.request() for _ in range(3)]
@@ -100,6 +107,18 @@ def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
     last = search.parts[0].trials()[0]
     assert (last.state.name, last.value, len(last.intermediate_values)) == ("COMPLETE", pytest.approx(0.6), 3)
     assert search.unfinished == 4
+
+
+def test_a_gaussian_process_receives_paused_trials_as_complete_ones(
+    compose: Compose, tmp_path: Path, results: Any, opened: Any
+) -> None:
+    """It leaves pruned trials out, and without complete ones it draws at random."""
+    search, _ = opened(compose(LR, "search.trials=12", "search.sampler=gp"), tmp_path)
+    heard = []
+    for number in range(8):
+        search.pause(search.request(), by_round(results(0.1 * number))[:1])
+        heard.append(search.parts[0].study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
+    assert [trial.value for trial in heard[-1]] == pytest.approx([0.1 * number for number in range(8)])
 
 
 def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(

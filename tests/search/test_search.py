@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.samplers import GPSampler, TPESampler
 
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
@@ -247,6 +248,7 @@ BODY = """
 axes: {}
 search: {sampler: tpe, trials: 8, only: [optim.lr, method.n_ctx]}
 """
+CONDITION = "search.space={method.n_ctx:{choices:[2,4],when:{optim.lr:[0.1]}},optim.lr:{choices:[0.1,0.2]}}"
 
 
 @pytest.mark.parametrize(
@@ -268,6 +270,25 @@ def test_any_sampler_of_optuna_runs_a_search(compose: Compose, tmp_path: Path, s
     assert all(isinstance(point["method.n_ctx"], int) for point in found)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "kind"),
+    [
+        ([], GPSampler),
+        (["search.only=[]", "search.space.optim.momentum={low:0,high:0.9}"], TPESampler),
+        ([f"{CONDITION}"], TPESampler),
+        (["search.objectives=[val/acc_mean,comm/total_bytes]"], TPESampler),
+    ],
+)
+def test_auto_is_a_gaussian_process_for_few_fields_and_its_first_trials(
+    compose: Compose, overrides: list[str], kind: type[Any]
+) -> None:
+    search = Search.plan(compose(BODY, "search.sampler=auto", *overrides))
+    assert search is not None
+    samplers = search.parts[0].samplers
+    assert isinstance(samplers.make(249, "key"), kind)
+    assert isinstance(samplers.make(250, "key"), TPESampler)
+
+
 def test_a_sequence_goes_on_after_a_kill(
     compose: Compose, tmp_path: Path, results: Any, opened: Any, params: Any
 ) -> None:
@@ -279,9 +300,6 @@ def test_a_sequence_goes_on_after_a_kill(
         search.report(search.request(), results(0.5))
         killed = [t.params for t in search.parts[0].trials()]
     assert killed == params(made, tmp_path / "whole")
-
-
-CONDITION = "search.space={method.n_ctx:{choices:[2,4],when:{optim.lr:[0.1]}},optim.lr:{choices:[0.1,0.2]}}"
 
 
 class Greedy(optuna.samplers.BaseSampler):

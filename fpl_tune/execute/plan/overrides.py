@@ -30,7 +30,7 @@ def compose(name: str, overrides: Sequence[str] = ()) -> Study:
     if spec.search.sampler is None and spec.search != SearchSpec():
         fields = [name for name, value in vars(spec.search).items() if value != getattr(SearchSpec(), name)]
         raise ConfigError(
-            f"search.{fields[0]} has no effect without a sampler. Set search.sampler=tpe, or remove the search block."
+            f"search.{fields[0]} has no effect without a sampler. Set search.sampler=auto, or remove the search block."
         )
     changes_cells = ("axes", "references", "let", "scale", *GROUPS)
     if spec.report.claims and not any(

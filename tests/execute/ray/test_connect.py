@@ -53,6 +53,14 @@ assert token.is_dir() and token.stat().st_mode & 0o77 == 0
 """
 
 
+def test_workers_of_a_cluster_get_settings_that_matter_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the user has set stay; others come from us, as nobody sets them where nodes were started."""
+    monkeypatch.delenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", raising=False)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    sent = connect.runtime_env()["env_vars"]
+    assert (sent["MALLOC_ARENA_MAX"], sent["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"]) == ("4", "0")
+
+
 @pytest.mark.system
 def test_our_ray_listens_here_alone_and_nothing_of_it_outlives_a_study(compose: Any, tmp_path: Path) -> None:
     """Handlers of signals and the environment are as before; Ray's token is private."""
