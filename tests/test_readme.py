@@ -1,7 +1,5 @@
 """The README says what is there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

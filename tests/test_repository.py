@@ -1,7 +1,5 @@
 """What the repository says of itself: version, cards, oldest packages."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What is released: everything that runs is in the wheel, it is small, and it works away from the checkout."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,10 +1,5 @@
 """Intervals, tests, verdicts and power: by hand, by enumeration, at their edges, and in simulation."""
 
-# The stubs of pandas and scipy do not know the types of selected rows and of test results.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -15,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fpl_tune import analysis
+from fpl_tune.analysis import Contrast, judge
 from fpl_tune.analysis.significance import estimate
 
 
@@ -209,3 +205,75 @@ def test_bad_input_is_said_in_the_row():
     assert found.loc["one seed", "verdict"] == "undecided"
     assert found.loc["one seed", ["low", "high"]].isna().all()
     assert math.isnan(found.loc["diverged", "difference"])
+
+
+def by_seed(**values: list[float]) -> pd.DataFrame:
+    rows = [(cell, seed, v) for cell, listed in values.items() for seed, v in enumerate(listed, 1)]
+    return pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "value"]))
+
+
+ONE = [Contrast("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("margin", "within", "status"),
+    [
+        (0.05, None, "holds"),  # the interval is 0.0503 to 0.1497
+        (0.051, None, "undecided"),
+        (0.149, None, "undecided"),
+        (0.15, None, "fails"),
+        (-0.2, None, "holds"),
+        (0.0, 0.15, "holds"),
+        (0.0, 0.1, "undecided"),
+        (0.0, 0.05, "fails"),
+    ],
+)
+def test_margins_and_ranges(margin: float, within: float | None, status: str) -> None:
+    assert (
+        judge(by_seed(a=[0.70, 0.74, 0.81], b=[0.60, 0.66, 0.69]), ONE, margin=margin, within=within).status == status
+    )
+
+
+def test_cells_that_are_worse_fail_and_equal_ones_do_not_hold() -> None:
+    worse = by_seed(a=[0.50, 0.52, 0.51], b=[0.60, 0.61, 0.63])
+    assert judge(worse, ONE).status == "fails"
+    assert judge(worse, ONE, within=0.05).status == "fails"
+    equal = by_seed(a=[0.501, 0.602, 0.7], b=[0.501, 0.602, 0.701])
+    assert judge(equal, ONE, within=0.1).status == "holds"
+    assert judge(by_seed(a=[0.5, 0.6], b=[0.5, 0.6]), ONE, within=0.1).status == "undecided"  # the resolution
+
+
+def test_seeds_are_paired_and_others_left_out() -> None:
+    table = by_seed(a=[0.9, 0.8, 0.1], b=[0.5, 0.4])
+    found = judge(table, ONE)
+    assert found.seeds == 2
+    assert found.difference == pytest.approx(0.4)
+    assert found.values == pytest.approx({"a": 0.85, "b": 0.45})
+    with pytest.raises(KeyError):
+        judge(table, [Contrast("a", "c")])
+    with pytest.raises(ValueError, match="contrast"):
+        judge(table, [])
+
+
+def test_every_contrast_must_hold_and_one_may_fail() -> None:
+    table = by_seed(a=[0.9, 0.91, 0.92], b=[0.5, 0.51, 0.53], c=[0.89, 0.92, 0.9], d=[0.97, 0.981, 0.99])
+    against = {cell: Contrast("a", cell) for cell in "bcd"}
+    assert judge(table, [against["b"]]).status == "holds"
+    both = judge(table, [against["b"], against["c"]])
+    assert (both.status, both.contrast) == ("undecided", against["c"])
+    assert judge(table, list(against.values())).contrast == against["d"]
+    assert judge(table, list(against.values())).status == "fails"
+
+
+def test_more_contrasts_fail_less_easily() -> None:
+    table = by_seed(a=[0.50, 0.52, 0.51, 0.50], b=[0.51, 0.56, 0.55, 0.57])
+    assert judge(table, ONE).status == "fails"
+    assert judge(table, ONE * 4).status == "undecided"  # at a quarter of the level
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=6), st.floats(-0.5, 0.5))
+def test_a_claim_and_its_opposite_never_both_hold(values: list[float], margin: float) -> None:
+    table = by_seed(a=values, b=[0.0] * len(values))
+    there = judge(table, ONE, margin=margin).status
+    back = judge(table, [Contrast("b", "a")], margin=-margin).status
+    assert {there, back} in ({"holds", "fails"}, {"undecided"}, {"fails"})

@@ -3,8 +3,6 @@
 # The stubs of pandas and scipy do not know the types of selected rows and of test results.
 # pyright: reportArgumentType=false
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

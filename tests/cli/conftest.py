@@ -1,7 +1,5 @@
 """The command in this process, and a person's folder: tiny studies that have run, and photos."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -68,6 +66,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def run_in(home: Path, feature_cache: Path, *studies: str) -> None:
+    """Runs studies as in a folder of one's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FPL_TUNE_OUTPUT", str(home / "outputs"))
+        patch.setenv("FPL_TUNE_CACHE", str(feature_cache))
+        patch.chdir(home)
+        for study in studies:
+            with pytest.raises(SystemExit) as ended:
+                cli.main(["study", study])
+            assert ended.value.code in (None, 0)
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> Path:
     """A home with two tiny studies that have run, named as in the examples. To be copied, not written to."""
@@ -82,14 +92,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> P
             Image.new("RGB", (40, 36), colour).save(home / "photos" / kind / f"{number}.png")
     (home / "outputs").mkdir()
     server.connect(f"sqlite:///{home}/outputs/mlflow.db")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FPL_TUNE_OUTPUT", str(home / "outputs"))
-        patch.setenv("FPL_TUNE_CACHE", str(feature_cache))
-        patch.chdir(home)
-        for words in ("study lambda_sweep", "study lambda_sweep_rn50"):
-            with pytest.raises(SystemExit) as ended:
-                cli.main(words.split())
-            assert ended.value.code in (None, 0)
+    run_in(home, feature_cache, "lambda_sweep", "lambda_sweep_rn50")
     return home
 
 

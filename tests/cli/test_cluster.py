@@ -1,7 +1,5 @@
 """Files that start clusters: what prints is what Slurm's shell, Kubernetes, Ray's launcher and a laptop accept."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Every verb has an example on its help page, and every example runs."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterator

@@ -1,11 +1,11 @@
-"""How figures are printed, for people and for programs."""
-
-from __future__ import annotations
+"""What is printed: figures, for people and for programs, and what takes long."""
 
 import csv
 import io
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +13,12 @@ from rich.console import Console
 
 from fpl_tune.cli import live, output
 from fpl_tune.cli.show import print_results
+from fpl_tune.core.paths import list_studies
 from fpl_tune.execute.job import Job
 from fpl_tune.study.results import VAL
+from fpl_tune.study.store import Store
+
+from .conftest import Command
 
 
 def test_a_measure_that_is_no_share_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], make_store) -> None:
@@ -78,3 +82,77 @@ def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
     with terminal.capture() as seen:
         watcher.on_abort()
     assert f"3/{cell.run.rounds} 51.5 %" in seen.get()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, which moves when a test says so."""
+    now = [100.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize("what", ["encoding", ""])
+def test_lines_with_the_time_left_where_there_is_no_terminal(
+    what: str, clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with output.progress(what) as follow:
+        for done in range(0, 5000, 500):
+            follow(done, 5000, "encoding" if what == "" else "pool")
+            clock[0] += 3
+    seen = capsys.readouterr()
+    assert seen.out == "", "results only"
+    lines = seen.err.splitlines()
+    assert len(lines) == 2, "one in ten seconds"
+    assert lines[0] == "encoding: 2,000 of 5,000, about 18 s left"
+    assert "\x1b" not in seen.err
+
+
+def test_the_page_of_a_running_study_is_written_again_but_seldom(
+    make_store: Callable[..., Store], clock: list[float]
+) -> None:
+    store = make_store(fill=lambda cell, seed: cell.number == 0)
+    writer, cell = live.ReportWriter(), store.cells()[0]
+    page = store.folder / "report.html"
+    writer.on_study_start(store, store.cells(), [])
+    writer.on_cell_end(cell, {})
+    assert not page.is_file(), "a study that ends soon writes one page"
+    clock[0] += 31
+    writer.on_cell_end(cell, {})
+    assert 'data-written="0"' not in page.read_text(encoding="utf-8")
+    page.unlink()
+    clock[0] += 5
+    writer.on_cell_end(cell, {})
+    assert not page.is_file()
+
+
+Offered = Callable[..., list[str]]
+
+
+@pytest.fixture
+def offered(command: Command, monkeypatch: pytest.MonkeyPatch) -> Offered:
+    """offered("study", "lam"): what bash is told when the cursor stands behind the last word."""
+
+    def ask(*words: str) -> list[str]:
+        monkeypatch.setenv("_FPL_TUNE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", "\n".join(["fpl-tune", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        return command().out.split()
+
+    return ask
+
+
+def test_studies_that_can_be_run_and_studies_that_have_results(offered: Offered, here: Path) -> None:
+    assert offered("study", "lambda") == [name for name in sorted(list_studies()) if name.startswith("lambda")]
+    assert offered("show", "") == []
+    (here / "outputs" / "mine").mkdir(parents=True)
+    (here / "outputs" / "mine" / "study.yaml").touch()
+    assert offered("show", "") == offered("status", "") == ["mine"]
+    assert not list(here.glob("outputs/.*")), "nothing is written by asking"
+
+
+def test_methods_also_where_bash_splits_the_word_at_the_sign(offered: Offered) -> None:
+    names = ["pfedmoap", "pfedmoap_dp"]
+    assert offered("new", "study", "mine", "--method", "pfedmo") == names
+    assert offered("run", "method=pfedmo") == [f"method={name}" for name in names]
+    assert offered("run", "method", "=", "pfedmo") == names

@@ -1,7 +1,5 @@
 """Trying failures again as a person does: a plug-in that raises, losses that are no numbers, one seed of three."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

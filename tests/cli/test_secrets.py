@@ -1,7 +1,5 @@
 """No value of the environment and no password of an address appears in anything that a study writes or prints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Help, `fpl-tune show`, `status` and `ls`: without heavy libraries, and with all test sets."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import TINY, Command
+from .conftest import TINY, Command, run_in
 
 LIGHT = """
 import json, sys
@@ -20,7 +18,7 @@ try:
     from fpl_tune.cli import main
     main()
 except SystemExit as ended:
-    heavy = ("torch", "numpy", "pandas", "hydra", "omegaconf", "ray", "mlflow", "optuna", "open_clip")
+    heavy = ("torch", "numpy", "pandas", "hydra", "omegaconf", "ray", "mlflow", "optuna", "open_clip", "scipy")
     print(ended.code, [name for name in heavy if name in sys.modules])
 """
 
@@ -39,20 +37,12 @@ def test_help_and_results_are_printed_without_heavy_libraries(words: str, home: 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> Path:
     """A home with a study that tests base and novel classes."""
-    from fpl_tune import cli
-
     home = tmp_path_factory.mktemp("split")
     (home / "studies").mkdir()
     (home / "studies" / "split.yaml").write_text(
         TINY.replace("{n_clients: 6}", "{n_clients: 5, evaluation: base_to_novel}").replace("rounds: 3", "rounds: 1")
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FPL_TUNE_OUTPUT", str(home / "outputs"))
-        patch.setenv("FPL_TUNE_CACHE", str(feature_cache))
-        patch.chdir(home)
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["study", "split"])
-        assert ended.value.code in (None, 0)
+    run_in(home, feature_cache, "split")
     return home
 
 

@@ -1,7 +1,5 @@
 """`fpl-tune ui`: links, and the server that they lead to."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

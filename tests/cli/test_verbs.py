@@ -1,7 +1,5 @@
 """The command line as a person uses it: listings, configurations, colours."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json

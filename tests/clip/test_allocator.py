@@ -1,7 +1,5 @@
 """The allocator keeps what large tensors gave back, where that is glibc's and nobody set it otherwise."""
 
-from __future__ import annotations
-
 import platform
 import resource
 import subprocess

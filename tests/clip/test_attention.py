@@ -1,7 +1,5 @@
 """Attention by blocks, as accelerators run it, against attention by groups and against whole sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial, partialmethod
 
@@ -122,13 +120,3 @@ def test_what_a_layer_keeps_on_an_accelerator_is_what_is_estimated(sim: torch.de
     assert sum(kept.values()) - mask + 3 * layout.n_tokens * (32 + 4) == pytest.approx(
         3 * layout.n_tokens * 32 * attention.kept_numbers(layout, 32, 4)
     )
-
-
-@pytest.mark.parametrize("n_classes", [100, 1000])
-def test_a_large_gpu_computes_nothing_twice(monkeypatch: pytest.MonkeyPatch, n_classes: int) -> None:
-    """In bfloat16, the activations of 10 clients and three seeds fit into 30 % of the 139 GiB of an H200."""
-    tower = toy_towers(dtype=torch.bfloat16, width=512, heads=8, layers=12).text
-    names = [f"{name} {k}" for k in range(n_classes // 4) for name in ("cat", "yin yang", "accordion", "saxophone")]
-    layout = toy_towers().sentences(names, 4).layout(per_class=False, blocks=True)
-    monkeypatch.setattr("fpl_tune.clip.text.activation_bytes", lambda *_, share, **__: int(share * (139 << 30)))
-    assert tower._affordable(tower.positional_embedding, layout) >= 30 * layout.n_tokens

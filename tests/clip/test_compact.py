@@ -1,7 +1,5 @@
 """The compact CLIP, its tokenizer, and `.github/tools/pretrain.py`, which trained its weights."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

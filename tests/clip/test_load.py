@@ -1,7 +1,5 @@
 """Towers by name and from files: whatever the layout, the features are those of the model that was saved."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

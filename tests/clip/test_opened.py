@@ -1,7 +1,5 @@
 """Branches inside the blocks of both towers, against towers whose weights were changed or whose modules were hooked."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -1,7 +1,5 @@
 """The packed text path against open_clip's own modules on whole sentences, in features and gradients."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from functools import cache
@@ -12,7 +10,9 @@ import torch
 from torch import Tensor
 
 from fpl_tune.clip import Sentences, Towers, attention, load_towers, text
+from fpl_tune.clip.sentences import tokenise
 from fpl_tune.clip.text import cost
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Adapter, Tree
 from fpl_tune.testing import toy_towers
 
@@ -114,13 +114,6 @@ def test_leading_axes_are_kept_and_independent(towers, lead):
     rows = context.detach().reshape(-1, N_CTX, towers.text_width)
     alone = torch.stack([towers.encode_prompts(row, sentences) for row in rows])
     torch.testing.assert_close(features.detach().reshape(alone.shape), alone, rtol=1e-10, atol=1e-10)
-
-
-def test_order_of_classes_does_not_matter(towers):
-    (context,) = _inputs(towers, (), towers.sentences(NAMES, N_CTX), False, False)
-    forward = towers.encode_prompts(context.detach(), towers.sentences(NAMES, N_CTX))
-    backward = towers.encode_prompts(context.detach(), towers.sentences(NAMES[::-1], N_CTX))
-    torch.testing.assert_close(backward, forward.flip(0), rtol=1e-10, atol=1e-10)
 
 
 def test_word_embeddings_as_context_give_the_written_sentence(towers):
@@ -273,3 +266,33 @@ def test_tower_without_causal_mask_takes_the_plain_path_and_says_so_once(deep, r
         assert torch.equal(ours, reference)
     reference = towers.model.encode_text(open_clip.tokenize([name.replace("_", " ") for name in NAMES]))
     torch.testing.assert_close(written, reference, rtol=1e-9, atol=1e-9)
+
+
+class Letters:
+    """One token per letter: the smallest tokenizer."""
+
+    sot, eot, n_positions = 900, 901, 16
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text if letter != " "]
+
+
+A, B, DOT = ord("a"), ord("b"), ord(".")
+
+
+@pytest.mark.parametrize(
+    ("position", "slots"),
+    [
+        ("end", (900, -1, -2, -3, A, B, DOT, 901)),
+        ("middle", (900, -1, A, B, -2, -3, DOT, 901)),
+        ("front", (900, A, B, -1, -2, -3, DOT, 901)),
+    ],
+)
+def test_position_of_the_name(position, slots):
+    assert tokenise(Letters(), ["a_b"], 3, position=position).slots == (slots,)
+
+
+def test_longest_sentence_fits_and_one_more_is_refused():
+    tokenise(Letters(), ["abc"], 10)
+    with pytest.raises(ConfigError, match=r"'abc' has 17 tokens \(11 of them context\).* at most 16"):
+        tokenise(Letters(), ["abc"], 11)

@@ -1,9 +1,5 @@
 """Configuration: what is composed, what is refused and how, and what a cell's identity is made of."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +29,9 @@ def test_a_users_study_builds_on_a_shipped_one(tmp_path: Path, monkeypatch: pyte
     assert spec.node == {**theirs.node, "name": "mine", "seeds": 7}
 
 
-def test_unknown_study_and_unreadable_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_study_is_named() -> None:
     with pytest.raises(ConfigError, match=r"There is no study 'lambda_swep'\. Did you mean 'lambda_sweep'"):
         compose_study("lambda_swep")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "studies").mkdir()
-    (tmp_path / "studies" / "mine.yaml").write_text("defaults: [/study, _self_]\nsedes: 3\n")
-    with pytest.raises(ConfigError, match=r"sedes"):
-        compose_study("mine")
-    (tmp_path / "studies" / "mine.yaml").write_text("defaults: [/study, _self_]\nseeds: 3\nname: ../escape\n")
-    with pytest.raises(ConfigError, match="A study's name holds letters"):
-        compose_study("mine")
 
 
 def test_own_studies_come_before_the_shipped_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +90,6 @@ def test_tuned_in_a_study_follows_the_method_of_each_cell(tmp_path: Path) -> Non
     path.write_text("defaults: [/study, {override /optim: tuned}, _self_]\naxes: {method: [zeroshot, coop, fedamp]}\n")
     cells = expand(compose_study(str(path)))
     assert [cell.run.optim.lr for cell in cells[1:]] == [0.02, 0.005]
-
-
-def test_hydra_is_imported_only_to_compose() -> None:
-    program = "import sys, fpl_tune.config; sys.exit(bool({'hydra', 'omegaconf'} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_stages_take_what_they_leave_open_from_the_run() -> None:

@@ -1,7 +1,5 @@
 """Devices as PyTorch reports them, monkeypatched: no GPU is needed."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Leaves of all clients that are mapped from files."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

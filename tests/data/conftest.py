@@ -1,7 +1,5 @@
 """Miniature data sets: a few 8×8 images in every layout, also of kinds that real downloads hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,25 +1,27 @@
-"""Folders of images: your own, published ones, ImageNet's."""
+"""Folders of images: your own, published ones, ImageNet's; what clients hold, and what is wrong with files."""
 
-from __future__ import annotations
-
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
-from fpl_tune.data import DataSpec, load
+from fpl_tune.data import DataSpec, PartitionSpec, load, split
+from fpl_tune.data.inspection import check, overview
 from fpl_tune.data.pool import read_image
-from fpl_tune.data.sources import SOURCES
+from fpl_tune.data.sources import SOURCES, catalogue
 
-MakeFolders = MakeImage = Callable[..., Path]
+from .conftest import MakeImage
+
 VLCS_CLASSES = ("bird", "car", "chair", "dog", "person")
 
 
-def test_one_folder_a_class_is_split_by_class(folders: MakeFolders) -> None:
+def test_one_folder_a_class_is_split_by_class(folders: MakeImage) -> None:
     root = folders("tabby_cat", "dog", n=10)
     data = load(DataSpec("folder", root=str(root)))
     assert data.classes == ("dog", "tabby cat")
@@ -32,7 +34,7 @@ def test_one_folder_a_class_is_split_by_class(folders: MakeFolders) -> None:
     assert "no official split" in data.notes[0]
 
 
-def test_a_split_by_folders_is_taken_as_it_is(folders: MakeFolders) -> None:
+def test_a_split_by_folders_is_taken_as_it_is(folders: MakeImage) -> None:
     folders("cat", "dog", n=4, below="set/train")
     root = folders("cat", "dog", n=2, below="set/test").parent
     data = load(DataSpec("folder", root=str(root)))
@@ -43,7 +45,7 @@ def test_a_split_by_folders_is_taken_as_it_is(folders: MakeFolders) -> None:
         load(DataSpec("folder", root=str(root)))
 
 
-def test_the_split_of_a_class_does_not_depend_on_other_classes(folders: MakeFolders) -> None:
+def test_the_split_of_a_class_does_not_depend_on_other_classes(folders: MakeImage) -> None:
     root = folders("cat", "dog", n=10)
     before = load(DataSpec("folder", root=str(root)))
     shutil.rmtree(root / "cat")
@@ -53,7 +55,7 @@ def test_the_split_of_a_class_does_not_depend_on_other_classes(folders: MakeFold
     assert other.test.names != after.test.names
 
 
-def test_domains_in_folders(folders: MakeFolders) -> None:
+def test_domains_in_folders(folders: MakeImage) -> None:
     folders("cat", "dog", below="set/photo")
     root = folders("cat", below="set/sketch").parent
     data = load(DataSpec("domains", root=str(root)))
@@ -63,7 +65,7 @@ def test_domains_in_folders(folders: MakeFolders) -> None:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_pacs_is_found_in_the_root_and_as_the_root(folders: MakeFolders, inside: bool) -> None:
+def test_pacs_is_found_in_the_root_and_as_the_root(folders: MakeImage, inside: bool) -> None:
     for domain in ("photo", "art_painting", "cartoon", "sketch"):
         root = folders("dog", "house", below=f"PACS/{domain}").parent
     data = load(DataSpec("pacs", root=str(root.parent if inside else root)))
@@ -72,14 +74,14 @@ def test_pacs_is_found_in_the_root_and_as_the_root(folders: MakeFolders, inside:
     assert data.train.names[0].startswith("photo/dog/")
 
 
-def test_a_missing_domain_is_named(folders: MakeFolders) -> None:
+def test_a_missing_domain_is_named(folders: MakeImage) -> None:
     folders("dog", below="PACS/photo")
     root = folders("dog", below="PACS/cartoon").parent.parent
     with pytest.raises(EnvironmentProblem, match=r"lacks the domain folder 'art_painting'.*photo"):
         load(DataSpec("pacs", root=str(root)))
 
 
-def test_a_class_without_images_is_named(folders: MakeFolders) -> None:
+def test_a_class_without_images_is_named(folders: MakeImage) -> None:
     root = folders("cat")
     (root / "dog").mkdir()
     with pytest.raises(EnvironmentProblem, match=r"1 class folder without a training image, first \['dog'\]"):
@@ -147,7 +149,7 @@ def test_other_modes_are_pillows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("original", [True, False])
-def test_vlcs_in_both_layouts(folders: MakeFolders, tmp_path: Path, original: bool) -> None:
+def test_vlcs_in_both_layouts(folders: MakeImage, tmp_path: Path, original: bool) -> None:
     names = ("CALTECH", "LABELME", "PASCAL", "SUN") if original else ("Caltech101", "LabelMe", "VOC2007", "SUN09")
     for name in names:
         folders(*("01234" if original else VLCS_CLASSES), below=f"VLCS/{name}/{'full' if original else ''}")
@@ -194,3 +196,77 @@ def test_incomplete_downloads_are_refused(imagenet: Path, breaks: Callable[[Path
     breaks(imagenet)
     with pytest.raises(EnvironmentProblem, match=message):
         load(DataSpec("imagenet", root=str(imagenet)))
+
+
+def finding(report: dict[str, Any], words: str) -> dict[str, Any]:
+    (found,) = [f for f in report["findings"] if words in f["finding"]]
+    return found
+
+
+def test_an_overview_counts_what_each_client_holds() -> None:
+    spec = DataSpec("shapes", train_per_class=4, test_per_class=2, shots=2)
+    data = load(spec)
+    drawn = split(data, spec, PartitionSpec("disjoint", n_clients=10), 0)
+    seen = json.loads(json.dumps(overview(drawn, data)))
+    assert (seen["dataset"], seen["hash"]) == ("shapes", drawn.hash)
+    assert seen["constant_prediction"] == 0.5  # two classes of equal size
+    assert [client["client"] for client in seen["clients"]] == list(range(10))
+    first = seen["clients"][0]
+    assert [first[name] for name in ("train", "val", "test", "classes")] == [4, 2, 24, 2]
+    assert sorted(first["most frequent"]) == sorted(f"{data.classes[k]} 2" for k in set(drawn.train_label[0].tolist()))
+    assert set(first["domains"]) == {data.domains[d] for d in data.train.domain[drawn.train[0]]}
+
+
+def test_a_sound_data_set_has_no_findings(folders: Callable[..., Path]) -> None:
+    told: list[tuple[int, int, str]] = []
+    report = check(DataSpec("folder", root=str(folders("cat", "dog"))), progress=lambda *step: told.append(step))
+    assert report["sound"]
+    assert not report["findings"]
+    assert report["sizes"] == [{"domain": "all", "train": 8, "test": 2, "published": ""}]
+    assert told == [(8, 8, "folder-train"), (2, 2, "folder-test")]
+
+
+def test_unreadable_images_are_counted_and_named(odd_images: Path) -> None:
+    report = check(DataSpec("folder", root=str(odd_images)))
+    broken = finding(report, "cannot be read")
+    assert broken["cases"] == 2
+    assert {text.split(":")[0] for text in broken["first"].split("\n")} == {"dog/truncated.jpg", "dog/empty.jpg"}
+    assert not report["sound"]
+
+
+def test_copies_are_told_apart_by_what_they_spoil(folders: Callable[..., Path]) -> None:
+    root = folders("cat", "dog", n=10)
+    spec = DataSpec("folder", root=str(root))
+    data = load(spec)
+    cats, dogs = ([name for name in data.train.names if name.startswith(kind)] for kind in ("cat", "dog"))
+    tested = next(name for name in data.test.names if name.startswith("cat"))
+    for source, target in ((cats[0], cats[1]), (cats[3], tested), (cats[4], dogs[4])):
+        (root / target).write_bytes((root / source).read_bytes())
+    report = check(spec)
+    assert finding(report, "on one side of the split")["first"] == f"{cats[0]} = {cats[1]}"
+    assert finding(report, "on both sides of the split")["first"] == f"{cats[3]} = {tested}"
+    assert finding(report, "under different labels")["first"] == f"{cats[4]} = {dogs[4]}"
+    assert report["sound"]
+
+
+def test_missing_images_do_not_end_the_check(tmp_path: Path, picture: MakeImage) -> None:
+    content = {"train": [["a/0.jpg", 0, "a"], ["a/1.jpg", 0, "a"]], "val": [], "test": [["a/2.jpg", 0, "a"]]}
+    for k in (0, 2):
+        picture(tmp_path / "dtd" / "images" / "a" / f"{k}.jpg")
+    (tmp_path / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps(content))
+    report = check(DataSpec("dtd", root=str(tmp_path)))
+    assert "1 of 2 images" in finding(report, "are not below")["finding"]
+    assert finding(report, "differs from the published one")
+    assert report["sizes"] == [{"domain": "all", "train": 1, "test": 1, "published": "2,820 / 1,692 differs"}]
+
+
+def test_published_sizes_by_domain(folders: Callable[..., Path]) -> None:
+    for domain in ("photo", "art_painting", "cartoon", "sketch"):
+        root = folders("dog", below=f"PACS/{domain}").parent
+    sizes = check(DataSpec("pacs", root=str(root.parent)))["sizes"]
+    assert sizes[0] == {"domain": "photo", "train": 4, "test": 1, "published": "1,670 differs"}
+    assert sizes[-1] == {"domain": "all", "train": 16, "test": 4, "published": ""}
+
+
+def test_the_catalogue_describes_every_data_set() -> None:
+    assert {row["name"] for row in catalogue() if all(row.values())} == set(SOURCES)

@@ -1,7 +1,5 @@
 """The shipped groups of options name data sets and partitions that exist, with values that are valid."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """On the real files, where there are any (see `real_data`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Transforms of images, and random views."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Folders at a URL: equal to the ones here, whole or not at all, and messages for what cannot be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

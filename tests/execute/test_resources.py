@@ -1,10 +1,6 @@
 """What a trial gets on this machine."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +9,7 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute import resources
 from fpl_tune.execute.resources import setup_of
 
-Compose = Callable[..., Any]
+from ..conftest import Compose
 
 
 @pytest.fixture

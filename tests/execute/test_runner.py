@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,50 +14,18 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute import scheduler as driver
-from fpl_tune.execute.callback import Callback
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
-
-
-class Log(Callback):
-    """Notes what a callback hears."""
-
-    def __init__(self) -> None:
-        self.rounds: list[tuple[str, int]] = []
-        self.cells: list[str] = []
-        self.stales: list[str] = []
-        self.todo = 0
-        self.ended = 0
-
-    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Any]) -> None:
-        self.todo = len(jobs)
-
-    def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
-        self.stales.append(f"{cell.label}: {', '.join(reasons)}")
-
-    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        self.rounds += [(f"{cell.label}/{r['seed']}", int(r["round"])) for r in records]
-
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self.cells.append(cell.label)
-
-    def on_study_end(self, store: Store, outcome: Any) -> None:
-        self.ended += 1
-
-
-def figures(root: Path, name: str = "tiny") -> pd.DataFrame:
-    """results.csv without what a clock wrote."""
-    return pd.read_csv(root / name / "results.csv").drop(columns="time/seconds")
+from ..conftest import Compose, Heard, figures_of, note_steps
 
 
 def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = Log()
+    log = Heard()
     made = compose("axes: {optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot, optim.lr: 0.1}]")
     outcome = run_study(made, root=tmp_path, callbacks=[log])
     assert (outcome.done, outcome.failed, outcome.skipped, outcome.pending, outcome.exit_code) == (3, 0, 0, 0, 0)
@@ -89,12 +55,12 @@ def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
     monkeypatch.setattr(inline, "execute", lambda *_: pytest.fail("nothing is left to run"))
     again = run_study(made, root=tmp_path, callbacks=[log])
     assert (again.done, again.skipped, again.exit_code) == (0, 3, 0)
-    assert log.ended == 2
+    assert len(log.outcomes) == 2
 
 
 def test_extending_by_seeds_and_values_runs_only_what_is_missing(compose: Compose, tmp_path: Path) -> None:
     run_study(compose(), root=tmp_path)
-    log = Log()
+    log = Heard()
     outcome = run_study(compose("axes: {optim: {lr: [0.01, 0.1, 1]}}", "seeds=3"), root=tmp_path, callbacks=[log])
     ran = {who for who, _ in log.rounds}
     assert ran == {"lr=0.01/3", "lr=0.1/3", "lr=1/1", "lr=1/2", "lr=1/3"}
@@ -123,14 +89,12 @@ def test_killed_and_continued_equals_undisturbed(
         _interrupt(patch, after)
         with pytest.raises(KeyboardInterrupt):
             run_study(made, root=tmp_path / "killed")
-    log = Log()
-    stepped: list[int] = []
-    step = Simulation.step
-    monkeypatch.setattr(Simulation, "step", lambda self: (stepped.append(self.round + 1), step(self))[1])
+    log = Heard()
+    stepped = note_steps(monkeypatch)
     run_study(made, root=tmp_path / "killed", callbacks=[log])
     assert stepped == list(range(after // 2 * 2 + 1, 6))  # checkpoints lie after rounds 2 and 4
     assert [r for who, r in log.rounds if who == "lr=0.1/1"] == [1, 2, 3, 4, 5]
-    pd.testing.assert_frame_equal(figures(tmp_path / "whole"), figures(tmp_path / "killed"), check_exact=True)
+    pd.testing.assert_frame_equal(figures_of(tmp_path / "whole"), figures_of(tmp_path / "killed"), check_exact=True)
     cell = Store.open(tmp_path / "killed", "tiny").cells()[0]
     for seed in (1, 2):
         files = [
@@ -146,7 +110,7 @@ def test_stop_ends_after_the_round_and_continues(
 ) -> None:
     import signal
 
-    class Stop(Log):
+    class Stop(Heard):
         def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
             super().on_round_end(cell, records)
             if records[0]["round"] == 3:
@@ -156,10 +120,9 @@ def test_stop_ends_after_the_round_and_continues(
     stopped = run_study(made, root=tmp_path, callbacks=[stop := Stop()])
     assert (stopped.exit_code, stopped.pending) == (130, 2)
     assert max(r for _, r in stop.rounds) == 3
-    log, steps, step = Log(), [], Simulation.step
-    monkeypatch.setattr(Simulation, "step", lambda self: (steps.append(self.round), step(self))[1])
-    assert run_study(made, root=tmp_path, callbacks=[log]).exit_code == 0
-    assert steps == [3, 4, 0, 1, 2, 3, 4]
+    steps = note_steps(monkeypatch)
+    assert run_study(made, root=tmp_path).exit_code == 0
+    assert steps == [4, 5, 1, 2, 3, 4, 5]
 
 
 def test_one_bad_seed_does_not_take_the_others_along(
@@ -221,7 +184,7 @@ def test_a_changed_method_is_stale_and_runs_again(
         return {**real(run), "method": "another"} if methods.name_of(run.method) == "promptfl" else real(run)
 
     monkeypatch.setattr(driver, "fingerprints", edited)
-    log = Log()
+    log = Heard()
     outcome = run_study(made, root=tmp_path, callbacks=[log])
     assert log.stales == ["lr=0.1: method source"]
     assert set(log.cells) == {"lr=0.1"}

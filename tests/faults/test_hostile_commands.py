@@ -4,8 +4,6 @@ Whatever would take long (training, measuring, servers, clusters) is replaced by
 sometimes a valid one. `make test-system` feeds the whole corpus, `make test` a sample.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import os
@@ -16,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from fpl_tune import cli
-from fpl_tune.cli.common import app
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.testing import bench
 
+from ..cli.test_examples import VERBS as GROUPS_AND_VERBS
 from ..config.test_hostile_configuration import FILES, OF_STUDIES, OVERRIDES
 from ..conftest import MakeStore
 
@@ -67,16 +64,7 @@ KINDS = {"ls": "methods", "new": "study", "cluster template": "slurm", "bench": 
 BEFORE = {"cluster wait": ["--seconds", "1"]}
 
 
-def verbs(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every verb with the words that call it."""
-    for name, verb in group.commands.items():
-        if hasattr(verb, "commands"):
-            yield from verbs(verb, (*before, name))
-        else:
-            yield (*before, name), verb
-
-
-VERBS = dict(verbs(typer.main.get_command(app)))
+VERBS = {words: verb for words, verb in GROUPS_AND_VERBS.items() if not hasattr(verb, "commands")}
 
 
 def calls(words: tuple[str, ...], corpus: list[str]) -> Iterator[list[str]]:

@@ -1,7 +1,5 @@
 """What is killed under Ray: workers, its head, the driver that started it. The figures are those of a calm run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -16,8 +14,9 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
-from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.store import Store
+
+from ..conftest import note_steps
 
 BODY = "axes: {optim: {lr: [0.01, 0.1]}}"
 ROUNDS = 100  # more than a step of half a second holds
@@ -83,9 +82,8 @@ def _continues(made: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same study in this process does what follows the checkpoint of its second cell, and no more."""
     newest = _newest(root)
     assert newest >= 5
-    step, steps = Simulation.step, []
     with monkeypatch.context() as patch:
-        patch.setattr(Simulation, "step", lambda self: (steps.append(self.round + 1), step(self))[1])
+        steps = note_steps(patch)
         assert run_study(made, root=root).exit_code == 0
     assert steps == list(range(steps[0], ROUNDS + 1))
     assert steps[0] > newest  # a worker may have written one more before it followed

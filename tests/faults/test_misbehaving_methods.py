@@ -1,15 +1,13 @@
 """Every hook of a method goes wrong in every way: its cell fails in one line that names it, all others run on."""
 
-from __future__ import annotations
-
 import re
 
 import torch
 
 from fpl_tune.api import start_study as run_study
-from fpl_tune.execute.callback import Callback
-from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
+
+from ..conftest import Heard
 
 PLUG_IN = '''
 import sys
@@ -92,15 +90,10 @@ def test_a_hook_that_misbehaves_is_named_and_harms_no_other_cell(compose, left, 
     (tmp_path / "misbehaving.py").write_text(PLUG_IN)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("FPL_TUNE_PLUGINS", "misbehaving")
-    said: list[str] = []
-
-    class Heard(Callback):
-        def on_warning(self, cell: Cell, text: str) -> None:
-            said.append(text)
-
+    heard = Heard()
     whole = [f"{{name: 'misbehaving:Misbehaving', hook: {hook}, how: {how}}}" for hook, how in SAID]
     made = compose(f"axes: {{method: [{', '.join(whole)}]}}", "protocol.rounds=1", "seeds=1", "execution.retries=0")
-    outcome = run_study(made, root=tmp_path / "all", callbacks=[Heard()])
+    outcome = run_study(made, root=tmp_path / "all", callbacks=[heard])
     assert (outcome.pending, outcome.exit_code) == (0, 1)
     store, wrong = Store.open(tmp_path / "all", "tiny"), {}
     for cell in store.cells():
@@ -112,7 +105,7 @@ def test_a_hook_that_misbehaves_is_named_and_harms_no_other_cell(compose, left, 
         if result.get("status") not in states or not re.search(wanted, error) or "\n" in error:
             wrong[key] = (result.get("status"), error)
     assert wrong == {}
-    assert [text.partition(" changed ")[0] for text in said] == ["misbehaving:Misbehaving"]
+    assert [text.partition(" changed ")[0] for text in heard.warnings] == ["misbehaving:Misbehaving"]
     assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, 1)
     calm = f"axes: {{method: [{whole[-1]}]}}"
     run_study(compose(calm, "protocol.rounds=1", "seeds=1"), root=tmp_path / "calm")

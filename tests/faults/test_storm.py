@@ -1,7 +1,5 @@
 """What a study consists of under Ray is killed at random, again and again: the results are those of a calm run."""
 
-from __future__ import annotations
-
 import random
 import re
 import subprocess

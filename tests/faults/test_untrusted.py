@@ -1,7 +1,5 @@
 """Studies, checkpoints and weights from elsewhere: nothing in them is run, and nothing leaves the output folder."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """What the tests of single methods share: a toy task, sizes of the papers, plain versions of batches and texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

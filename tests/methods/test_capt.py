@@ -1,7 +1,5 @@
 """CAPT: general and class-aware contexts under long-tailed labels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """CLIP-FC: one linear layer before the cosine."""
 
-from __future__ import annotations
-
 import torch
 
 from fpl_tune.method import cosine_logits

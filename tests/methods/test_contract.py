@@ -1,7 +1,5 @@
 """The contract, for every method and composition: each joins by one line of `.github/tools/method_cases.py`."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import math
@@ -24,11 +22,11 @@ from fpl_tune import methods
 from fpl_tune.config import SearchSpec, compose_run
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.method import Method, State, generator
+from fpl_tune.method import Local, Method, State, generator
 from fpl_tune.search.space import read_space
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import CONTRACT, Toy, assert_same, check_method, play, toy
+from fpl_tune.testing import CONTRACT, Toy, assert_same, play, toy
 from fpl_tune.wrappers._wrapper import Wrapper
 from fpl_tune.wrappers.ditto import Ditto
 from fpl_tune.wrappers.finetuned import FineTuned
@@ -60,13 +58,17 @@ def test_contract(cases: list[Toy], check: Callable[[Toy], None]) -> None:
 
 
 def test_a_wrapper_that_changes_nothing_leaves_every_method_as_it_is(cases: list[Toy]) -> None:
-    """No bound and no noise, no pull, a server without memory, a first round of control variates, an unsent copy."""
-    for case in cases:
+    """No bound and no noise, no pull, a server without memory, a first round of control variates, an unsent copy.
+
+    Forms that hold the same leaves are one to a wrapper.
+    """
+    held = {str([sorted(tree) for tree in (*case.history[1], *_started(case))]): case for case in cases}
+    for case in held.values():
         inner, task, wanted = case.method, case.tasks[0], case.history[1]
         neutral: list[Method] = []
         if not isinstance(inner, Wrapper) and inner.learns:
             first = case.history[0].shared
-            started = inner.start(task, case.history[0], torch.tensor([0])).params
+            started = _started(case).params
             if started.keys() & first.keys():
                 neutral = [Proximal(inner, mu=0), ServerOptimizer(inner, beta1=0), Ditto(inner)]
                 neutral += [Moon(inner, mu=0)] if inner.represents else []
@@ -78,6 +80,10 @@ def test_a_wrapper_that_changes_nothing_leaves_every_method_as_it_is(cases: list
             (state,) = play(method, case.tasks[:1], cohorts=[(0, 2)], rounds=len(case.history) - 1)[-1]
             kept = State(*({n: found[n] for n in leaves} for found, leaves in zip(state, wanted, strict=True)))
             assert_same(kept, wanted, tolerance=1e-12)
+
+
+def _started(case: Toy) -> Local:
+    return case.method.start(case.tasks[0], case.history[0], torch.tensor([0]))
 
 
 def by_formula(noise: float, delta: float, uploads: int) -> float:
@@ -145,10 +151,6 @@ def test_what_a_step_keeps_is_counted(cases: list[Toy]) -> None:
         assert (kept > 0) == bool(learned), case.method
 
 
-def test_check_method_runs_the_whole_contract() -> None:
-    check_method(methods.build({"name": "promptfl", "n_ctx": 1}))
-
-
 def test_every_method_and_composition_is_in_the_list() -> None:
     files = {p.stem for p in source_files()}
     compositions = {p.stem for p in (PACKAGE / "config" / "conf" / "method").glob("*.yaml")}
@@ -205,8 +207,4 @@ def test_a_composition_names_only_what_differs_from_its_classes() -> None:
             known = methods.defaults(methods.find(node["name"]))
             assert not [name for name, value in node.items() if name in known and known[name] == value], path.stem
             node = node.get("inner")
-
-
-@pytest.mark.parametrize("name", sorted({name for name, _ in METHODS}))
-def test_every_method_composes_and_its_stages_can_be_built(name: str) -> None:
-    assert all(stage.rounds >= 1 and stage.epochs >= 1 for stage in compose_run([f"method={name}"]).stages)
+        assert all(stage.rounds >= 1 and stage.epochs >= 1 for stage in compose_run([f"method={path.stem}"]).stages)

@@ -1,7 +1,5 @@
 """FedAPT with labels: keys, the reader of domains, and both ways to infer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """FedAPT without labels: what each stage's loss is, and that labels are never read."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """FedCLIP: its two published forms, what it collapses to, what travels."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

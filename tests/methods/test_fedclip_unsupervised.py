@@ -1,7 +1,5 @@
 """FedCLIP without labels: the stages' losses are FedAPT's (tested there) on the adapter's logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FedCoCoOp: a context for every image."""
 
-from __future__ import annotations
-
 import torch
 
 from fpl_tune.methods import _blocks

@@ -1,7 +1,5 @@
 """Fed-DPT: domain weights, momentum, who trains which prompt, and what the ablations collapse to."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """FedLoRA: low-rank updates inside the text tower."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """FedMAP: prototypes that follow batches, and the likenesses that the loss holds."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

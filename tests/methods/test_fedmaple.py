@@ -1,7 +1,5 @@
 """FedMaPLe: prompts in both towers, coupled."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """FedMVP: visual prompts written by a network for each image."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

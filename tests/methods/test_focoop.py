@@ -1,7 +1,5 @@
 """FOCoOp: the worst features near by, and what the server does with outer contexts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

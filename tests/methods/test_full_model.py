@@ -1,7 +1,5 @@
 """The whole image tower under FedAvg."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

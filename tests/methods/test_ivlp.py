@@ -1,7 +1,5 @@
 """IVLP: independent prompts in both towers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

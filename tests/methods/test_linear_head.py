@@ -1,7 +1,5 @@
 """A linear classifier under FedAvg."""
 
-from __future__ import annotations
-
 import torch
 
 from fpl_tune.method import cosine_logits

@@ -3,8 +3,6 @@
 The compact CLIP has never seen such images nor such names, so that its zero-shot accuracy is near chance.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """pFedMMA: adapters inside both towers with one shared part."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

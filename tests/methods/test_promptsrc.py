@@ -1,7 +1,5 @@
 """PromptSRC: three terms that hold prompts near the frozen towers, and a Gaussian average over rounds."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Options and tasks that methods refuse, by the name of the field and with the rule."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

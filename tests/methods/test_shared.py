@@ -1,7 +1,5 @@
 """What many methods have in common: published numbers of parameters, averages, collapses, states that fit a server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

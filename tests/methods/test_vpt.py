@@ -1,7 +1,5 @@
 """VPT: visual prompts only."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Values of ours that a test needs in the records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fpl_tune.study.cells import Cell

@@ -1,7 +1,5 @@
 """The report as a whole: what is on the page, and that it is self-contained and honest."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
@@ -14,21 +12,21 @@ import pytest
 
 from fpl_tune import config, report
 from fpl_tune.report import page as page_of
+from fpl_tune.report import table
 from fpl_tune.report.facts import Facts
+from fpl_tune.report.reference import against
 from fpl_tune.study.cells import expand
-from fpl_tune.study.results import rules_of
 
 from .conftest import put
 
 
 class Page(HTMLParser):
-    """Rows of every table, titles of sections, and what the page would load."""
+    """What the page would load, and what is not closed."""
 
     VOID = ("meta", "br", "link", "img", "input")
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.rows: list[list[str]] = []
         self.open: list[str] = []
         self.loads: list[str] = []
         self.feed(text)
@@ -37,21 +35,10 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in self.VOID:
             self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-        self.loads += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith("#")]
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.loads += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith("#")]
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("td", "th"):
-            self.rows[-1][-1] += data
 
 
 def test_page_is_well_formed_and_needs_no_other_file(make_store):
@@ -120,25 +107,12 @@ def test_figures_are_written_on_request_alone(make_store):
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_a_browser_draws_every_chart(make_store, tmp_path):
-    body = "axes: {method: {n_ctx: [2, 4]}, optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot}]\nseeds: 2\n"
-    page = report.build(make_store(body=body))
-    text = page.read_text(encoding="utf-8")
-    charts = json.loads(text.partition('id="specs">')[2].partition("</script>")[0])["charts"]
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-               "--virtual-time-budget=20000", "--dump-dom", page.as_uri()]  # fmt: skip
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
-    assert f'data-drawn="{len(charts)}"' in shown
-    assert "This chart cannot be drawn:" not in shown.replace("This chart cannot be drawn: ${", "")  # but in the script
-
-
 USER = """
 <script>
 (async () => {
   const wait = async found => { while (!found()) await new Promise(next => setTimeout(next, 50)); };
   await wait(() => document.body.dataset.drawn);
-  const seen = {}, input = document.getElementById("filter"), first = views.curve;
+  const seen = { drawn: document.body.dataset.drawn }, input = document.getElementById("filter"), first = views.curve;
   const shown = () => [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => row.cells[0].textContent);
   const mark = (name, kind) => document.querySelector(`#chart-${name} .${kind} path`);
   seen.all = shown();
@@ -183,10 +157,12 @@ USER = """
 
 @pytest.mark.system
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_a_user_filters_sorts_brushes_hovers_and_downloads(make_store, tmp_path):
+def test_a_browser_draws_every_chart_and_a_user_filters_sorts_brushes_hovers_and_downloads(make_store, tmp_path):
     body = "axes: {method: {n_ctx: [2, 4, 8]}, optim: {lr: [0.01, 0.1]}, protocol: {epochs: [1, 2]}}\nseeds: 2\n"
     page = report.build(make_store(body=body))
-    page.write_text(page.read_text(encoding="utf-8").removesuffix("</body></html>") + USER, encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    charts = json.loads(text.partition('id="specs">')[2].partition("</script>")[0])["charts"]
+    page.write_text(text.removesuffix("</body></html>") + USER, encoding="utf-8")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
                "--window-size=1400,900", "--virtual-time-budget=60000", "--dump-dom", page.as_uri()]  # fmt: skip
     dom = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
@@ -194,6 +170,8 @@ def test_a_user_filters_sorts_brushes_hovers_and_downloads(make_store, tmp_path)
     assert found is not None
     seen = json.loads(html.unescape(found[1]))
     assert isinstance(seen, dict), seen
+    assert seen["drawn"] == str(len(charts))
+    assert "This chart cannot be drawn:" not in dom.replace("This chart cannot be drawn: ${", ""), "but in the script"
     rows, kept, count = seen["filtered"]
     assert len(seen["all"]) == seen["cleared"] == seen["unbrushed"] == 12
     assert rows == [name for name in seen["all"] if "n_ctx=2" in name]
@@ -211,18 +189,6 @@ def test_a_user_filters_sorts_brushes_hovers_and_downloads(make_store, tmp_path)
     assert seen["theme"] in ("light", "dark")
 
 
-def test_best_cell_is_chosen_by_validation_alone(make_store):
-    store = make_store()
-    best_test = Facts(store).table["mean"].idxmax()
-    other = next(cell for cell in store.cells() if cell.role == "cell" and cell.id != best_test)
-    for seed in (1, 2, 3):
-        history = [{**r, "val/acc_mean": 0.999} for r in store.history(other, seed)]
-        store.put(other, seed, history, {**(store.result(other, seed) or {}), "rules": rules_of(history)})
-    facts = Facts(store)
-    assert facts.best is not None
-    assert facts.best.id == other.id
-
-
 def test_unfinished_and_failed_cells_are_named(make_store):
     store = make_store(fill=lambda cell, seed: cell.number == 1 or (cell.number == 0 and seed == 1))
     failed = store.cells()[2]
@@ -232,8 +198,8 @@ def test_unfinished_and_failed_cells_are_named(make_store):
     facts = Facts(store)
     assert facts.table["status"].tolist() == ["partial", "done", "failed", "pending"]
     assert facts.table["n"].tolist() == [1, 3, 0, 0]
-    page = Page(report.build(store).read_text())
-    assert any(row[0] == failed.label and "failed" in row for row in page.rows)
+    shown = table.table(facts, against(facts))
+    assert [row.cells[shown.header.index("status")].text for row in shown.rows] == facts.table["status"].tolist()
 
 
 def test_a_study_without_results_still_has_a_page(make_store):
@@ -270,14 +236,6 @@ def test_resolved_study_runs_the_same_cells(make_store):
     store = make_store(["optim.momentum=0.5"])
     spec = config.compose_study(str(store.folder / "study.yaml"))
     assert [c.id for c in expand(spec)] == [c.id for c in store.cells()]
-
-
-def test_a_metric_that_results_do_not_hold_is_read_from_histories(make_store):
-    store = make_store()
-    cell = store.cells()[0]
-    facts = Facts(store, metric="train/loss")
-    assert facts.table.loc[cell.id, "mean"] == pytest.approx(1 / 4)
-    assert report.build(store, metric="train/loss").is_file()
 
 
 def test_what_the_user_writes_is_text(make_store):

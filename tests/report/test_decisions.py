@@ -1,6 +1,7 @@
 """What a study decides: sections of the page, figures recomputed by other code, rules of selection, bad input."""
 
-from __future__ import annotations
+# The stubs of pandas and scipy do not know the types of selected rows and of test results.
+# pyright: reportAttributeAccessIssue=false
 
 import math
 
@@ -11,6 +12,7 @@ from fpl_tune.report import answer, curves, robustness, table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import against
 
+from ..conftest import there
 from .conftest import put
 
 SWEEP = """axes: {method.n_ctx: [1, 2, 4, 8]}
@@ -46,9 +48,10 @@ def test_three_numbers_of_a_report_recomputed(make_store):
     (cell,) = [c for c in store.cells() if c.label == "n_ctx=8"]
     row = tests.loc[cell.id]
     assert row["difference"] == pytest.approx(mean)
-    assert row["high"] == pytest.approx(mean + half, abs=1e-4)
-    section = robustness.choice(facts, tests)
-    assert section is not None
+    assert (row["low"], row["high"]) == (pytest.approx(mean - half, abs=1e-4), pytest.approx(mean + half, abs=1e-4))
+    assert row["seeds"] == 3
+    assert facts.references[0].id not in tests.index
+    section = there(robustness.choice(facts, tests))
     val = {(c.label, s): store.result(c, s)["rules"]["final"] for c in facts.own for s in (1, 2, 3)}
     picked = []
     for seed in (1, 2, 3):
@@ -105,16 +108,14 @@ def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     assert set(tests["verdict"]) == {"undecided"}
     assert tests[["low", "high"]].isna().to_numpy().all()
     assert "(one seed: no interval)" in answer.sentence(facts, tests)
-    chosen = robustness.choice(facts, tests)
-    assert chosen is not None
+    chosen = there(robustness.choice(facts, tests))
     assert "corrected for the selection – (" in chosen.texts[0]
 
 
 def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):
     body = "axes: {method.n_ctx: [1, 2, 4], optim.lr: [0.1, 0.2]}\nseeds: 2\n"
     facts = Facts(make_store(body=body, level=lambda cell: 0.1 + 0.2))
-    section = curves.matters(facts, against(facts))
-    assert section is not None
+    section = there(curves.matters(facts, against(facts)))
     assert section.texts == ["nothing is said of n_ctx, lr: the metric does not vary."]
     assert not section.charts
 
@@ -122,8 +123,7 @@ def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):
 def test_data_sets_are_compared_by_rank(make_store):
     body = "axes: {data: [oxford_pets, dtd, food101], method: [promptfl, coop, fedpgp]}\nseeds: 2\n"
     facts = Facts(make_store(["clip=vit_b16"], body=body, level=lambda cell: 0.4 + 0.1 * (cell.number % 3)))
-    section = table.datasets(facts, against(facts))
-    assert section is not None
+    section = there(table.datasets(facts, against(facts)))
     rows = [[td.text for td in row.cells] for row in section.tables[0].rows]
     assert [row[:2] for row in rows] == [["fedpgp", "1.00"], ["coop", "2.00"], ["promptfl", "3.00"]]
     mine = [
@@ -143,3 +143,47 @@ def test_cells_on_other_partitions_are_not_compared(make_store):
     assert apart.id not in tests.index
     assert tests.attrs["apart"] == 1
     assert "Not compared: 1 cell on other seeds, data or partitions." in table.cells(facts, tests).texts
+
+
+def test_a_reference_is_the_study_s_choice_else_the_first_reference(make_store):
+    body = "axes: {method: {n_ctx: [2, 4]}}\nreferences: [{method: zeroshot}, {method: coop}]\nseeds: 2\n"
+    assert Facts(make_store(body=body)).reference.name == "zeroshot"
+    assert Facts(make_store(["report.reference=coop"], body=body)).reference.name == "coop"
+    assert Facts(make_store(["report.reference='n_ctx=4'"], body=body)).reference.name == "n_ctx=4"
+    alone = Facts(make_store(body="axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n", name="alone"))
+    assert alone.best is not None
+    assert alone.reference.name == alone.best.label
+
+
+def test_seeds_with_another_split_are_not_paired(make_store):
+    store = make_store()
+    cell = store.cells()[0]
+    put(store, cell, 2, split_hash="other")
+    assert against(Facts(store)).loc[cell.id, "seeds"] == 2
+
+
+def test_without_references_a_cell_is_tested_against_the_best_of_its_setting(make_store):
+    body = "axes: {data: {shots: [2, 4]}, method: {n_ctx: [2, 3, 4]}}\nseeds: 2\n"
+    facts = Facts(make_store(body=body))
+    best = {cell.run.data.shots: cell for cell in facts.own if cell.id in facts.chosen}
+    assert best.keys() == {2, 4}
+    assert len({cell.run.method.n_ctx for cell in best.values()}) == 1
+    found = against(facts)
+    others = [cell for cell in facts.own if cell.id not in facts.chosen]
+    assert dict(found["reference"]) == {cell.id: best[cell.run.data.shots].id for cell in others}
+    assert len(others) == 4
+
+
+def test_a_metric_without_clients_is_compared_as_it_is(make_store):
+    facts = Facts(make_store(), metric="train/loss")
+    frame = facts.values
+    assert set(frame["client"]) == {0}
+    assert (frame["value"] == 0.25).all()
+    assert "equal" not in set(against(facts)["verdict"])
+
+
+def test_the_region_of_equivalence_is_the_study_s(make_store):
+    level = lambda cell: 0.5  # noqa: E731
+    wide = against(Facts(make_store(["report.rope=40"], level=level)))
+    assert set(wide["verdict"]) == {"equal"}
+    assert set(against(Facts(make_store(["report.rope=0"], level=level)))["verdict"]) == {"undecided"}

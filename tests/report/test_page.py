@@ -1,17 +1,24 @@
-"""What the page shows at first sight: the answer, the reference that is chosen, test sets, colours, sizes."""
-
-from __future__ import annotations
+"""What is on the page: the answer, the reference that is chosen, test sets, charts, words, sizes."""
 
 import json
+import math
 import re
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fpl_tune import report
-from fpl_tune.report import answer, charts, curves, table
+from fpl_tune import methods, report
+from fpl_tune.core import formatting
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.report import answer, charts, curves, reproduce, robustness, table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import Reference, against
+from fpl_tune.study.partition import shares
+from fpl_tune.study.results import make_result
 
+from ..conftest import there
 from .conftest import amend, put
 
 
@@ -23,8 +30,7 @@ def test_five_sections_the_last_two_folded_and_the_answer_first(make_store):
     text = report.build(make_store()).read_text(encoding="utf-8")
     assert re.findall(r'<section id="(\w+)">', text) == ["answer", "table", "curves", "robustness", "reproduce"]
     assert re.findall(r"<summary><h2>(\w+)", text) == ["Robustness", "Reproduce"]
-    said = re.search(r'id="sentence">(.*?)</p>', text)
-    assert said is not None
+    said = there(re.search(r'id="sentence">(.*?)</p>', text))
     assert said[1].startswith("n_ctx=8 is best on validation, with ")
     assert text.index('id="sentence"') < text.index('data-name="curve"') < text.index('class="sortable"')
 
@@ -46,9 +52,6 @@ def test_any_reference_can_be_chosen_on_the_page(make_store):
     rows = against(facts, Reference(facts, "promptfl"))
     (at,) = [cell for cell in facts.own if cell.label == "coop, lr=0.1"]
     assert found["promptfl"][str(facts.keys[at.id])][0] == f"{100 * rows.loc[at.id, 'difference']:+.2f}"
-    other = Reference(facts, "promptfl").of(at)
-    assert other is not None
-    assert other.label == "promptfl, lr=0.1", "each meets the one that differs in the method alone"
 
 
 def test_test_sets_beside_the_main_one_and_harmonic_means_are_columns(make_store):
@@ -84,8 +87,7 @@ def test_colours_stay_when_series_join():
 def test_learning_curves_name_what_they_leave_out(make_store):
     rates = ", ".join(f"{0.01 * i:.2f}" for i in range(1, 13))
     facts = Facts(make_store(body=f"axes: {{optim.lr: [{rates}]}}\nseeds: 1\n"))
-    part = curves.learning(facts, against(facts))
-    assert part is not None
+    part = there(curves.learning(facts, against(facts)))
     drawn = {row["series"] for row in part.charts["learning_test_acc_mean"][0]["data"]["values"]}
     left = {cell.label for cell in facts.own} - drawn
     assert len(left) == 4
@@ -137,3 +139,147 @@ def test_methods_are_drawn_with_their_intervals(make_store):
 )
 def test_latex_has_symbols_for_greek_letters_and_signs(text, code):
     assert table.latex_text(text) == code
+
+
+def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
+    facts = Facts(make_store())
+    spec = answer.curve(facts, "method.n_ctx", facts.metric)
+    assert spec["layer"][0]["mark"]["type"] == "area"
+    rows = {row["number"]: row for row in spec["data"]["values"]}
+    for cell in facts.own:
+        values = list(facts.by_seed(cell, facts.metric).values())
+        row, mean, std = rows[facts.keys[cell.id]], np.mean(values), np.std(values, ddof=1)
+        assert [row["mean"], row["low"], row["high"]] == pytest.approx([mean, mean - std, mean + std])
+        assert row["best"] == (cell.id in facts.chosen)
+    (level,) = spec["layer"][-1]["data"]["values"]
+    assert level["series"] == "zeroshot"
+
+
+def test_names_are_rows_with_bars_the_best_on_top(make_store):
+    body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}], clip.dtype: [float32, float16]}"
+    facts = Facts(make_store(body=body))
+    spec = answer.curve(facts, "variant", facts.metric)
+    assert [layer["mark"]["type"] for layer in spec["layer"]] == ["rule", "point", "point"]
+    assert spec["layer"][0]["encoding"]["y"]["sort"] == ["b", "a"]
+    found = {(row["x"], row["series"]): row["mean"] for row in spec["data"]["values"]}
+    for row in facts.table.to_dict("records"):
+        assert found[row["variant"], f"dtype={row['clip.dtype']}"] == pytest.approx(row["mean"])
+
+
+def test_what_models_rely_on_is_drawn_with_its_standard_deviation(make_store):
+    store = make_store()
+    amend(store, diagnosis__attention=[0.4, 0.2, 0.2, 0.2])
+    facts = Facts(store)
+    section = there(robustness.diagnoses(facts, against(facts)))
+    rows = section.charts["diagnosis_attention"][0]["data"]["values"]
+    assert rows[0] == pytest.approx({"name": "1", "value": 40, "low": 40, "high": 40})
+
+
+# -- formatting ----------------------------------------------------------------------------------------------
+
+
+def test_formatting():
+    assert formatting.quantity("test/acc_mean") == "test accuracy (%, mean over clients)"
+    assert formatting.plus_minus(0.9761, 0.0011, "test/acc_mean") == "97.61 ± 0.11"
+    assert formatting.plus_minus(0.9761, math.nan, "test/acc_mean") == "97.61"
+    assert formatting.signed(-0.0123, "test/acc_mean") == "-1.23"
+    assert formatting.axis_name("method.lam") == "λ (lam)"
+
+
+@given(st.text(alphabet="a\\{}$&#%_~^", max_size=12))
+def test_latex_text_leaves_no_bare_special_character(text):
+    escaped = table.latex_text(text)
+    for known in (r"\textbackslash{}", r"\textasciitilde{}", r"\textasciicircum{}"):
+        escaped = escaped.replace(known, "")
+    assert not re.search(r"(?<!\\)[{}$&#%_~^]", escaped)
+
+
+# -- partition -----------------------------------------------------------------------------------------------
+
+
+def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store):
+    store = make_store(["partition=domain_dirichlet", "data.domains=[photo,sketch]"])
+    facts = Facts(store)
+    empty = against(facts)
+    other = there(reproduce.partition(facts, empty))
+    assert not other.charts
+    for cell in store.cells():
+        for seed in (1, 2, 3):
+            put(store, cell, seed, split_hash=shares(cell.run, seed).hash)
+    drawn = there(reproduce.partition(Facts(store), empty))
+    held = shares(store.cells()[0].run, 1)
+    rows = drawn.charts["partition"][0]["data"]["values"]
+    assert sum(row["images"] for row in rows) == held.counts.sum()
+    assert len(rows) == (held.counts > 0).sum()
+
+
+# -- what others are tested against --------------------------------------------------------------------------
+
+
+METHODS = "axes: {method: [promptfl, fedpgp], optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot}]\nseeds: 2\n"
+
+
+def test_a_reference_of_a_method_that_is_an_axis_too_keeps_its_name(make_store):
+    """Each cell meets the one at its own place of the axes; a reference that trains nothing is there once."""
+    store = make_store(body=METHODS.replace("[{", "[{method: coop}, {"))
+    facts, untrained = Facts(store), Facts(store, reference="zeroshot").reference
+    assert facts.reference.name == "coop"
+    for cell in facts.own:
+        other = there(facts.reference.of(cell))
+        assert (methods.name_of(other.run.method), other.role) == ("coop", "reference")
+        assert other.run.optim.lr == cell.run.optim.lr
+        assert there(untrained.of(cell)).label == "zeroshot"
+    assert not any(facts.reference.holds(cell) for cell in facts.own)
+
+
+def test_a_value_of_an_axis_can_be_the_reference(make_store):
+    """Each cell meets the one that differs from it in that field alone; the cells of the value meet nobody."""
+    store = make_store(body=METHODS)
+    facts = Facts(store, reference="promptfl")
+    tests = against(facts)
+    for cell in facts.own:
+        other = there(facts.reference.of(cell))
+        assert (methods.name_of(other.run.method), other.run.optim.lr) == ("promptfl", cell.run.optim.lr)
+        assert (cell.id in tests.index) == (methods.name_of(cell.run.method) == "fedpgp")
+        if cell.id in tests.index:
+            gain = facts.table.loc[cell.id, "mean"] - facts.table.loc[other.id, "mean"]
+            assert tests.loc[cell.id, "difference"] == pytest.approx(gain, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"reference": "zeroshott"}, "zeroshot"),
+        ({"rule": "best"}, "no reporting rule 'best'. Did you mean 'best_val'"),
+        ({"metric": "x/y"}, "test/acc_mean"),
+    ],
+)
+def test_what_a_report_is_asked_for_must_be_there(make_store, asked, words):
+    with pytest.raises(ConfigError, match=words):
+        Facts(make_store(body=METHODS), **asked)
+
+
+def test_the_heat_map_of_a_grid_holds_its_cells(make_store):
+    facts = Facts(make_store(body="axes: {method.n_ctx: [2, 4], optim.lr: [0.01, 0.02, 0.1]}\nseeds: 1\n"))
+    section = there(curves.grid(facts, against(facts)))
+    assert section.title == "Validation accuracy by lr and n_ctx"
+    rows = section.charts["heat_map"][0]["data"]["values"]
+    found = {(row["r"], row["c"]): row["validation"] for row in rows}
+    assert found == {(f"{c.run.optim.lr:g}", str(c.varied["method.n_ctx"])): facts.table.loc[c.id, "val"]
+                     for c in facts.own}  # fmt: skip
+
+
+def test_metrics_of_methods_have_a_column_and_a_curve(make_store):
+    store = make_store(body="axes: {method: [promptfl, coop]}\nseeds: 2\n")
+    promptfl = store.cells()[0]
+    for seed in (1, 2):
+        history = [{**record, "privacy/epsilon": 2.0 * record["round"]} for record in store.history(promptfl, seed)]
+        store.put(promptfl, seed, history, make_result("done", history))
+    facts = Facts(store)
+    found = table.table(facts, against(facts))
+    rows = [dict(zip(found.header, (td.text for td in row.cells), strict=True)) for row in found.rows]
+    assert [row["privacy epsilon"] for row in rows] == ["8", "–"]
+    section = there(curves.learning(facts, against(facts)))
+    rows = section.charts["learning_privacy_epsilon"][0]["data"]["values"]
+    assert [row["mean"] for row in rows] == [2.0, 4.0, 6.0, 8.0]
+    assert {row["series"] for row in rows} == {"promptfl"}, "coop has no such metric"

@@ -1,7 +1,5 @@
 """Papers' printed values beside ours: by data set, domain and client, in their units, averaged."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,10 +1,7 @@
 """Reports of searched studies: trials named, ordered, coloured; the best of each search."""
 
-from __future__ import annotations
-
 import math
 
-import numpy as np
 import optuna
 import pytest
 from optuna.storages.journal import JournalFileBackend
@@ -16,6 +13,8 @@ from fpl_tune.report.reference import against
 from fpl_tune.search.search import Search
 from fpl_tune.study.results import make_result
 
+from ..conftest import drawn_history, there
+
 BODY = """
 axes: {method: [promptfl, fedprox]}
 references: [{method: zeroshot}]
@@ -24,26 +23,17 @@ search: {sampler: random, trials: 6, space: {protocol.epochs: [1, 2], protocol.p
 """
 
 
-def records(seed, level):
-    """Three rounds on eight clients that rise to `level`."""
-    clients = (level + 0.01 * np.random.default_rng([seed, int(1e6 * level)]).standard_normal(8)).tolist()
-    figures_of = {"val/acc_mean": level, "test/acc_mean": float(np.mean(clients)), "clients/test": clients}
-    costs = {"comm/up_bytes": 10, "comm/down_bytes": 20}
-    return [{"seed": seed, "round": r, "time/seconds": 0.5 * r, **figures_of, **costs} for r in (1, 2, 3)]
-
-
 @pytest.fixture
 def searched(make_store):
     """A search over two methods, whose trials are better the larger their lr; promptfl has no μ."""
     store = make_store(body=BODY, name="search", fill=lambda cell, seed: False)
-    search = Search.plan(store.spec())
-    assert search is not None
+    search = there(Search.plan(store.spec()))
     search.open(store.folder)
     cells = [*search.references, *iter(search.request, None)]
     store.begin(store.spec(), cells)
     for cell in cells:
         for seed in (1, 2):
-            history = records(seed, 0.5 + cell.run.optim.lr)
+            history = drawn_history(seed, 0.5 + 0.1 * cell.run.optim.lr, rounds=3, clients=8)
             store.put(cell, seed, history, make_result("done", history, split_hash=f"split{seed}"))
     return Facts(store)
 
@@ -62,8 +52,7 @@ def test_tables_of_searches_go_from_the_best_down_and_name_trials_shortly(search
 
 
 def test_the_best_of_each_search_is_chosen_by_validation(searched):
-    section = table.winners(searched, against(searched))
-    assert section is not None
+    section = there(table.winners(searched, against(searched)))
     for row in section.tables[0].rows:
         method, val, _, _, _, found = (cell.text for cell in row.cells)
         mine = [cell for cell in searched.own if searched.part(cell) == method]
@@ -101,8 +90,7 @@ def test_a_trial_has_its_number_in_optuna(searched):
 
 
 def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searched):
-    part = curves.explore(searched, against(searched))
-    assert part is not None
+    part = there(curves.explore(searched, against(searched)))
     rows = part.charts["parallel"][0]["data"]["values"]
     scale = math.log if searched.logarithmic("optim.lr") else float
     rates = {searched.keys[cell.id]: scale(cell.run.optim.lr) for cell in searched.own}
@@ -113,6 +101,5 @@ def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searche
 
 
 def test_importance_is_of_each_search_and_warns_of_a_sampler_that_learns(searched):
-    section = curves.matters(searched, against(searched))
-    assert section is not None
+    section = there(curves.matters(searched, against(searched)))
     assert any(text.startswith("promptfl: nothing is said of ") for text in section.texts)

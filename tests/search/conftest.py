@@ -1,7 +1,5 @@
 """What the tests of searches share: drawn results of trials, and searches that are opened and driven."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,7 @@
 """The ablation path: its order, conditions, what runs, what the report shows, refusals."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -21,7 +17,7 @@ from fpl_tune.search.space import Param, Space
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
+from ..conftest import Compose, there
 
 BODY = """
 axes: {}
@@ -62,6 +58,9 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     spec = compose(BODY)
     run_study(spec, root=tmp_path)
     best = make_farthest_best(Store.open(tmp_path, spec.name))
+    with pytest.raises(ConfigError, match="2 trials of tiny are left"):
+        run_study(compose(BODY, "ablate=best", "search.trials=8"), root=tmp_path)
+    assert not any(cell.role == "ablation" for cell in Store.open(tmp_path, spec.name).cells())
     spec = compose(BODY, "ablate=best")
     plan = make_plan(spec, root=tmp_path)
     assert plan.totals()["done"] == 6
@@ -82,8 +81,7 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     again = run_study(spec, root=tmp_path)
     assert (again.done, again.skipped) == (0, 6 + len(new))
     facts = Facts(store)
-    section = ablation(facts, against(facts))
-    assert section is not None
+    section = there(ablation(facts, against(facts)))
     rows = [[td.text for td in row.cells] for row in section.tables[0].rows]
     assert [row[1] for row in (rows[0], rows[-1])] == ["published point", "all of them"]
     means = store.summary()
@@ -114,16 +112,6 @@ def test_refused_without_a_search_its_end_or_anything_to_change(compose: Compose
         run_study(compose(BODY, "search.trials=1", "ablate=best"), root=tmp_path)
     with pytest.raises(ConfigError, match="ablate"):
         compose(BODY, "ablate=worst")
-
-
-def test_an_unfinished_search_is_refused(compose: Compose, tmp_path: Path) -> None:
-    spec = compose(BODY)
-    run_study(spec, root=tmp_path)
-    make_farthest_best(Store.open(tmp_path, spec.name))
-    spec = compose(BODY, "ablate=best", "search.trials=8")
-    with pytest.raises(ConfigError, match="2 trials of tiny are left"):
-        run_study(spec, root=tmp_path)
-    assert not any(cell.role == "ablation" for cell in Store.open(tmp_path, spec.name).cells())
 
 
 def test_conditional_fields_change_with_what_they_depend_on() -> None:

@@ -1,7 +1,5 @@
 """`fpl_tune.objective`: a study's search under plain Optuna."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -42,21 +40,16 @@ def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None
     for lr in wanted.values():
         study.enqueue_trial({"optim.lr": lr})
     study.optimize(search, n_trials=len(wanted))
-    stored = {
-        trial.user_attrs["cell"]: trial.value
-        for name in optuna.get_all_study_names(open_storage(store.folder))
-        for trial in optuna.load_study(study_name=name, storage=open_storage(store.folder)).trials
-    }
-    assert {trial.user_attrs["cell"]: trial.value for trial in study.trials} == stored
+    journal = open_storage(store.folder)
+    (name,) = optuna.get_all_study_names(journal)
+    stored = {t.user_attrs["cell"]: t for t in optuna.load_study(study_name=name, storage=journal).trials}
     assert set(stored) == set(wanted)
-    attributes = {
-        trial.user_attrs["cell"]: trial.user_attrs
-        for name in optuna.get_all_study_names(open_storage(store.folder))
-        for trial in optuna.load_study(study_name=name, storage=open_storage(store.folder)).trials
-    }
+    assert len(study.trials) == len(wanted)
     for trial in study.trials:
-        assert set(trial.user_attrs) == set(attributes[trial.user_attrs["cell"]])
-        assert trial.user_attrs["by_seed"] == attributes[trial.user_attrs["cell"]]["by_seed"]
+        theirs = stored[trial.user_attrs["cell"]]
+        assert trial.value == theirs.value
+        assert set(trial.user_attrs) == set(theirs.user_attrs)
+        assert trial.user_attrs["by_seed"] == theirs.user_attrs["by_seed"]
         test = trial.user_attrs["by_seed"]["test/acc_mean"]
         assert trial.user_attrs["test/acc_mean"] == pytest.approx(sum(test) / 2)
         assert trial.user_attrs["sem"]["val/acc_mean"] >= 0

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
+from ..conftest import Compose
 
 
 def rounds(values: list[float]) -> list[list[dict[str, Any]]]:

@@ -1,9 +1,6 @@
 """What a search stores in Optuna's journal, and that a kill at any time changes nothing."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.store import Store
 
-Compose = Callable[..., Any]
+from ..conftest import Compose
 
 LR = """
 axes: {}

@@ -1,7 +1,5 @@
 """What simulations are tested on."""
 
-from __future__ import annotations
-
 CORNER = (
     "data.domains=[photo]",
     "data.train_per_class=10",

@@ -1,7 +1,5 @@
 """On the simulated accelerator, trials end where they end on the CPU and wait for it a few times a round."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What hooks of a method return is checked where a simulation calls them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

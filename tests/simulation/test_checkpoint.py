@@ -1,7 +1,5 @@
 """Checkpoints appear whole or not at all, are checked when read, and the one before is kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

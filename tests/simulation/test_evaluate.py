@@ -1,7 +1,5 @@
 """Figures by hand, rules by name, and the promise that test labels choose nothing."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Recorded steps end where eager ones end, on the CPU and on the simulated accelerator; what cannot be recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Trained prompts used without their data: the same logits as in the trial."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A whole simulation on a corner of the embedded world."""
 
-from __future__ import annotations
-
 import gc
 import math
 from pathlib import Path

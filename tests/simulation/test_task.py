@@ -1,7 +1,5 @@
 """What methods are handed: batches, views, prompts remembered by value."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-from __future__ import annotations
+"""The cells of a study: what they are, what they are called, and what makes their results stale."""
 
 import ast
 import inspect
@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fpl_tune import config, methods
+from fpl_tune import config, data, methods
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.methods.kgcoop import KgCoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.study import fingerprints
 from fpl_tune.study.cells import expand, label, variant
+from fpl_tune.study.fingerprints import syntax
+from fpl_tune.study.partition import shares
 
 
 def labels(made: Any) -> list[str]:
@@ -124,3 +127,46 @@ def test_the_fingerprint_of_a_method_covers_what_it_derives_from() -> None:
     merge = "FunctionDef(name='merge'"
     assert merge not in ast.dump(ast.parse(Path(inspect.getfile(KgCoOp)).read_text(encoding="utf-8")))
     assert merge in fingerprints._code("kgcoop")
+
+
+SOURCE = '''
+"""A module."""
+
+
+class Mine:
+    """A class."""
+
+    def f(self, x):
+        """A function."""
+        return [x]  # itself
+'''
+TREE = (
+    "Module(body=[ClassDef(name='Mine', bases=[], keywords=[], body=[FunctionDef(name='f', args=arguments("
+    "posonlyargs=[], args=[arg(arg='self'), arg(arg='x')], kwonlyargs=[], kw_defaults=[], defaults=[]), "
+    "body=[Return(value=List(elts=[Name(id='x', ctx=Load())], ctx=Load()))], decorator_list=[])], decorator_list=[])], "
+    "type_ignores=[])"
+)
+
+
+def test_a_source_is_its_syntax_under_every_python() -> None:
+    """Python 3.12 has a field more, and 3.13 leaves empty ones out: results outlive such an update."""
+    assert syntax(SOURCE) == TREE
+    assert syntax("class Mine:\n  def f(self, x): return ([x])") == TREE
+    assert syntax(SOURCE.replace("[x]", "[x, x]")) != TREE
+
+
+def test_shares_are_those_that_the_run_trains_on():
+    run = config.compose_run(["data.shots=2"])
+    found = shares(run, 1)
+    drawn = data.split(data.load(run.data), run.data, run.partition, 1)
+    assert found.hash == drawn.hash
+    assert found.counts.sum(1).tolist() == [len(index) for index in drawn.train]
+    assert found.counts.shape == (10, len(found.classes))
+    assert (found.counts > 0).sum(0).tolist() == np.ones(len(found.classes)).tolist()  # disjoint classes
+    assert set(found.domains) == {"mixed"}  # all styles are dealt
+
+
+def test_clients_of_one_domain_are_named_by_it():
+    run = config.compose_run(["partition=domain_dirichlet", "data.domains=[photo,sketch]", "partition.n_clients=2"])
+    found = shares(run, 1)
+    assert found.domains == ("photo", "photo", "sketch", "sketch")

@@ -1,7 +1,5 @@
 """A study's claims: which cells they compare, what is refused, and what is said of the results."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import Any

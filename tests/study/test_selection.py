@@ -1,20 +1,22 @@
-"""The choice of the best cell: by validation, among cells of the same data, partition and protocol."""
+"""The choice of the best cell: by validation, among cells of the same data, partition and protocol; its export."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from collections.abc import Callable
-
+import pandas as pd
 import pytest
 
-from fpl_tune import methods
+from fpl_tune import config, methods
+from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report.facts import Facts
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.export import export
 from fpl_tune.study.selection import best, choose, common_seeds
 from fpl_tune.study.status import Status, cell_status
 from fpl_tune.study.store import Store
 
-MakeStore = Callable[..., Store]
+from ..conftest import Compose, MakeStore, there
+
 TWO_SETS = "axes: {data.domains: [[clipart], [sketch]], method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
 
@@ -56,8 +58,7 @@ def test_a_configuration_that_lacks_a_data_set_is_not_chosen(make_store: MakeSto
 def test_settings_without_a_common_configuration_have_a_best_cell_each(make_store: MakeStore) -> None:
     store = make_store(body=TWO_SETS.replace("[2, 4]", "[2, 4, 8, 16]"), level=lambda cell: 0.05 * n_ctx(cell))
     cells = [cell for cell in store.cells() if (n_ctx(cell) > 4) == (cell.run.data.domains == ["sketch"])]
-    choice = choose(store.rows(), cells, store.study())
-    assert choice is not None
+    choice = there(choose(store.rows(), cells, store.study()))
     assert [n_ctx(cell) for cell in choice.cells] == [4, 16]
     assert "in each of 2 settings" in choice.by
 
@@ -69,8 +70,7 @@ def _better_on_seed_4(make_store: MakeStore) -> Store:
     """momentum=0.5 is better on seeds 1 to 3; momentum=0 alone was run on seed 4 too, as the page advises."""
     store = make_store(body=MOMENTUM, level=lambda cell: 0.7 + 0.05 * cell.number)
     cell = store.cells()[0]
-    result = store.result(cell, 3)
-    assert result is not None
+    result = there(store.result(cell, 3))
     rules = {name: {**rule, "val/acc_mean": 0.99} for name, rule in result["rules"].items()}
     store.put(cell, 4, store.history(cell, 3), {**result, "rules": rules})
     return make_store(["seeds=4", "axes.optim.momentum=[0]"], body=MOMENTUM, fill=lambda cell, seed: False)
@@ -105,8 +105,7 @@ def test_seeds_that_cells_have_in_common(seeds: dict[str, list[int]], common: li
 def test_a_cell_with_a_failed_seed_is_not_chosen(make_store: MakeStore) -> None:
     store = make_store(body=MOMENTUM)
     cell = store.cells()[1]
-    result = store.result(cell, 2)
-    assert result is not None
+    result = there(store.result(cell, 2))
     store.put(cell, 2, [], {**result, "status": "diverged", "rules": {}})
     assert best(store).label == "momentum=0"
 
@@ -122,8 +121,7 @@ def test_nothing_is_chosen_where_no_two_cells_compare(make_store: MakeStore, axi
 def test_a_field_that_a_search_tunes_is_no_setting(make_store: MakeStore) -> None:
     store = make_store(body="axes: {protocol: {epochs: [1, 2, 5]}}\nseeds: 1\n")
     trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in store.cells()]
-    choice = choose(store.rows(), trials, store.study().model_copy(update={"axes": {}}))
-    assert choice is not None
+    choice = there(choose(store.rows(), trials, store.study().model_copy(update={"axes": {}})))
     assert choice.cell.label == "epochs=5"
     assert choose(store.rows(), trials, store.study()) is None, "an axis is one"
 
@@ -137,3 +135,47 @@ def test_the_status_of_a_cell_is_the_worst_of_its_seeds() -> None:
     assert cell_status([failed, Status.DIVERGED], 2) is failed
     with pytest.raises(ValueError, match="no such"):
         Status("no such")
+
+
+def test_best_reads_validation_only(make_store: MakeStore) -> None:
+    store = make_store()
+    chosen = best(store)
+    assert chosen.cell.label == "n_ctx=8"
+    assert chosen.tested == 3
+    # Reversing all test figures changes what is reported, not what is chosen.
+    for cell in store.cells():
+        for seed in (1, 2, 3):
+            result = store.result(cell, seed)
+            assert result is not None
+            rules = {n: {**r, "test/acc_mean": 1 - r["test/acc_mean"]} for n, r in result["rules"].items()}
+            store.put(cell, seed, store.history(cell, seed), {**result, "rules": rules})
+    again = best(store)
+    assert again.cell.id == chosen.cell.id
+    assert again.test == pytest.approx(1 - chosen.test)
+    with pytest.raises(ConfigError, match="reads test metrics"):
+        best(store, "best_test")
+
+
+def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose, tmp_path: Path) -> None:
+    body = "axes: {method: [promptfl, fedprox], optim.lr: [0.1]}"
+    run_study(compose(body, "protocol.rounds=1"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    for cell in store.cells():
+        folder = tmp_path / f"export-{cell.id}"
+        names = {path.name for path in export(store, cell, folder)}
+        assert names == {
+            f"tiny-{cell.id}.yaml",
+            "expected.csv",
+            "prompts-seed1.safetensors",
+            "prompts-seed2.safetensors",
+            "run.yaml",
+        }
+        (again,) = expand(config.compose_study(str(folder / f"tiny-{cell.id}.yaml")))
+        assert again.id == cell.id
+        expected = pd.read_csv(folder / "expected.csv")
+        assert set(expected["cell"]) == {cell.id}
+        final = [store.result(cell, seed) or {} for seed in (1, 2)]
+        accuracies = [result["rules"]["final"]["test/acc_mean"] for result in final]
+        assert expected.loc[expected["rule"] == "final", "test/acc_mean"].tolist() == pytest.approx(accuracies)
+    with pytest.raises(ConfigError, match="empty folder"):
+        export(store, store.cells()[0], tmp_path)

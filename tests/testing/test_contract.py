@@ -1,7 +1,5 @@
 """The contract finds what it is there to find: methods that break one rule each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The simulated accelerator refuses what CUDA refuses and counts what CUDA waits for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

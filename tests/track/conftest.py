@@ -1,7 +1,5 @@
 """A tracking database that is made once and copied, since its tables take a second to create; what such one says."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Exactly once: whatever is killed wherever, what is in MLflow in the end is what an undisturbed study leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Bad weather: MLflow away, full, of another version, tidied up by someone. Nothing is lost, and one line says it."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from collections.abc import Callable
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fpl_tune import track
+from fpl_tune import cli, track
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
@@ -77,19 +75,6 @@ def test_a_server_that_goes_away_and_comes_back(make_store, uri, undisturbed, mo
         assert picture(uri, store) != expected
         track.inspect(Store(store.root, store.name), fix=True)
     assert picture(uri, store) == expected
-
-
-def test_a_server_that_was_never_there_costs_one_warning(make_store, uri, undisturbed, monkeypatch, picture):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    store = make_store(body=SMALL)
-    with monkeypatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@127.0.0.1:9")
-        warnings = follow(store)
-    assert len(warnings) == 1
-    assert "keeps everything" in warnings[0]
-    assert "s3cret" not in warnings[0]
-    track.inspect(store, fix=True)
-    assert picture(uri, store) == undisturbed()
 
 
 def test_a_database_of_another_version_is_named_with_its_remedy(make_store, uri, picture):
@@ -184,3 +169,44 @@ def test_names_that_mlflow_refuses_are_changed(make_store, uri, keyed):
         assert "nan" not in run.data.metrics
         assert run.data.params["method.n_ctx"] in ("2", "4")
         assert cell.label.startswith(run.info.run_name[:200])
+
+
+@pytest.fixture
+def away(make_store, tmp_path, monkeypatch) -> Path:
+    """A finished study in the outputs, and a server that is not there."""
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "outputs"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    make_store(body=SMALL, root=tmp_path / "outputs")
+    return tmp_path
+
+
+def call(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code is None or isinstance(ended.value.code, int)
+    return ended.value.code or 0
+
+
+def test_a_study_goes_on_with_one_warning(away, capsys):
+    assert call("study", str(away / "outputs" / "toy" / "study.yaml")) == 0
+    told = capsys.readouterr()
+    assert told.err.count("The study goes on") == 1
+    assert "keeps everything" in " ".join(told.err.split())
+    assert "s3cret" not in told.out + told.err
+    assert (away / "outputs" / "toy" / "report.html").is_file()
+
+
+def test_a_folder_is_refused_before_the_study_starts(away, capsys, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(away / "mlruns"))
+    assert call("study", str(away / "outputs" / "toy" / "study.yaml"), "seeds=5") == 2
+    assert "MLFLOW_TRACKING_URI must be a database or a server" in " ".join(capsys.readouterr().err.split())
+    assert Store.open(away / "outputs", "toy").spec().seed_list() == [1, 2], "nothing was started"
+
+
+@pytest.mark.parametrize("words", [("ui",), ("doctor", "--format", "csv")])
+def test_the_server_itself_was_asked_for(away, capsys, words):
+    assert call(*words) == 3
+    told = capsys.readouterr()
+    assert "connection refused" in " ".join((told.out + told.err).split())
+    assert "s3cret" not in told.out + told.err

@@ -1,7 +1,5 @@
 """A toy task, and gradients of one step on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

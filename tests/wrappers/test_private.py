@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,13 +13,12 @@ from fpl_tune import config
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Local, Method, Tree, generator
-from fpl_tune.methods.capt import CAPT
 from fpl_tune.methods.fedamp import FedAMP
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import EVERYONE, play, toy_task
+from fpl_tune.testing import EVERYONE, play
 from fpl_tune.wrappers._accountant import smallest_noise, spent
 from fpl_tune.wrappers.finetuned import FineTuned
 from fpl_tune.wrappers.private import Private
@@ -152,12 +149,6 @@ def test_the_share_of_secret_cohorts_is_the_protocols(tmp_path: Path) -> None:
     for other in ("protocol.sampling=domain", "protocol.first_round_all=true"):
         with pytest.raises(ConfigError, match="must be seen where cohorts are not drawn uniformly"):
             simulation("protocol.participation=0.5", other)
-
-
-def test_what_no_noise_covers_is_refused() -> None:
-    """CAPT sends exact counts of labels beside its contexts."""
-    with pytest.raises(ConfigError, match="CAPT also uploads histogram, which no noise covers"):
-        Private(CAPT(n_own=2)).init(toy_task("pixels"), generator("dp"))
 
 
 def test_a_later_stage_never_repeats_its_noise(task: ClientTask) -> None:

@@ -1,7 +1,5 @@
 """What cannot be wrapped, or not again."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -41,8 +39,3 @@ def test_what_has_copies_of_its_own_cannot_be_fine_tuned(task: ClientTask, inner
         ConfigError, match=r"method\.inner must not be wrapped in the same way again.*, but is '(FineTuned|Ditto)'"
     ):
         FineTuned(inner).check(task)
-
-
-def test_control_variates_are_not_covered_by_noise(task: ClientTask) -> None:
-    with pytest.raises(ConfigError, match=r"Scaffold also uploads control\.prompt, which no noise covers"):
-        Private(Scaffold(PROMPT)).init(task, generator("wrapped"))

@@ -1,7 +1,5 @@
 """A study over a head and two worker nodes: figures, shipped code, caches, checkpoints at a URL, bad clusters."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -32,12 +30,6 @@ class Elsewhere(PromptFL):
             seen = pathlib.Path(os.environ["FPL_TUNE_NODE"]) / f"seen-{os.getpid()}"
             seen.write_text(f"{__file__}\\n{fpl_tune.__file__}\\n")
         return super().merge(task, state, clients, local)
-"""
-STUDY = """
-defaults: [/study, {override /method: promptfl}, _self_]
-data: {train_per_class: 12, test_per_class: 3, shots: 4, domains: [clipart]}
-partition: {n_clients: 4}
-protocol: {rounds: 3, epochs: 1}
 """
 BODY = "axes: {optim: {lr: [0.01, 0.03, 0.1]}}\nreferences: [{method: 'elsewhere_method:Elsewhere', optim.lr: 0.1}]"
 

@@ -1,7 +1,5 @@
 """A cluster of a head and two workers on one machine, each a Ray node of its own with its own feature cache."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -18,22 +16,10 @@ import pandas as pd
 import psutil
 import pytest
 
-from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback, Outcome
 
-STUDY = """
-defaults:
-  - /study
-  - override /method: promptfl
-  - _self_
-data: {train_per_class: 12, test_per_class: 3, shots: 4, domains: [clipart]}
-partition: {n_clients: 4}
-protocol: {rounds: 3, epochs: 1}
-execution: {parallel: 2, checkpoint_every: 2}
-seeds: 2
-"""
-
+from ...conftest import Compose, figures_of
 
 PATIENCE = 300.0
 """Seconds for what takes a few on a machine that does nothing else; other tests run beside these."""
@@ -48,15 +34,12 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """run(body, *overrides, root=..., name=..., callbacks=...): a tiny study, its results below `tmp_path / root`."""
+def run(compose: Compose, tmp_path: Path) -> Run:
+    """run(body, *overrides, root=..., callbacks=...): a tiny study, its results below `tmp_path / root`."""
 
-    def go(
-        body: str, *overrides: str, callbacks: Sequence[Callback] = (), root: str = "out", name: str = "tiny"
-    ) -> Outcome:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(STUDY + body)
-        return run_study(config.compose_study(str(path), overrides), root=tmp_path / root, callbacks=callbacks)
+    def go(body: str, *overrides: str, callbacks: Sequence[Callback] = (), root: str = "out") -> Outcome:
+        made = compose(body, "execution.executor=ray", "execution.parallel=2", "protocol.rounds=3", *overrides)
+        return run_study(made, root=tmp_path / root, callbacks=callbacks)
 
     return go
 
@@ -64,11 +47,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture
 def figures(tmp_path: Path) -> Callable[..., pd.DataFrame]:
     """figures(root): what a study found, without what depends on the clock."""
-
-    def read(root: str, name: str = "tiny") -> pd.DataFrame:
-        return pd.read_csv(tmp_path / root / name / "results.csv").drop(columns="time/seconds")
-
-    return read
+    return lambda root: figures_of(tmp_path / root)
 
 
 @dataclass

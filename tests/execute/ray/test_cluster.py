@@ -1,7 +1,5 @@
 """Studies over several Ray nodes: the cases of `cluster_cases.py`, one after the other on one cluster."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,17 +1,20 @@
-"""What starting Ray changes in this process and on this machine, and addresses where no cluster is."""
-
-from __future__ import annotations
+"""What starting Ray changes here, addresses where no cluster is, the check of a node, and GPUs."""
 
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.execute import gpus
 from fpl_tune.execute.ray import connect
+from fpl_tune.execute.ray.nodes import look
+from fpl_tune.execute.remote import RemoteStorage
+from fpl_tune.study.versions import versions
 
 _STUDY = """
 import os, signal, subprocess, sys
@@ -90,3 +93,28 @@ def test_folders_of_killed_processes_are_swept() -> None:
 def test_an_address_without_a_cluster_is_refused_at_once(address: str, problem: type[Exception], said: str) -> None:
     with pytest.raises(problem, match=said), connect.connected(address):
         pass
+
+
+def test_a_node_says_what_it_lacks(tmp_path: Path) -> None:
+    place = RemoteStorage(str(tmp_path))
+    place.write("token", "")
+
+    def said(storage: str = str(tmp_path), root: str = str(tmp_path), **other: str) -> str:
+        return look(storage, "token", [root], {**versions(), **other}, False)[0]
+
+    assert said() == ""
+    assert said(torch="0.0.1").startswith("has torch ")
+    assert "does not share memory://there with the driver" in said(storage="memory://there")
+    assert "must be a URL that fsspec knows" in said(storage="nowhere://there")
+    assert said(root="/nowhere") == "has no data.root=/nowhere. Mount it there"
+
+
+def test_a_machine_that_does_not_answer_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_ASK", "import time; time.sleep(60)")
+    monkeypatch.setattr(gpus, "SECONDS", 0.5)
+    began = time.monotonic()
+    assert gpus.gpus_here() == ()
+    assert time.monotonic() - began < 20
+    monkeypatch.setattr(gpus, "SECONDS", 60.0)
+    monkeypatch.setattr(gpus, "_ASK", "print([[8, 5]])")
+    assert gpus.gpus_here() == ((8, 5),)

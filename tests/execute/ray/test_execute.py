@@ -1,7 +1,5 @@
 """The Ray executor: the figures of the inline one, a dying process, a clean stop, a cluster that is not there."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -16,6 +14,8 @@ from fpl_tune.execute.callback import Callback
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
+
+from ...conftest import Heard
 
 DYING = """
 from dataclasses import dataclass
@@ -49,14 +49,9 @@ def test_ray_gives_the_figures_of_inline_and_survives_a_dying_process(
         "references: [{method: zeroshot, optim.lr: 0.1}, {method: 'dying_method:Dying', optim.lr: 0.1}]"
     )
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    said: list[str] = []
-
-    class Heard(Callback):
-        def on_warning(self, cell: Cell, text: str) -> None:
-            said.append(text)
-
-    outcome = run(body, "execution.executor=ray", root="ray", callbacks=[Heard()])
-    (line,) = said
+    heard = Heard()
+    outcome = run(body, "execution.executor=ray", root="ray", callbacks=[heard])
+    (line,) = heard.warnings
     assert re.fullmatch(r"the process of the trial died: .* Ray's messages are in .*/tiny/ray\.log\.", line)
     assert "ActorDiedError" in (tmp_path / "ray" / "tiny" / "ray.log").read_text()
     assert (outcome.done, outcome.failed, outcome.exit_code) == (4, 0, 0)

@@ -1,7 +1,5 @@
 """A study's job in an actor with a GPU: its share of the memory, its own peak, and errors that end the process."""
 
-from __future__ import annotations
-
 import pickle
 import weakref
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`fpl_tune.FederatedTrainable`: its configuration, its checkpoints, and its figures under a plain Tuner."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -53,6 +51,7 @@ def test_fields_make_the_run_that_overrides_make() -> None:
         ("execution.executor", "ray", "execution.executor"),
         ("seeds", 0, "seeds must be"),
         ("optim.lr", "fast", "optim.lr must be"),
+        ("protocol.rounds", 4, r"protocol.rounds has two values: 3 in protocol, and 4. Remove one."),
     ],
 )
 def test_a_wrong_field_is_refused_before_a_trial_starts(field: str, value: Any, said: str) -> None:
@@ -68,11 +67,6 @@ def test_a_wrong_field_is_refused_where_the_resources_are_given() -> None:
     assert given.default_resource_request(TINY).required_resources == {"CPU": 2}
     with pytest.raises(ConfigError, match=r"no field 'optim\.lrr'"):
         given.default_resource_request({**TINY, "optim.lrr": 1})
-
-
-def test_a_field_beside_the_group_that_holds_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"optim.lr has two values: 0.1 in optim, and 0.2. Remove one."):
-        FederatedTrainable.default_resource_request({**TINY, "optim": {"lr": 0.1}, "optim.lr": 0.2})
 
 
 def rounds(trainable: FederatedTrainable, number: int) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """Benchmarks measure what they say: the documented fields, the same arithmetic on both paths, honest counts."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

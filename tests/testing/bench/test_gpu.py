@@ -1,7 +1,5 @@
 """What is measured on a GPU: counted, predicted and checked without one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""MOON's term against its formula."""
-
-from __future__ import annotations
+"""Wrappers that add a term to the loss: Ditto, FedProx, MOON."""
 
 from collections.abc import Callable
 
@@ -11,13 +9,55 @@ import torch.nn.functional as F
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Local, Method, Tree, generator
 from fpl_tune.methods.clip_fc import CLIPFC
+from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.fedamp import FedAMP
+from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, play
+from fpl_tune.wrappers.ditto import Ditto
 from fpl_tune.wrappers.moon import Moon
+from fpl_tune.wrappers.proximal import Proximal
 
 PROMPT = PromptFL(n_ctx=2)
+
+
+def test_the_copys_gradient_is_its_own_and_the_way_from_what_was_received(task, gradients) -> None:
+    method = Ditto(PROMPT, lam=0.7)
+    local = method.start(task, play(method, [task])[-1][0], EVERYONE)
+    found, copies = gradients(method, local), local.params["prompt.ditto"]
+    for name, leaf, pull in (("prompt", local.params["prompt"], 0), ("prompt.ditto", copies, 0.7)):
+        plain = gradients(PROMPT, Local({"prompt": leaf}, {}))["prompt"]
+        torch.testing.assert_close(found[name], plain + pull * (leaf - local.params["prompt"]))
+    assert (copies - local.params["prompt"]).abs().max() > 1e-3
+
+
+def test_without_the_term_the_evaluated_copies_are_coops(task: ClientTask) -> None:
+    alone, method = CoOp(n_ctx=2), Ditto(PROMPT, lam=0.0)
+    state, wanted = (play(m, [task], cohorts=[(0, 1)] * 2)[-1][0] for m in (method, alone))
+    found = method.deploy(task, state, EVERYONE).params["prompt"]
+    torch.testing.assert_close(found, wanted.personal["prompt"], rtol=0, atol=1e-12)
+    assert method.traffic(task, method.init(task, generator("ditto")), EVERYONE).up == {"prompt": 64}
+
+
+Gradients = Callable[[Method, Local], Tree]
+MIXED = PFedMoAP(n_ctx=2, experts=3, d_gating=12, heads=3)
+
+
+def test_the_proximal_gradient_is_mu_times_the_way_from_what_was_received(task, gradients) -> None:
+    method = Proximal(PROMPT, mu=0.7)
+    local = method.start(task, method.init(task, generator("prox")), EVERYONE)
+    away = torch.randn(local.params["prompt"].shape, generator=generator("away"), dtype=task.dtype)
+    moved = local._replace(params={"prompt": local.params["prompt"] + away})
+    more = gradients(method, moved)["prompt"] - gradients(PROMPT, moved)["prompt"]
+    torch.testing.assert_close(more, 0.7 * away, rtol=0, atol=1e-9)
+    assert gradients(method, local)["prompt"].equal(gradients(PROMPT, local)["prompt"])
+
+
+def test_only_what_the_server_sent_is_held(task: ClientTask) -> None:
+    method = Proximal(MIXED, mu=0.5)
+    local = method.start(task, method.init(task, generator("prox")), EVERYONE)
+    assert [name for name in local.buffers if name.startswith("received.")] == ["received.prompt"]
 
 
 def test_the_term_is_the_papers_over_the_images_of_a_batch(task: ClientTask) -> None:

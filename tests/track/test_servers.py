@@ -1,6 +1,4 @@
-"""Against a real PostgreSQL, a private one that the tests start: it keeps lengths and types that SQLite does not."""
-
-from __future__ import annotations
+"""Against a real PostgreSQL, which keeps lengths and types that SQLite does not, and a real `mlflow server`."""
 
 import os
 import pwd
@@ -19,16 +17,11 @@ from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.study.results import make_result
 from fpl_tune.track import server
 
-from .conftest import follow
+from .conftest import SMALL, follow
 
 DEBIAN = Path("/usr/lib/postgresql")
 PROGRAMS = shutil.which("initdb") or next(iter(sorted(map(str, DEBIAN.glob("*/bin/initdb")), reverse=True)), None)
 PASSWORD = "s3cret-w0rd"
-
-pytestmark = pytest.mark.skipif(
-    PROGRAMS is None and "FPL_TUNE_TEST_POSTGRES" not in os.environ,
-    reason="needs PostgreSQL's initdb and pg_ctl (apt install postgresql)",
-)
 
 
 def as_whom() -> dict[str, Any]:
@@ -43,6 +36,8 @@ def as_whom() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """URI of an empty database."""
+    if PROGRAMS is None and "FPL_TUNE_TEST_POSTGRES" not in os.environ:
+        pytest.skip("needs PostgreSQL's initdb and pg_ctl (apt install postgresql)")
     whom = as_whom()
     folder = Path(tempfile.mkdtemp(prefix="fpl-tune-"))
     with socket.socket() as probe:
@@ -115,3 +110,29 @@ def test_a_wrong_password_is_told_without_any_password(make_store, postgres, mon
         track.inspect(make_store(), fix=True)
     assert "wr0ng-one" not in str(raised.value)
     assert "me:***@127.0.0.1" in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory, blank_database: Path, mlflow_server: Any) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(blank_database, folder / "mlflow.db")
+    with mlflow_server(f"sqlite:///{folder}/mlflow.db", folder) as address:
+        yield address
+
+
+def test_a_study_lies_on_the_server_with_its_artifacts(make_store, address, tmp_path, monkeypatch, keyed):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    store = make_store(body=SMALL)
+    (store.folder / "report.html").write_text("<!doctype html>")
+    track.inspect(store, fix=True)
+    track.inspect(store, fix=True)
+    assert track.inspect(store) == []
+    client, runs = server.connect(address), keyed(address)
+    assert set(runs) == {"study", *(cell.id for cell in store.cells())}
+    report = client.download_artifacts(runs["study"].info.run_id, "report.html", str(tmp_path))
+    assert Path(report).read_text() == "<!doctype html>"
+    cell = store.cells()[0]
+    curve = client.get_metric_history(runs[cell.id].info.run_id, "val/acc_mean")
+    assert [p.step for p in curve] == [1, 2, 3, 4]
+    assert not (store.root / "mlartifacts").exists()
+    assert not (store.root / "mlflow.db").exists()
