@@ -51,10 +51,10 @@ class SamplerFactory:
             number: of the trial within its search, from 0.
             key: name of the search in the database.
         """
-        # A sequence of QMC is scrambled once: all its trials share the seed.
         component = self.component
         if self.search.sampler == AUTO and number >= _MODELLED:
             component = named("tpe")
+        # A sequence of QMC is scrambled once: all its trials share the seed.
         part = 0 if issubclass(component.kind, QMCSampler) else number
         defaults: dict[str, Any] = {"seed": derive("search", self.search.seed, key, part) % 2**32}
         if issubclass(component.kind, (TPESampler, GPSampler)):
