@@ -243,6 +243,12 @@ def test_cells_that_are_worse_fail_and_equal_ones_do_not_hold() -> None:
     assert judge(by_seed(a=[0.5, 0.6], b=[0.5, 0.6]), ONE, within=0.1).status == "undecided"  # the resolution
 
 
+def test_one_seed_decides_no_claim() -> None:
+    found = judge(by_seed(a=[0.9], b=[0.1]), ONE)
+    assert (found.status, found.seeds) == ("undecided", 1)
+    assert math.isnan(found.low)
+
+
 def test_seeds_are_paired_and_others_left_out() -> None:
     table = by_seed(a=[0.9, 0.8, 0.1], b=[0.5, 0.4])
     found = judge(table, ONE)
