@@ -32,6 +32,7 @@ from fpl_tune.core.tensors import (
     count,
     fresh_leaves,
     in_place,
+    keep,
     mean_over,
     normalize,
     replicate,
@@ -415,5 +416,5 @@ def trees_like(state: State, trees: Mapping[str, Tree]) -> State:
                 raise ConfigError(
                     f"stored {part}.{name} is {tuple(found[name].shape)}, the method has {tuple(leaf.shape)}"
                 )
-        rebuilt[part] = {name: found[name].to(leaf.device, leaf.dtype) for name, leaf in wanted.items()}
+        rebuilt[part] = {name: keep(found[name].to(leaf.device, leaf.dtype)) for name, leaf in wanted.items()}
     return state._replace(**rebuilt)

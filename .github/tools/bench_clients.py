@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 
 from fpl_tune import config
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import load
 from fpl_tune.execute.plan.traffic import hollow_task
-from fpl_tune.simulation import divergence
+from fpl_tune.method import State, trees_like
+from fpl_tune.simulation import checkpoint, divergence
+from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.task import towers_for
 from fpl_tune.simulation.worlds import cohort_of
@@ -28,7 +34,8 @@ def bench_clients(numbers: Sequence[int], overrides: Sequence[str], *, cache_dir
 
     Returns:
         A row for each number: processor seconds of a round (the least of two, after one in which nobody has experts
-        yet), bytes of the state, and of memory above the loaded towers, mapped pages of files included.
+        yet), bytes of the state, and of memory above the loaded towers, mapped pages of files included; then the most
+        memory, without those pages, that writing a checkpoint and reading it took beyond what was in use.
     """
     rows = []
     for n in numbers:
@@ -54,7 +61,43 @@ def bench_clients(numbers: Sequence[int], overrides: Sequence[str], *, cache_dir
                 "seconds": min(seconds[1:]),
                 "state_bytes": size,
                 "memory_bytes": psutil.Process().memory_info().rss - before,
+                "checkpoint_bytes": _peak(partial(_write_and_read, states[0], cache_dir)),
             }
         )
         del states
     return rows
+
+
+def _write_and_read(state: State, folder: Path) -> None:
+    """Writes a checkpoint of a state, reads it, and continues from it."""
+    named = {f"{part}/{name}": leaf for part, tree in state._asdict().items() for name, leaf in tree.items()}
+    with TemporaryDirectory(dir=folder) as home, large_leaves_in(folder):
+        checkpoint.write(Path(home), Snapshot(named, {"round": 1}))
+        (found,) = checkpoint.usable(Path(home))
+        assert isinstance(found, Snapshot)
+        trees: dict[str, dict[str, Tensor]] = {part: {} for part in State._fields}
+        for key, leaf in found.tensors.items():
+            part, name = key.split("/", 1)
+            trees[part][name] = leaf
+        trees_like(state, trees)
+
+
+def _peak(work: Callable[[], None]) -> int:
+    """The most bytes of memory that work took beyond those in use before, without pages of files."""
+    me, over, found = psutil.Process(), threading.Event(), []
+
+    def watch() -> None:
+        while not over.wait(0.01):
+            now = me.memory_info()
+            found.append(now.rss - now.shared)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    while not found:
+        time.sleep(0.01)
+    try:
+        work()
+    finally:
+        over.set()
+        thread.join()
+    return max(found) - found[0]

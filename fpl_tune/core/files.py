@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import uuid
@@ -80,17 +81,36 @@ def stamps(folder: Path) -> Iterator[list[Any]]:
         yield from (stamp(Path(place, name)) for name in sorted(names) if not name.startswith("."))
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Writes a safetensors file. Tensors may share memory, which the format does not: each is written whole."""
-    from safetensors.torch import save  # imports torch, which listings and digests do not need
+_DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
 
-    seen: set[int] = set()
-    apart = {}
-    for name, tensor in tensors.items():
-        shared = (at := tensor.untyped_storage().data_ptr()) in seen
-        seen.add(at)
-        apart[name] = tensor.clone() if shared else tensor
-    path.write_bytes(save(apart, metadata))  # safetensors' own writer gives the file to its owner alone
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Writes a safetensors file from the tensors' own memory, which may be a mapped file larger than the machine's.
+
+    `safetensors.torch.save` copies everything into one string first, and the errors of its `save_file` have no number,
+    by which a full disk is told.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import torch  # which listings and digests do not need
+
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # each at a multiple of its size
+    end = 0
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.nbytes
+        dtype = _DTYPES[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            file.write(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def refused(problem: BaseException) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import repeat
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, cast
@@ -22,7 +23,8 @@ _on_disk: ContextVar[tuple[Path, int] | None] = ContextVar("on_disk", default=No
 
 @contextmanager
 def large_leaves_in(folder: Path, beyond: int = 1 << 28) -> Iterator[None]:
-    """Lets `replicate` keep leaves on the CPU of more than `beyond` bytes in files of `folder`, mapped into memory.
+    """Lets `replicate` and `keep` hold leaves on the CPU of more than `beyond` bytes in files of `folder`, mapped into
+    memory.
 
     Memory then holds the rows that were used lately; the system writes others back where it is short. The files have no
     name and end with the leaves.
@@ -40,23 +42,41 @@ def replicate(leaf: Tensor, count: int) -> Tensor:
     Raises:
         EnvironmentProblem: within `large_leaves_in`, the file cannot be written.
     """
-    folder, beyond = _on_disk.get() or (Path(), sys.maxsize)
-    if leaf.device.type != "cpu" or count * leaf.nbytes <= beyond:
-        return leaf.unsqueeze(0).repeat(count, *([1] * leaf.ndim))
-    row = leaf.contiguous().view(torch.uint8).numpy().tobytes()
+    if _belongs_on_disk(leaf, count):
+        return _mapped(repeat(leaf, count), leaf, count)
+    return leaf.unsqueeze(0).repeat(count, *([1] * leaf.ndim))
+
+
+def keep(leaf: Tensor) -> Tensor:
+    """The leaf [N, ...]; within `large_leaves_in` a copy in a mapped file, if it is large.
+
+    Raises:
+        EnvironmentProblem: the file cannot be written.
+    """
+    return _mapped(leaf, leaf[0], len(leaf)) if leaf.ndim and _belongs_on_disk(leaf, 1) else leaf
+
+
+def _belongs_on_disk(leaf: Tensor, count: int) -> bool:
+    """Whether `count` times the leaf lies in a file."""
+    return leaf.device.type == "cpu" and count * leaf.nbytes > (_on_disk.get() or (Path(), sys.maxsize))[1]
+
+
+def _mapped(rows: Iterable[Tensor], like: Tensor, count: int) -> Tensor:
+    """The rows, `count` of them, each like `like`, in a mapped file without a name."""
+    folder, _ = _on_disk.get() or (Path(), 0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=folder) as file:
-            for _ in range(count):
-                file.write(row)
+            for row in rows:
+                file.write(row.reshape(-1).view(torch.uint8).numpy().data)
             file.flush()
-            found = torch.from_file(file.name, shared=True, size=count * leaf.numel(), dtype=leaf.dtype)
+            found = torch.from_file(file.name, shared=True, size=count * like.numel(), dtype=like.dtype)
     except OSError as problem:
         raise EnvironmentProblem(
-            f"Cannot keep {count * leaf.nbytes / 1e9:.1f} GB of the clients' state in {folder} ({problem.strerror}). "
+            f"Cannot keep {count * like.nbytes / 1e9:.1f} GB of the clients' state in {folder} ({problem.strerror}). "
             "Free some space, or name another folder in FPL_TUNE_CACHE."
         ) from None
-    return found.view(count, *leaf.shape)
+    return found.view(count, *like.shape)
 
 
 _in_place: ContextVar[bool] = ContextVar("in_place", default=False)

@@ -75,7 +75,7 @@ def evaluate(
     counts: list[dict[str, list[Tensor]]] = [{name: [] for name in held} for held in sets]
     seconds = dict.fromkeys(sets[0], 0.0)
     everyone = torch.arange(tasks[0].n_clients, device=tasks[0].device)
-    for clients in _blocks(method, tasks, states, everyone, at_once):
+    for clients in deploy_blocks(method, tasks, states, everyone, at_once):
         deployed = {key: [method.deploy(*pair, clients) for pair in pairs] for key, pairs in given.items()}
         for name, key in keys.items():
             began = _clock(tasks[0].device)
@@ -92,7 +92,7 @@ def evaluate(
 _FEW, _DEPLOYED = 256, 1 << 28  # clients of all seeds that are deployed together in any case; bytes of more, with text
 
 
-def _blocks(
+def deploy_blocks(
     method: Method, tasks: Sequence[ClientTask], states: Sequence[State], clients: Tensor, at_once: int | None = None
 ) -> Sequence[Tensor]:
     """The clients in blocks of those that are deployed together."""
@@ -122,7 +122,7 @@ def diagnose(method: Method, task: ClientTask, state: State) -> dict[str, list[f
     columns = torch.arange(min(task.val.spare, _DIAGNOSED), device=task.device)
     found = [
         method.diagnose(task, method.deploy(task, state, some), task.val.batch(some, columns.expand(len(some), -1)))
-        for some in _blocks(method, [task], [state], clients)
+        for some in deploy_blocks(method, [task], [state], clients)
     ]
     return {f"diagnosis/{n}": torch.cat([part[n] for part in found]).double().mean(0).tolist() for n in found[0]}
 
@@ -138,7 +138,7 @@ def detect(method: Method, task: ClientTask, state: State) -> dict[str, float]:
         return {}
     holders = torch.tensor([i for i, size in enumerate(task.tests["base"][1].sizes) if size], device=task.device)
     found = []
-    for clients in _blocks(method, [task], [state], holders):
+    for clients in deploy_blocks(method, [task], [state], holders):
         local = method.deploy(task, state, clients)
         sides = (_certainty(method, task, local, task.tests[name][1], clients) for name in ("base", UNKNOWN))
         found.append(torch.stack(auroc_fpr95(*sides)))

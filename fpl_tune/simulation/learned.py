@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fpl_tune.core.files import DEPLOYED
-from fpl_tune.method import Local, Method, State
+from fpl_tune.method import Local, Method, State, replicate
+from fpl_tune.simulation.evaluate import deploy_blocks
 from fpl_tune.simulation.task import ClientTask
 
 
@@ -21,20 +22,36 @@ def prompts(state: State) -> dict[str, Tensor]:
     }
 
 
-def deployed(method: Method, task: ClientTask, state: State) -> dict[str, Tensor]:
-    """What clients are evaluated with.
+def deployed(method: Method, task: ClientTask, state: State, *, at_once: int | None = None) -> dict[str, Tensor]:
+    """What clients are evaluated with; large leaves are mapped within `large_leaves_in`.
+
+    Args:
+        method: the method.
+        task: the task.
+        state: the state after the last round.
+        at_once: clients that are deployed together; None: all, unless they are many and large.
 
     Returns:
         Leaves `deployed.params.<name>` and `deployed.buffers.<name>`, [N, ...], or [1, ...] where all clients have the
         same.
     """
+    found: dict[str, Tensor] = {}
+    differ: set[str] = set()
     with torch.no_grad():
-        local = method.deploy(task, state, torch.arange(task.n_clients, device=task.device))
-    return {
-        f"{DEPLOYED}{part}.{name}": leaf[: 1 if bool((leaf == leaf[:1]).all()) else None].cpu().contiguous()
-        for part, tree in zip(Local._fields, local, strict=True)
-        for name, leaf in tree.items()
-    }
+        for clients in deploy_blocks(
+            method, [task], [state], torch.arange(task.n_clients, device=task.device), at_once
+        ):
+            local = method.deploy(task, state, clients)
+            for part, tree in zip(Local._fields, local, strict=True):
+                for name, leaf in tree.items():
+                    key, rows = f"{DEPLOYED}{part}.{name}", leaf.cpu()
+                    found.setdefault(key, rows[:1].clone())
+                    if key not in differ and bool((rows != found[key]).any()):
+                        differ.add(key)
+                        found[key] = replicate(found[key][0], task.n_clients)
+                    if key in differ:
+                        found[key][clients.cpu()] = rows
+    return {key: leaf.contiguous() for key, leaf in found.items()}
 
 
 def facts(task: ClientTask, transform: object) -> dict[str, str]:

@@ -262,7 +262,7 @@ class Simulation:
     def deployed(self) -> dict[int, tuple[dict[str, torch.Tensor], dict[str, str]]]:
         """Per seed, what clients are evaluated with, and the metadata to use it without the data; see `learned`."""
         method, transform = self._methods[self._held], self.world.dataset.train.transform
-        with self.settings():
+        with self.settings(), large_leaves_in(self._cache_dir):
             return {
                 seed: (learned.deployed(method, task, state), learned.facts(task, transform))
                 for seed, task, state in zip(self.seeds, self.tasks, self.states, strict=True)
@@ -302,7 +302,8 @@ class Simulation:
             owner, part, name = key.split("/", 2)
             trees[owner][part][name] = leaf
         fresh = zip(self.seeds, self._fresh(stage), strict=True)
-        self.states = [trees_like(like, trees[str(seed)]) for seed, like in fresh]
+        with large_leaves_in(self._cache_dir):
+            self.states = [trees_like(like, trees[str(seed)]) for seed, like in fresh]
         self.round, self._held, self.totals = int(meta["round"]), stage, [dict(total) for total in meta["totals"]]
 
     def _fresh(self, stage: int) -> list[State]:

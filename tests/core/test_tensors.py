@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.core.tensors import in_place, large_leaves_in, replicate, scatter_rows
+from fpl_tune.core.tensors import in_place, keep, large_leaves_in, replicate, scatter_rows
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.bool])
@@ -15,8 +15,12 @@ def test_a_large_leaf_on_disk_is_the_leaf_in_memory(tmp_path: Path, dtype: torch
     row, rows, clients = torch.randn(3, 5).to(dtype), torch.randn(2, 3, 5).to(dtype), torch.tensor([7, 2])
     with large_leaves_in(tmp_path, beyond=8 * row.nbytes):
         small, large = replicate(row, 8), replicate(row, 9)
+        kept = keep(varied := torch.randn(9, 3, 5).to(dtype))
+        assert keep(varied[:8]).data_ptr() == varied.data_ptr()
     assert small.untyped_storage().filename is None
     assert large.untyped_storage().filename is not None
+    assert kept.untyped_storage().filename is not None
+    assert torch.equal(kept, varied)
     assert not list(tmp_path.iterdir())
     with in_place():
         moved = scatter_rows(large, clients, rows)

@@ -14,7 +14,7 @@ import fpl_tune
 from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import save_tensors
-from fpl_tune.simulation import serve
+from fpl_tune.simulation import learned, serve
 from fpl_tune.simulation.simulation import Simulation
 
 
@@ -27,6 +27,8 @@ def test_exported_prompts_classify_as_the_trial_does(method: str, tmp_path: Path
     trial = Simulation(run, [1], cache_dir=feature_cache)
     trial.run_all()
     leaves, facts = trial.deployed()[1]
+    by_one = learned.deployed(run.stages[-1].method, trial.tasks[0], trial.states[0], at_once=1)
+    assert {name: leaf.tolist() for name, leaf in by_one.items()} == {k: leaf.tolist() for k, leaf in leaves.items()}
     save_tensors({**trial.prompts()[1], **leaves}, tmp_path / "prompts-seed1.safetensors", facts)
     node = json.loads(json.dumps(config.as_dict(run)))
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(node))

@@ -1,0 +1,53 @@
+"""Files of tensors."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from fpl_tune.core.files import save_tensors
+
+
+def _same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return found.dtype == wanted.dtype and torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("metadata", [None, {"domäne": '"1"'}])
+def test_the_library_reads_a_file_of_tensors(metadata: dict[str, str] | None, tmp_path: Path) -> None:
+    kinds = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+    kinds += [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+    tensors = {f"leaf.{kind}": torch.randn(3, 3).to(kind) for kind in kinds}
+    tensors |= {"scalar": torch.tensor(1.5), "none": torch.zeros(0, 4), "größe": torch.ones(1)}
+    whole = tensors["leaf.torch.float32"]
+    tensors |= {"row, of the same memory": whole[1], "column": whole[:, 1]}
+    save_tensors(tensors, path := tmp_path / "leaves", metadata)
+    with safe_open(path, framework="pt") as opened:
+        assert opened.metadata() == metadata
+        assert set(opened.keys()) == tensors.keys()
+        assert all(_same(opened.get_tensor(name), tensor) for name, tensor in tensors.items())
+    assert load_file(path).keys() == tensors.keys()
+
+
+_LIMITED = """
+import resource, sys
+from pathlib import Path
+import torch
+from fpl_tune.core.tensors import large_leaves_in, replicate
+from fpl_tune.simulation.checkpoint import Snapshot, write
+folder = Path(sys.argv[1])
+with large_leaves_in(folder):
+    leaf = replicate(torch.ones(1 << 20), 100)
+used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmData"))
+resource.setrlimit(resource.RLIMIT_DATA, (used + (leaf.nbytes >> 1), resource.RLIM_INFINITY))
+write(folder, Snapshot({"leaf": leaf}, {"round": 1}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads a process's memory from /proc")
+def test_a_checkpoint_of_a_mapped_leaf_takes_no_copy_of_it(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _LIMITED, tmp_path], check=True)
+    assert (tmp_path / "round-000001.safetensors").stat().st_size > 400 << 20
