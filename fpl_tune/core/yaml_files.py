@@ -42,6 +42,8 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
     except OSError as problem:
         raise ConfigError(f"{path} cannot be read: {problem.strerror}.") from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as problem:
+        if isinstance(problem, RecursionError) or "maximum nesting depth" in str(problem):  # libyaml's limit is 1,000
+            raise _too_deep(path.name) from None
         why = textwrap.shorten(str(problem).replace('in "<unicode string>", ', "in "), 300)
         raise ConfigError(f"{what} is YAML in UTF-8, but {path.name} is not: {why}.") from None
     if not isinstance(node, dict):
@@ -72,9 +74,13 @@ def _measure(text: str, name: str, most: int) -> None:
             sizes[event.anchor or ""] = 1
             size += 1
         if len(above) > DEPTH:
-            raise ConfigError(f"{name} nests lists and mappings deeper than {DEPTH}.")
+            raise _too_deep(name)
         if size > most:
             raise ConfigError(f"{name} has more than {most} values, aliases written out.")
+
+
+def _too_deep(name: str) -> ConfigError:
+    return ConfigError(f"{name} nests lists and mappings deeper than {DEPTH}.")
 
 
 def refuse_resolvers(text: str, where: str) -> None:
