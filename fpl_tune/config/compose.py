@@ -133,8 +133,10 @@ def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any
     parse(overrides)
     overrides = [word for text in overrides for word in _forced(text)]
     GlobalHydra.instance().clear()  # another application's, which may have been left open
+    # Hydra 1.3 asks which behaviour is meant; 1.4 has one, and warns where it is named.
+    base = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
     try:
-        with hydra.initialize_config_dir(str(folder), version_base="1.3", job_name="fpl_tune"):
+        with hydra.initialize_config_dir(str(folder), job_name="fpl_tune", **base):
             found = hydra.compose(name, overrides=[*overrides, _searched()])
         written: Any = OmegaConf.to_container(found, resolve=False)
         check_references(written, f"{name}.yaml")
@@ -170,16 +172,21 @@ def _searched() -> str:
 
 def _register(overrides: Sequence[str]) -> None:
     """Registers the defaults, and an option for every method without YAML and every class that an override names."""
-    from hydra.core.config_store import ConfigStore
-
-    store = ConfigStore.instance()
     for name, kind in (("run_defaults", RunSpec), ("study_defaults", StudySpec)):
-        store.store(name=name, node=_defaults(kind))
+        _store_once(name, "", kind)
     named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
     for name in [*methods.catalogue(), *named]:
         methods.find(name)
         if not shipped("conf", f"method/{name}.yaml").is_file():
-            store.store(group="method", name=name, node={"name": name})
+            _store_once(name, "method", None)
+
+
+@cache  # a second registration is refused from Hydra 1.5 on
+def _store_once(name: str, group: str, kind: type[RunSpec] | None) -> None:
+    from hydra.core.config_store import ConfigStore
+
+    node = {"name": name} if kind is None else _defaults(kind)
+    ConfigStore.instance().store(name=name, node=node, group=group or None)
 
 
 @cache
