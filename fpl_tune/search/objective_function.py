@@ -8,7 +8,6 @@ from typing import Literal
 
 import optuna
 import torch
-from optuna.terminator import report_cross_validation_scores
 from optuna.trial import TrialState
 
 from fpl_tune import config
@@ -31,8 +30,8 @@ _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which 
 class Objective:
     """Suggests a point of a study's search space, runs it, and returns the study's objectives.
 
-    Values are means over seeds, equal to those of `fpl-tune study`, as are the trial's user attributes. Every trial
-    reports its figures by seed to Optuna's terminators. A point that a complete trial has is not run again.
+    Values are means over seeds, equal to those of `fpl-tune study`, as are the trial's user attributes, which hold the
+    figures by seed. A point that a complete trial has is not run again.
 
     Args:
         study: name or file of a study with a search.
@@ -102,10 +101,6 @@ class Objective:
             return math.nan
         if len(verdict.values) > 1:
             return tuple(verdict.values)
-        if verdict.user_attrs["n"] > 1:
-            with quiet():
-                scores = verdict.user_attrs["by_seed"][self.spec.search.objectives[0]]
-                report_cross_validation_scores(trial, scores)
         return verdict.values[0]
 
     def _histories(self, trial: optuna.Trial, run: RunSpec) -> list[tuple[Record, ...]]:
