@@ -8,9 +8,20 @@ from importlib.metadata import version
 
 from fpl_tune import __version__
 
+OLDEST_RAY = (2, 55)
+"""As in pyproject.toml. Anybody who reaches the dashboard of an older one can stop its jobs (CVE-2026-27482)."""
+
 
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that compute or draw, by name; imports none of them."""
     packages = ("torch", "open_clip_torch", "numpy", "optuna", "ray")
     return {"python": platform.python_version(), "fpl-tune": __version__, **{name: version(name) for name in packages}}
+
+
+def outdated_ray(there: str) -> str:
+    """What is wrong with a version of Ray, with the remedy; "" if nothing is."""
+    if tuple(int(part) for part in there.split(".")[:2]) >= OLDEST_RAY:
+        return ""
+    wanted = ".".join(map(str, OLDEST_RAY))
+    return f"has ray {there}, whose dashboard lets strangers stop jobs. Install ray[tune]>={wanted}"

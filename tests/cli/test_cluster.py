@@ -59,7 +59,7 @@ def test_slurm_directives_come_first_and_say_what_was_asked(nodes: int, gpus: in
 
 
 def test_kuberay_has_what_the_resource_requires(made: Template) -> None:
-    node = yaml.safe_load(made("kuberay", "axes.method.lam=[0,0.5]"))
+    node, policy = yaml.safe_load_all(made("kuberay", "axes.method.lam=[0,0.5]"))
     assert (node["apiVersion"], node["kind"]) == ("ray.io/v1", "RayJob")
     assert node["metadata"]["name"] == "fpl-lambda-sweep"
     assert node["spec"]["entrypoint"] == "fpl-tune study lambda_sweep 'axes.method.lam=[0,0.5]'"
@@ -80,6 +80,14 @@ def test_kuberay_has_what_the_resource_requires(made: Template) -> None:
     limits = workers["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": 4}
     assert "nvidia.com/gpu" not in made("kuberay", gpus=0)
+    label = {"fpl-tune.study": "fpl-lambda-sweep"}
+    pods = [head["template"], workers["template"], node["spec"]["submitterPodTemplate"]]
+    assert all(pod["metadata"]["labels"] == label for pod in pods)
+    assert policy["spec"]["podSelector"]["matchLabels"] == label
+    (rule,) = policy["spec"]["ingress"]
+    own, operator = rule["from"]
+    assert own == {"podSelector": {"matchLabels": label}}
+    assert operator["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "kuberay-operator"}
 
 
 def test_aws_is_valid_by_rays_own_schema(made: Template) -> None:

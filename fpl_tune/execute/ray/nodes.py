@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.gpus import SECONDS, gpus_here
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.study.versions import versions
+from fpl_tune.study.versions import outdated_ray, versions
 
 if TYPE_CHECKING:  # a worker that only checks its node must not wait for torch
     from fpl_tune.execute.job import ExecutionContext
@@ -61,7 +61,7 @@ def look(
         problem = f"does not share {storage} with the driver. Mount it there, or name a URL in execution.checkpoints"
     if different := differing(drivers):
         problem = f"has {different}. Install the same versions on all nodes"
-    return problem, tuple(total for total, _ in gpus_here()) if gpus else ()
+    return outdated_ray(versions()["ray"]) or problem, tuple(total for total, _ in gpus_here()) if gpus else ()
 
 
 def differing(drivers: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from fpl_tune.execute import gpus
 from fpl_tune.execute.ray import connect
 from fpl_tune.execute.ray.nodes import look
 from fpl_tune.execute.remote import RemoteStorage
-from fpl_tune.study.versions import versions
+from fpl_tune.study.versions import outdated_ray, versions
 
 _STUDY = """
 import os, signal, subprocess, sys
@@ -107,6 +107,12 @@ def test_a_node_says_what_it_lacks(tmp_path: Path) -> None:
     assert "does not share memory://there with the driver" in said(storage="memory://there")
     assert "must be a URL that fsspec knows" in said(storage="nowhere://there")
     assert said(root="/nowhere") == "has no data.root=/nowhere. Mount it there"
+
+
+@pytest.mark.parametrize(("there", "wrong"), [("2.54.1", True), ("2.9.0", True), ("2.55.0", False), ("3.0.0", False)])
+def test_a_ray_whose_dashboard_is_open_is_named(there: str, wrong: bool) -> None:
+    said = f"has ray {there}, whose dashboard lets strangers stop jobs. Install ray[tune]>=2.55"
+    assert outdated_ray(there) == (said if wrong else "")
 
 
 def test_a_machine_that_does_not_answer_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
