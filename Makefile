@@ -4,23 +4,29 @@ SHELL := bash
 
 PYTHON ?= python3
 VENV ?= .venv
+# The exact versions that are installed, all but PyTorch's. Without: make setup CONSTRAINTS=
+CONSTRAINTS ?= constraints.txt
 # Where there is no CPU build at hand this is PyTorch's default build. Another one: make setup TORCH="torch==2.12.0"
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # On a terminal pip shows what it downloads and how far it is; elsewhere it prints errors only.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
+# As variables, not as `-c`, they hold for the packages too that build a package: old pips read the first there, new
+# ones the second.
+export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
+export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make the virtual environment (.venv) with everything in it
 
-$(READY): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "fpl-tune needs Python 3.10 or newer: make setup PYTHON=python3.11"; exit 3; }
+$(READY): pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || { echo "fpl-tune takes Python 3.11 to 3.14, but $(PYTHON) is $$($(PYTHON) -V 2>&1): make setup PYTHON=python3.11"; exit 3; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "Installing $(TORCH) and the other packages into $(VENV): 2 GB on disk, more with a CUDA build; two to five minutes."
-	$(PIP) "$(TORCH)"
+	@$(PIP) "$(TORCH)" || { echo "$(TORCH) cannot be installed. Without a network, name a mirror or a folder of wheels: PIP_INDEX_URL or PIP_FIND_LINKS, as pip reads them."; exit 3; }
 	@# Named again, or the newest torchvision would bring another torch along.
 	$(PIP) "$(TORCH)" -e '.[dev]'
 	@touch $(READY)
@@ -31,15 +37,25 @@ study: setup ## Run pFedMoAP's lambda sweep on the embedded world: table, report
 gallery: setup ## Run the studies whose reports and figures the site shows (45 minutes on 2 cores)
 	@for study in lambda_sweep joint_search claims zoo zoo2026; do $(BIN)/fpl-tune study $$study || exit; done
 
+lock: setup ## Write constraints.txt anew: the newest versions that pyproject.toml allows, for Python 3.11 to 3.14
+	@{ echo "# The versions that \`make setup\` installs and CI tests; \`make lock\` writes this file. PyTorch, and what follows from"; \
+	  echo "# its build, is chosen by TORCH in the Makefile."; \
+	  $(BIN)/uv pip compile -q --universal --python-version 3.11 --all-extras --no-annotate --no-header \
+	    --constraints <(echo "$(TORCH)") pyproject.toml | grep -vE '^(torch|torchvision|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)=='; \
+	} > constraints.new && mv constraints.new constraints.txt
+
 test: setup ## Run the tests of every line of the package, in parallel
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not system"
+	FPL_TUNE_TEST_PINNED=$(CONSTRAINTS) $(BIN)/python -m pytest -q -n auto --dist loadfile -m "not system"
 
 test-system: setup ## Run the tests of clusters, servers, databases, kills and wheels
 	$(BIN)/python -m pytest -q -n auto -m system
 
 test-oldest: ## Run the tests of `make test` on the oldest packages that pyproject.toml allows
 	@mkdir -p build && $(PYTHON) .github/tools/oldest.py > build/oldest.txt
-	PIP_CONSTRAINT=$(CURDIR)/build/oldest.txt $(MAKE) test VENV=.venv-oldest
+	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=build/oldest.txt
+
+test-newest: ## Run the tests of `make test` on the newest packages that pyproject.toml allows
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=
 
 coverage: setup ## Print the branches that no test reaches
 	$(BIN)/python -m pytest -q -n auto --cov --cov-report=term:skip-covered
@@ -75,6 +91,6 @@ dist: setup ## Build the wheel and the source distribution in dist/
 	$(BIN)/twine check --strict dist/*
 
 clean: ## Remove the environment and what tools left; outputs/ stays
-	rm -rf $(VENV) .venv-oldest .pytest_cache .ruff_cache dist build .coverage
+	rm -rf $(VENV) .venv-oldest .venv-newest .pytest_cache .ruff_cache dist build .coverage
 
-.PHONY: help setup study gallery test test-system test-oldest coverage lint bench gpu-kit weights docs dist clean
+.PHONY: help setup study gallery lock test test-system test-oldest test-newest coverage lint bench gpu-kit weights docs dist clean

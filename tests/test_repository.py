@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import oldest
 import pytest
 import website
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import fpl_tune
 from fpl_tune import methods
 from fpl_tune.data import shapes
+from fpl_tune.study.versions import OLDEST_RAY
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / ".github" / "docs"
@@ -37,10 +41,56 @@ def test_the_data_card_names_the_hash_of_the_images() -> None:
 
 
 def test_every_requirement_has_an_oldest_version() -> None:
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    (listed,) = re.findall(r"^dependencies = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
-    named = set(re.findall(r'^ *"([A-Za-z0-9_.-]+)', listed, re.MULTILINE))
-    assert named - {line.partition("==")[0] for line in oldest.oldest()} == {"torch"}
+    named = {Requirement(text).name for text in oldest.LISTED}
+    assert named - {line.partition("==")[0] for line in oldest.oldest()} == {"torch", "hatchling", "fpl-tune"}
+
+
+def test_doctor_names_a_ray_that_is_older_than_the_range() -> None:
+    (ray,) = (one for one in map(Requirement, oldest.LISTED) if one.name == "ray")
+    assert f">={'.'.join(map(str, OLDEST_RAY))}" in str(ray.specifier).split(",")
+
+
+OF_TORCH = re.compile("torch|torchvision|triton|cuda-.*|nvidia-.*")
+"""Packages that follow from the build of PyTorch, which TORCH in the Makefile chooses."""
+
+
+def pins(environment: dict[str, str]) -> dict[str, str]:
+    """The version of each package in constraints.txt that holds in an environment, by canonical name."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    listed = [Requirement(line) for line in lines if not line.startswith("#")]
+    held = [one for one in listed if one.marker is None or one.marker.evaluate(environment)]
+    assert len({one.name for one in held}) == len(held), "a package has one version in an environment"
+    assert all(re.fullmatch(r"==[^*]+", str(one.specifier)) for one in held), "versions are exact"
+    return {canonicalize_name(one.name): str(one.specifier)[2:] for one in held}
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+def test_constraints_lie_in_the_ranges(python: str, system: str) -> None:
+    pinned = pins({"python_version": python, "python_full_version": f"{python}.1", "sys_platform": system})
+    assert not any(OF_TORCH.fullmatch(name) for name in pinned)
+    for required in map(Requirement, oldest.LISTED):
+        if required.name not in ("torch", "fpl-tune"):
+            assert required.specifier.contains(pinned[canonicalize_name(required.name)]), required
+
+
+@pytest.mark.skipif(
+    os.environ.get("FPL_TUNE_TEST_PINNED") != "constraints.txt", reason="the environment is not one of `make setup`"
+)
+def test_what_is_installed_is_what_constraints_say() -> None:
+    pinned, installed, waiting = pins({}), dict[str, str](), [Requirement("fpl-tune[dev]")]
+    while waiting:
+        required = waiting.pop()
+        name = canonicalize_name(required.name)
+        wanted = [Requirement(text) for text in metadata.requires(name) or []]
+        for extra in required.extras or {""}:
+            met = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": extra})]
+            waiting += [one for one in met if one.extras - {extra} or canonicalize_name(one.name) not in installed]
+        installed[name] = metadata.version(name)
+    found = {name: version for name, version in installed.items() if not OF_TORCH.fullmatch(name)}
+    del found["fpl-tune"]
+    assert found == {name: pinned.get(name) for name in found}
+    assert len(found) > 100
 
 
 @pytest.mark.parametrize("name", methods.catalogue())

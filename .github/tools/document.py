@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any
 
 import fpl_tune
 from fpl_tune import config
@@ -110,7 +110,7 @@ def _own(value: Any, module: str) -> bool:
 
 def _entry(name: str, value: Any) -> str:
     """A function, or a class with its public methods; "" for other values."""
-    if get_origin(value) or not (inspect.isclass(value) or inspect.isfunction(value)):  # dict[...] is a class in 3.10
+    if not (inspect.isclass(value) or inspect.isfunction(value)):
         return ""
     parts = [f"### `{name}{_signature(value)}`", _markdown(inspect.getdoc(value) or "")]
     if inspect.isclass(value):

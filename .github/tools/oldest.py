@@ -4,15 +4,19 @@ its oldest builds for a machine are chosen as always, `make test-oldest TORCH=to
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
-TEXT = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+LISTED: list[str] = sum(EXTRAS.values(), PROJECT["dependencies"])
+"""Every requirement, as pyproject.toml writes it."""
 
 
 def oldest() -> list[str]:
     """`name==version` of each requirement with a lower bound."""
-    found = re.findall(r'^ *"([A-Za-z0-9_.-]+)(?:\[[a-z]+\])?>=([0-9.]+)', TEXT, re.MULTILINE)
-    return [f"{name}=={version}" for name, version in found if name not in ("torch", "hatchling")]
+    found = [re.match(r"([\w.-]+)(?:\[[a-z]+\])?>=([0-9.]+)", text) for text in LISTED]
+    return [f"{bound[1]}=={bound[2]}" for bound in found if bound and bound[1] not in ("torch", "hatchling")]
 
 
 if __name__ == "__main__":

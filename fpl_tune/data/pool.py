@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
-from typing_extensions import Self
 
 from fpl_tune.core.errors import EnvironmentProblem
 

@@ -71,7 +71,7 @@ def make_result(status: str, history: Sequence[Record], *, error: str | None = N
         **{name: last.get(name, 0) for name in COSTS},
         "split_hash": extra.pop("split_hash", ""),
         **extra,
-        "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 

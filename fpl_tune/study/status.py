@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import Enum
+from enum import StrEnum
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """Status of a seed or a cell, from best to worst. A member equals its string."""
 
     DONE = "done"
@@ -18,9 +18,6 @@ class Status(str, Enum):
     """Stopped after some rounds by the pruner; the rounds that ran count."""
     DIVERGED = "diverged"
     FAILED = "failed"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 COUNTED = frozenset({Status.DONE, Status.PRUNED})
