@@ -9,7 +9,7 @@ from importlib.metadata import version
 from fpl_tune import __version__
 
 OLDEST_RAY = (2, 55)
-"""As in pyproject.toml. Anybody who reaches the dashboard of an older one can stop its jobs (CVE-2026-27482)."""
+"""As in pyproject.toml: the first without CVE-2026-27482 and CVE-2026-32981."""
 
 
 @cache
@@ -24,4 +24,4 @@ def outdated_ray(there: str) -> str:
     if tuple(int(part) for part in there.split(".")[:2]) >= OLDEST_RAY:
         return ""
     wanted = ".".join(map(str, OLDEST_RAY))
-    return f"has ray {there}, whose dashboard lets strangers stop jobs. Install ray[tune]>={wanted}"
+    return f"has ray {there} with CVE-2026-27482 or CVE-2026-32981. Install ray[tune]>={wanted}"

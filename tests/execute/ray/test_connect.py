@@ -110,8 +110,8 @@ def test_a_node_says_what_it_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("there", "wrong"), [("2.54.1", True), ("2.9.0", True), ("2.55.0", False), ("3.0.0", False)])
-def test_a_ray_whose_dashboard_is_open_is_named(there: str, wrong: bool) -> None:
-    said = f"has ray {there}, whose dashboard lets strangers stop jobs. Install ray[tune]>=2.55"
+def test_a_ray_with_known_holes_is_named(there: str, wrong: bool) -> None:
+    said = f"has ray {there} with CVE-2026-27482 or CVE-2026-32981. Install ray[tune]>=2.55"
     assert outdated_ray(there) == (said if wrong else "")
 
 
