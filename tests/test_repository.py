@@ -23,8 +23,10 @@ from fpl_tune.study.versions import OLDEST_RAY
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / ".github" / "docs"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-REQUIRED = [Requirement(text) for text in sum(PROJECT["optional-dependencies"].values(), PROJECT["dependencies"])]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+LISTED: list[str] = [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]
+REQUIRED = [Requirement(text) for text in LISTED]
 
 
 def test_the_citation_names_the_version() -> None:
