@@ -18,7 +18,7 @@ export PIP_CONSTRAINT = $(abspath $(CONSTRAINTS))
 export PIP_BUILD_CONSTRAINT = $(PIP_CONSTRAINT)
 
 help: ## Print this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make the virtual environment (.venv) with everything in it
 
