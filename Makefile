@@ -37,13 +37,19 @@ study: setup ## Run pFedMoAP's lambda sweep on the embedded world: table, report
 gallery: setup ## Run the studies whose reports and figures the site shows (45 minutes on 2 cores)
 	@for study in lambda_sweep joint_search claims zoo zoo2026; do $(BIN)/fpl-tune study $$study || exit; done
 
+# Made without `setup`, which could not install a requirement that its pin does not meet yet.
+$(BIN)/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) uv
+
 LOCK = $(BIN)/uv pip compile -q --no-annotate --no-header --constraints <(echo "$(TORCH)")
 NOT_TORCH = grep -vE '^(torch|torchvision|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)=='
-lock: setup ## Write constraints.txt anew: the newest versions that pyproject.toml allows, for Python 3.11 to 3.14
+lock: | $(BIN)/uv ## Write constraints.txt anew: the newest versions that pyproject.toml allows, for Python 3.11 to 3.14
+	@mkdir -p build
 	@{ echo "# The versions that \`make setup\` installs and CI tests; \`make lock\` writes this file. PyTorch, and what follows from"; \
 	  echo "# its build, is chosen by TORCH in the Makefile."; \
 	  $(LOCK) --universal --python-version 3.11 --all-extras pyproject.toml | $(NOT_TORCH); \
-	} > constraints.new && mv constraints.new constraints.txt
+	} > build/constraints.txt && mv build/constraints.txt constraints.txt
 
 test: setup ## Run the tests of every line of the package, in parallel
 	FPL_TUNE_TEST_PINNED=$(CONSTRAINTS) $(BIN)/python -m pytest -q -n auto --dist loadfile -m "not system"
@@ -51,7 +57,7 @@ test: setup ## Run the tests of every line of the package, in parallel
 test-system: setup ## Run the tests of clusters, servers, databases, kills and wheels
 	$(BIN)/python -m pytest -q -n auto -m system
 
-test-oldest: setup ## Run the tests of `make test` on the oldest packages that pyproject.toml allows
+test-oldest: | $(BIN)/uv ## Run the tests of `make test` on the oldest packages that pyproject.toml allows
 	@mkdir -p build
 	@$(LOCK) --resolution lowest-direct --extra dev --python $(BIN)/python pyproject.toml | $(NOT_TORCH) > build/oldest.txt
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=build/oldest.txt
