@@ -1,4 +1,4 @@
-"""What the repository says of itself: version, cards, oldest packages."""
+"""What the repository says of itself: version, cards, required packages."""
 
 import hashlib
 import json

@@ -172,21 +172,27 @@ def _searched() -> str:
 
 def _register(overrides: Sequence[str]) -> None:
     """Registers the defaults, and an option for every method without YAML and every class that an override names."""
-    for name, kind in (("run_defaults", RunSpec), ("study_defaults", StudySpec)):
-        _store_once(name, "", kind)
+    _register_defaults()
     named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
     for name in [*methods.catalogue(), *named]:
         methods.find(name)
         if not shipped("conf", f"method/{name}.yaml").is_file():
-            _store_once(name, "method", None)
+            _register_method(name)
 
 
-@cache  # a second registration is refused from Hydra 1.5 on
-def _store_once(name: str, group: str, kind: type[RunSpec] | None) -> None:
+@cache  # Hydra 1.4 warns of a second registration, and 1.5 refuses it
+def _register_defaults() -> None:
     from hydra.core.config_store import ConfigStore
 
-    node = {"name": name} if kind is None else _defaults(kind)
-    ConfigStore.instance().store(name=name, node=node, group=group or None)
+    for name, kind in (("run_defaults", RunSpec), ("study_defaults", StudySpec)):
+        ConfigStore.instance().store(name=name, node=_defaults(kind))
+
+
+@cache
+def _register_method(name: str) -> None:
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.instance().store(group="method", name=name, node={"name": name})
 
 
 @cache

@@ -61,7 +61,9 @@ def look(
         problem = f"does not share {storage} with the driver. Mount it there, or name a URL in execution.checkpoints"
     if different := differing(drivers):
         problem = f"has {different}. Install the same versions on all nodes"
-    return outdated_ray(versions()["ray"]) or problem, tuple(total for total, _ in gpus_here()) if gpus else ()
+    if outdated := outdated_ray(versions()["ray"]):
+        problem = outdated
+    return problem, tuple(total for total, _ in gpus_here()) if gpus else ()
 
 
 def differing(drivers: Mapping[str, str]) -> str:
