@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.study.lock import locked, owner
+from fpl_tune.study.lock import STOP_FILE, locked, owner
 from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
     from fpl_tune.study.store import Store
 
-STOP_FILE = "study.stop"
-"""While this file is in the study's folder, trials stop after their round with a checkpoint."""
 ETA_FILE = "study.eta"
 """In the study's folder while it runs: when it is expected to be done."""
 
@@ -41,6 +39,8 @@ def status(store: Store) -> dict[str, Any]:
 
 def stop(store: Store) -> None:
     """Asks the process that runs the study to end after the round, with a checkpoint.
+
+    A process that is named as its owner has removed older requests, so that this one is heard.
 
     Raises:
         ConfigError: no process runs it.

@@ -15,7 +15,7 @@ from fpl_tune.config import Study
 from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Failure, Job, JobStatus, Key, Output, Report
-from fpl_tune.execute.manage import STOP_FILE, stop_requested
+from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.search.pruning import HALVING, Decision, Paused, Pruner, resolved, rungs
 from fpl_tune.search.search import Search
@@ -24,6 +24,7 @@ from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, axes_of
 from fpl_tune.study.fingerprints import fingerprints, stale
+from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.results import make_result
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
@@ -64,7 +65,6 @@ class Scheduler:
 
     def start(self, cells: Sequence[Cell]) -> None:
         """Stores the study and queues its missing seeds."""
-        self._stop_file.unlink(missing_ok=True)
         self.store.begin(self.spec, cells)
         for cell in sorted(cells, key=lambda cell: cell.run.learns):  # zero-shot cells give a result within a second
             self._enqueue(cell)

@@ -1,4 +1,9 @@
-"""One process per study: a file lock that names its owner. The operating system releases it when the owner dies."""
+"""One process per study: a file lock, which the operating system releases when its owner dies.
+
+Two files, so that a question never stands in the way of a start, nor is answered with the name of an earlier owner: a
+start alone locks `study.lock`; the owner then names itself in `study.owner`, a new file that is locked before it is
+there under that name, and which a question locks for a moment.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.redact import redact
+
+STOP_FILE = "study.stop"
+"""While this file is in the study's folder, trials stop after their round with a checkpoint."""
+_OWNER_FILE = "study.owner"
 
 
 class Held(ConfigError):
@@ -23,48 +32,66 @@ class Held(ConfigError):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the study in `folder`.
+    """Holds the study in `folder`. Requests to stop an earlier owner are removed before this one is named.
 
     Raises:
         Held: another process holds it; the message names it.
+        EnvironmentProblem: the file system has no locks.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "study.lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            by = owner(folder) or {}
+    with (folder / "study.lock").open("a") as file:
+        if not _lock(file, fcntl.LOCK_EX):
+            by, who = owner(folder), "another one, which begins or ends right now"
+            if by is not None:
+                who = f"process {by['pid']} on {by['host']} since {by['since']} ({by['command']})"
             raise Held(
-                f"A study is run by one process at a time, but {folder.name} is run by process {by.get('pid')} on "
-                f"{by.get('host')} since {by.get('since')} ({by.get('command')}). Wait for it, or stop it with "
-                f"`fpl-tune stop {folder.name}`."
-            ) from None
-        file.truncate(0)
-        me = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-            "command": redact(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))[:200],
-        }
-        file.write(json.dumps(me))
-        file.flush()
-        yield
+                f"A study is run by one process at a time, but {folder.name} is run by {who}. Wait for it, or stop it "
+                f"with `fpl-tune stop {folder.name}`."
+            )
+        (folder / STOP_FILE).unlink(missing_ok=True)
+        path = folder / _OWNER_FILE
+        fresh = path.with_suffix(".owner.part")
+        with fresh.open("w") as named:
+            try:
+                _lock(named, fcntl.LOCK_EX)
+                me = {
+                    "pid": os.getpid(),
+                    "host": socket.gethostname(),
+                    "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+                    "command": redact(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))[:200],
+                }
+                named.write(json.dumps(me))
+                named.flush()
+                fresh.replace(path)
+                yield
+            finally:
+                for left in (fresh, path):
+                    with suppress(OSError):
+                        left.unlink(missing_ok=True)
 
 
 def owner(folder: Path) -> dict[str, Any] | None:
-    """The process that holds the study: pid, host, since, command.
+    """The process that holds the study: pid, host, since, command. None if no process does.
 
-    Returns:
-        None if no process holds it; an empty dict if the file does not name the process.
+    Raises:
+        EnvironmentProblem: the file system has no locks.
     """
-    path = folder / "study.lock"
-    if not path.is_file():
+    try:
+        with (folder / _OWNER_FILE).open(errors="replace") as file:
+            return None if _lock(file, fcntl.LOCK_SH) else json.load(file)
+    except FileNotFoundError:
         return None
-    with path.open(errors="replace") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            with suppress(ValueError):
-                return json.load(file)
-            return {}
-    return None
+
+
+def _lock(file: IO[str], kind: int) -> bool:
+    """Locks an open file until it is closed, unless another process has."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as problem:
+        raise EnvironmentProblem(
+            f"One process at a time runs a study, but its file system has no locks to see to it ({problem.strerror}: "
+            f"{file.name}). Name a folder on another one in FPL_TUNE_OUTPUT."
+        ) from None
+    return True

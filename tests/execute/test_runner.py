@@ -12,7 +12,7 @@ import fpl_tune
 from fpl_tune import methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.execute import inline
+from fpl_tune.execute import inline, manage, runner
 from fpl_tune.execute import scheduler as driver
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
@@ -275,3 +275,23 @@ def test_a_run_a_study_and_a_trainable_have_equal_losses_whatever_threads_the_pr
     means = [fmean(losses) for losses in zip(*stored.values(), strict=True)]
     assert [trainable.train()["train/loss"] for _ in means] == means
     assert torch.get_num_threads() == 2
+
+
+def test_a_request_to_stop_is_heard_from_the_moment_at_which_the_study_has_an_owner(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before its jobs are known."""
+
+    def stopped(root: Path, name: str) -> Store:
+        store = Store(root, name)
+        manage.stop(store)
+        return store
+
+    made, steps = compose(), note_steps(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "Store", stopped)
+        outcome = run_study(made, root=tmp_path)
+    assert (outcome.pending, outcome.exit_code, steps) == (2, 130, [])
+    assert run_study(made, root=tmp_path).exit_code == 0
+    with pytest.raises(ConfigError, match="Only a running study can be stopped, but tiny is not running"):
+        manage.stop(Store(tmp_path, "tiny"))

@@ -15,12 +15,11 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Failure, Report
-from fpl_tune.execute.manage import STOP_FILE
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.lock import owner
+from fpl_tune.study.lock import STOP_FILE, owner
 from fpl_tune.study.store import Store
 
 from ..conftest import Heard, note_steps

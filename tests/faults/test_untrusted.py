@@ -170,7 +170,7 @@ def test_secrets_of_addresses_are_written_nowhere(tmp_path: Path, monkeypatch: p
         sys, "argv", ["fpl-tune", "study", "tiny", "data.root=https://ann:hunter2@host/db?token=hunter2"]
     )
     with locked(tmp_path / "held"):
-        assert "ann:***@host" in (tmp_path / "held" / "study.lock").read_text()
+        assert "ann:***@host" in (tmp_path / "held" / "study.owner").read_text()
         with pytest.raises(ConfigError, match="run by process") as caught, locked(tmp_path / "held"):
             pass
     assert "hunter2" not in str(caught.value)

@@ -14,12 +14,12 @@ from fpl_tune import FederatedTrainable, config
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute import job as job_module
 from fpl_tune.execute.job import ExecutionContext, Job
-from fpl_tune.execute.manage import STOP_FILE
 from fpl_tune.execute.ray import executor, trainable
 from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
 from fpl_tune.execute.ray.trainable import REPORT, STUDY, SentJob
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.versions import versions
 
 
