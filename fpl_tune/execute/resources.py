@@ -28,7 +28,7 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
             f"execution.gpus is a share of one GPU, at most 1, but is {execution.gpus:g}; a trial trains on one GPU."
         )
     ray = execution.executor == "ray"
-    address = (execution.address or os.environ.get("RAY_ADDRESS")) if ray else None
+    address = (execution.address or os.environ.get("RAY_ADDRESS") or None) if ray else None
     if address is not None:
         head_of(address)
     device = resolve(execution.device) if address is None else execution.device  # the nodes decide the rest

@@ -43,3 +43,9 @@ def test_gpus_for_trials_on_the_cpu_are_refused(compose: Compose, tmp_path: Path
     spec = compose("axes: {}", "execution.gpus=0.5", "execution.device=cpu")
     with pytest.raises(EnvironmentProblem, match=r"gpus=0.5 asks for GPUs, but trials run on the CPU"):
         setup_of(spec, tmp_path)
+
+
+def test_an_empty_address_is_none(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `export RAY_ADDRESS=` leaves it."""
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    assert setup_of(compose("axes: {}", "execution.executor=ray"), tmp_path).address is None
