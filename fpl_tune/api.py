@@ -13,7 +13,9 @@ import pandas as pd
 
 from fpl_tune import config
 from fpl_tune.core.device import resolve
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import duration, time_left
+from fpl_tune.core.metrics import check_reported, check_rule
 from fpl_tune.core.paths import cache_root, output_root
 from fpl_tune.simulation.simulation import Record, Simulation
 
@@ -145,7 +147,16 @@ class StudyFrames:
 
         Returns:
             A row per cell: mean, std, sem, n, min and max.
+
+        Raises:
+            ConfigError: there is no such rule, or neither the table of metrics nor a stored round has the metric.
         """
+        check_rule(rule)
+        try:
+            check_reported(metric, "metric")
+        except ConfigError:  # a stored round may have one of a method that is not loaded
+            if metric not in self.rounds:
+                raise
         return self.store.summary(rule=rule, metric=metric)
 
 
