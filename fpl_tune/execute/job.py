@@ -15,7 +15,7 @@ from fpl_tune.core import plugins
 from fpl_tune.core.device import is_out_of_memory, is_poisoned
 from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.files import atomic_write, digest, refused, save_tensors
-from fpl_tune.execute.remote import RemoteStorage
+from fpl_tune.execute.remote import RemoteStorage, StorageError
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.divergence import Diverged
@@ -126,7 +126,7 @@ class Interrupted(SystemExit):
     """The user's second signal, which ends the process."""
 
 
-Kind = Literal["error", "diverged", "memory", "died", "disk"]
+Kind = Literal["error", "diverged", "memory", "died", "disk", "environment"]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Failure:
     error: str
     kind: Kind = "error"
     """error: an exception; diverged: NaN or inf; memory: out of memory; died: the process ended; disk: a full or
-    read-only disk."""
+    read-only disk; environment: what no trial can be charged with, such as a node that cannot run any."""
     trace: str = ""
     """The traceback."""
 
@@ -155,6 +155,8 @@ class Failure:
             kind = "memory"
         elif refused(problem):
             kind = "disk"
+        elif isinstance(problem, StorageError):
+            kind = "environment"
         return cls(error, kind, "".join(traceback.format_exception(problem)))
 
 
@@ -286,9 +288,11 @@ class JobRun:
             checkpoint.write(self.folder, self.snapshot())
             self._send()
         except OSError as problem:
+            remote = isinstance(problem, StorageError)
+            where, remedy = (problem.filename, "Mend the access to it") if remote else (self.folder, "Free some space")
             self._warnings.append(
-                f"A checkpoint after round {self.begun.round} could not be written ({problem.strerror}) to "
-                f"{self.folder}. The study goes on; a kill would lose rounds since the one before. Free some space."
+                f"A checkpoint after round {self.begun.round} could not be written ({problem.strerror}) to {where}. "
+                f"The study goes on; a kill would lose rounds since the one before. {remedy}."
             )
 
     def _send(self) -> None:

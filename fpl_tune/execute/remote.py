@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.files import refused
+
+
+class StorageError(EnvironmentProblem, OSError):
+    """A copy at a URL cannot be written, read or removed, whichever exception the file system's library raised."""
+
+    def __str__(self) -> str:
+        return (
+            f"execution.checkpoints={self.filename} cannot be used ({self.strerror}). Mend the access to it; the same "
+            "command continues."
+        )
 
 
 class RemoteStorage:
@@ -33,6 +46,8 @@ class RemoteStorage:
             raise ConfigError(
                 f"execution.checkpoints must be a URL that fsspec knows, but is {url}: {problem}."
             ) from None
+        except Exception as problem:  # some look for credentials at once
+            raise self._failure(problem) from problem
         self._known: set[str] = set()  # names of the files that were pushed
 
     def push(self, folder: Path, name: str) -> None:
@@ -41,29 +56,52 @@ class RemoteStorage:
         A checkpoint that a kill cut short fails its digest, and the one before it is used.
 
         Raises:
-            OSError: it cannot be written.
+            StorageError: it cannot be written.
         """
         there, files = self.at(name), {path.name for path in folder.iterdir()}
-        self.fs.makedirs(there, exist_ok=True)
-        for file in files - self._known:
-            self.fs.put_file(str(folder / file), f"{there}/{file}")
-        for file in self._known - files:
-            with suppress(FileNotFoundError):
-                self.fs.rm_file(f"{there}/{file}")
+        with self._explained():
+            self.fs.makedirs(there, exist_ok=True)
+            for file in files - self._known:
+                self.fs.put_file(str(folder / file), f"{there}/{file}")
+            for file in self._known - files:
+                with suppress(FileNotFoundError):
+                    self.fs.rm_file(f"{there}/{file}")
         self._known = files
 
     def pull(self, name: str, folder: Path) -> None:
-        """Downloads a folder, if it exists."""
+        """Downloads a folder, if it exists.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
         there = self.at(name)
-        if self.fs.isdir(there):
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in self.fs.ls(there, detail=False):
-                self.fs.get_file(path, str(folder / path.rsplit("/", 1)[-1]))
+        with self._explained():
+            if self.fs.isdir(there):
+                folder.mkdir(parents=True, exist_ok=True)
+                for path in self.fs.ls(there, detail=False):
+                    self.fs.get_file(path, str(folder / path.rsplit("/", 1)[-1]))
 
     def drop(self, name: str) -> None:
-        """Removes a folder or a file, if it exists."""
-        with suppress(FileNotFoundError):
+        """Removes a folder or a file, if it exists.
+
+        Raises:
+            StorageError: it cannot be removed.
+        """
+        with self._explained(), suppress(FileNotFoundError):
             self.fs.rm(self.at(name), recursive=True)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as problem:  # such as botocore's, which have no base in common with others
+            if refused(problem):  # the disk of this machine
+                raise
+            raise self._failure(problem) from problem
+
+    def _failure(self, problem: Exception) -> StorageError:
+        said = " ".join(f"{type(problem).__name__}: {problem}".split())
+        return StorageError(errno.EIO, said[:300], self.url)
 
     def write(self, name: str, text: str) -> None:
         path = self.at(name)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from fpl_tune.config import Study
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Failure, Job, JobStatus, Key, Output, Report
 from fpl_tune.execute.manage import stop_requested
-from fpl_tune.execute.remote import RemoteStorage
+from fpl_tune.execute.remote import RemoteStorage, StorageError
 from fpl_tune.search.pruning import HALVING, Decision, Paused, Pruner, resolved, rungs
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import checkpoint
@@ -269,7 +270,7 @@ class Scheduler:
         """Receives the report of a job's step. Returns whether the job goes on.
 
         Raises:
-            EnvironmentProblem: the disk is full or read-only.
+            EnvironmentProblem: the disk is full or read-only, a URL fails, or a node cannot run trials.
         """
         for text in report.warnings:
             self.notify(Callback.on_warning, job.cell, text)
@@ -309,6 +310,8 @@ class Scheduler:
         """
         if failure.kind == "disk":
             raise no_room(failure.error)
+        if failure.kind == "environment":
+            raise EnvironmentProblem(failure.error)
         if os.environ.get("FPL_TUNE_FULL_ERROR"):
             print(failure.trace, file=sys.stderr)
         crashed = failure.kind == "died"
@@ -362,7 +365,10 @@ class Scheduler:
         del self.jobs[job.key]
         shutil.rmtree(self.store.folder / job.path, ignore_errors=True)
         if self._storage:
-            self._storage.drop(f"{self.store.name}/{job.path}")
+            try:
+                self._storage.drop(f"{self.store.name}/{job.path}")
+            except StorageError as problem:
+                self.notify(Callback.on_warning, job.cell, f"An old checkpoint could not be removed. {problem}")
 
     def _report_to_search(self, cell: Cell) -> None:
         """Reports a complete cell to the search."""

@@ -1,11 +1,19 @@
 """Folders at a URL: equal to the ones here, whole or not at all, and messages for what cannot be."""
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
+from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
-from fpl_tune.execute.remote import RemoteStorage
+from fpl_tune.execute.remote import RemoteStorage, StorageError
+
+from ..conftest import Compose, Heard, figures_of
 
 
 def test_a_folder_and_its_changes_travel(tmp_path: Path) -> None:
@@ -51,3 +59,102 @@ def test_what_cannot_be_says_so() -> None:
         RemoteStorage("nowhere://x")
     with pytest.raises(EnvironmentProblem, match="needs a package that is missing"):
         RemoteStorage("s3://bucket/x")
+
+
+class Denied(Exception):
+    """An error of a vendor's library, which is no OSError."""
+
+
+class Shaky(MemoryFileSystem):  # pyright: ignore[reportUntypedBaseClass]
+    """A file system whose calls fail while they are counted in `fails`."""
+
+    protocol = "shaky"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    fails: ClassVar = Counter[str]()
+
+    def _try(self, call: str) -> None:
+        if self.fails[call]:
+            self.fails[call] -= 1
+            raise Denied("Access\nDenied")
+
+    def put_file(self, *args: Any, **kwargs: Any) -> Any:
+        self._try("push")
+        return super().put_file(*args, **kwargs)
+
+    def isdir(self, *args: Any) -> bool:
+        self._try("pull")
+        return super().isdir(*args)
+
+    def rm(self, *args: Any, **kwargs: Any) -> None:
+        self._try("drop")
+        super().rm(*args, **kwargs)
+
+
+@pytest.fixture
+def shaky() -> Iterator[Counter[str]]:
+    """How often a push, pull or drop at shaky:// fails from now on."""
+    fsspec.register_implementation("shaky", Shaky, clobber=True)
+    yield Shaky.fails
+    Shaky.store.clear()
+    Shaky.fails.clear()
+
+
+def test_an_error_of_any_library_is_one_line_that_names_the_url(shaky: Counter[str], tmp_path: Path) -> None:
+    there = RemoteStorage("shaky://bucket")
+    (tmp_path / "round-1").touch()
+    calls = {
+        "push": lambda: there.push(tmp_path, "slot"),
+        "pull": lambda: there.pull("slot", tmp_path),
+        "drop": lambda: there.drop("slot"),
+    }
+    for name, call in calls.items():
+        shaky[name] = 1
+        with pytest.raises(StorageError) as caught:
+            call()
+        assert isinstance(caught.value, OSError)
+        assert str(caught.value) == (
+            "execution.checkpoints=shaky://bucket cannot be used (Denied: Access Denied). Mend the access to it; the "
+            "same command continues."
+        )
+    there.push(tmp_path, "slot")
+    assert there.holds("slot/round-1"), "what failed is sent again"
+
+
+ONE = "axes: {optim: {lr: [0.1]}}"
+AT_URL = ("execution.checkpoints='shaky://bucket'", "execution.checkpoint_every=1", "execution.retries=0")
+
+
+@pytest.fixture
+def undisturbed(compose: Compose, tmp_path: Path) -> Any:
+    run_study(compose(ONE), root=tmp_path / "whole")
+    return figures_of(tmp_path / "whole")
+
+
+def test_a_push_or_drop_that_fails_is_one_warning(
+    compose: Compose, tmp_path: Path, shaky: Counter[str], undisturbed: Any
+) -> None:
+    shaky.update(push=1, drop=1)
+    ear = Heard()
+    assert run_study(compose(ONE, *AT_URL), root=tmp_path / "out", callbacks=[ear]).exit_code == 0
+    pushed, dropped = ear.warnings
+    assert pushed.startswith(
+        "A checkpoint after round 1 could not be written (Denied: Access Denied) to shaky://bucket."
+    )
+    assert dropped.startswith("An old checkpoint could not be removed. execution.checkpoints=shaky://bucket cannot be")
+    assert figures_of(tmp_path / "out").equals(undisturbed)
+
+
+@pytest.mark.parametrize("failing", ["push", "pull"])
+def test_results_that_cannot_travel_end_the_study_and_no_job_is_charged(
+    compose: Compose, tmp_path: Path, shaky: Counter[str], undisturbed: Any, failing: str
+) -> None:
+    made, root, ear = compose(ONE, *AT_URL), tmp_path / "out", Heard()
+    shaky[failing] = 99
+    with pytest.raises(EnvironmentProblem, match=r"shaky://bucket cannot be used .* the same command continues"):
+        run_study(made, root=root, callbacks=[ear])
+    assert len(ear.outcomes) == 1
+    assert not list(root.rglob("result.json"))
+    shaky.clear()
+    assert run_study(made, root=root).exit_code == 0
+    assert figures_of(root).equals(undisturbed)
