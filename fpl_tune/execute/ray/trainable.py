@@ -126,9 +126,10 @@ class FederatedTrainable(tune.Trainable):
             if different := differing(drivers):  # of a node that joined after the check
                 raise EnvironmentProblem(f"this node has {different}. Install the same versions on all nodes.")
             context = on_node(context)
-            if context.device == "cuda":  # a trial that takes more than its share of the GPU is out of memory
+            if context.device == "cuda":
                 torch.cuda.empty_cache()
-                torch.cuda.set_per_process_memory_fraction(min(1.0, config["GPU"]))
+                if config["GPU"]:  # a trial that takes more than its share is out of memory; execution.gpus=0 has none
+                    torch.cuda.set_per_process_memory_fraction(min(1.0, config["GPU"]))
             self._run = JobRun(job, context)
             return
         run, seeds, context = parse(config)

@@ -45,8 +45,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def sent(job: Job, context: ExecutionContext, drivers: dict[str, str] | None = None) -> dict[str, Any]:
-    return {STUDY: SentJob(pickle.dumps((job, context, drivers or {}))), "GPU": 0.3}
+def sent(
+    job: Job, context: ExecutionContext, drivers: dict[str, str] | None = None, share: float = 0.3
+) -> dict[str, Any]:
+    return {STUDY: SentJob(pickle.dumps((job, context, drivers or {}))), "GPU": share}
 
 
 def one_job() -> Job:
@@ -72,6 +74,14 @@ def _actor(
 def test_a_job_has_its_share_of_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]) -> None:
     _actor(monkeypatch, tmp_path, calls, None).step()
     assert calls == ["empty", "share 0.3", "begin"]
+
+
+def test_a_job_without_a_share_may_take_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]) -> None:
+    """`execution.gpus=0`: a fraction of 0 would leave it no byte."""
+    actor = _actor(monkeypatch, tmp_path, calls, None)
+    calls.clear()
+    assert actor.reset_config(sent(one_job(), on_gpu(tmp_path), share=0.0))
+    assert calls == ["empty"]
 
 
 def test_out_of_memory_is_reported_and_a_lost_context_ends_the_process(
