@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import shutil
+import socket
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import ray
 import torch
 from ray import tune
 
@@ -27,7 +29,7 @@ from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.spec import validated
-from fpl_tune.execute.job import ExecutionContext, Job, JobRun
+from fpl_tune.execute.job import ExecutionContext, Failure, Job, JobRun, Report
 from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.ray.nodes import differing
 from fpl_tune.simulation import checkpoint
@@ -123,8 +125,9 @@ class FederatedTrainable(tune.Trainable):
         self._in_study = STUDY in config
         if self._in_study:
             job, context, drivers = pickle.loads(config[STUDY].content)
-            if different := differing(drivers):  # of a node that joined after the check
-                raise EnvironmentProblem(f"this node has {different}. Install the same versions on all nodes.")
+            self._unfit = _unfit(differing(drivers))
+            if self._unfit is not None:
+                return
             context = on_node(context)
             if context.device == "cuda":
                 torch.cuda.empty_cache()
@@ -148,6 +151,8 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             Diverged: a loss or an accuracy is NaN or inf.
         """
+        if self._in_study and self._unfit is not None:
+            return {REPORT: Report([], failure=self._unfit)}
         run = self._run
         if self._in_study:
             report = run.step(STEP_SECONDS, lambda: stop_requested(run.context.folder))
@@ -177,6 +182,17 @@ class FederatedTrainable(tune.Trainable):
         """Frees the run, so that the next one has its memory."""
         self._run: Any = None
         gc.collect()
+
+
+def _unfit(different: str) -> Failure | None:
+    """The failure of a node that joined after the check of nodes, with other versions: no job is charged with it."""
+    if not different:
+        return None
+    return Failure(
+        f"Every node must be able to run trials, but {socket.gethostname()} ({ray.util.get_node_ip_address()}), which "
+        f"joined later, has {different}. Install the same versions there, or take it out; the same command continues.",
+        "environment",
+    )
 
 
 def on_node(context: ExecutionContext) -> ExecutionContext:

@@ -130,3 +130,24 @@ def test_a_cluster_that_cannot_do_it_is_refused_with_what_was_found_where(
     os.kill(cluster.raylet("other"), signal.SIGSTOP)
     monkeypatch.setattr("fpl_tune.execute.ray.nodes.ANSWER_SECONDS", 10.0)
     refused(r"cannot run a worker: no worker answered within 10 s")
+
+
+def test_a_node_that_joins_late_with_other_versions_ends_the_study_and_charges_no_trial(
+    cluster: Any, run: Make, tmp_path: Path
+) -> None:
+    class Late(Callback):
+        """The other nodes are full, so that the next trial is for the one that joins."""
+
+        def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
+            if "late" not in cluster.processes:
+                cluster.start("late", cpus=2, PYTHONPATH=other_torch(tmp_path))
+
+        def on_study_end(self, store: Any, outcome: Any) -> None:
+            assert outcome.failed == 0
+
+    body = "axes: {optim: {lr: [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]}}"
+    where = ("execution.parallel=null", f"execution.address='{cluster.address}'")
+    with pytest.raises(FplTuneError, match=r"joined later, has torch 0\.0\.1 .* the same command continues") as caught:
+        run(body, "protocol.rounds=400", *where, callbacks=[Late()])
+    assert caught.value.exit_code == 3
+    assert not list((tmp_path / "out").rglob("result.json"))

@@ -1,6 +1,8 @@
 """A study's job in an actor with a GPU: its share of the memory, its own peak, and errors that end the process."""
 
 import pickle
+import re
+import socket
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +13,10 @@ import pytest
 import torch
 
 from fpl_tune import FederatedTrainable, config
+from fpl_tune.api import start_study
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute import job as job_module
-from fpl_tune.execute.job import ExecutionContext, Job
+from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
 from fpl_tune.execute.ray import executor, trainable
 from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
 from fpl_tune.execute.ray.trainable import REPORT, STUDY, SentJob
@@ -21,6 +24,8 @@ from fpl_tune.execute.resources import setup_of
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.versions import versions
+
+from ...conftest import Heard
 
 
 class Round:
@@ -130,9 +135,36 @@ def test_an_actor_without_the_studys_folder_sends_its_files_to_the_url(compose: 
     assert not (tmp_path / "tiny").exists()
 
 
-def test_a_node_with_other_versions_runs_no_job(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match=r"this node has torch .* \(driver: 0\.0\.1\)"):
-        FederatedTrainable(sent(one_job(), on_gpu(tmp_path), {"torch": "0.0.1"}))
+def test_a_node_that_joins_with_other_versions_runs_no_job_and_says_so(tmp_path: Path) -> None:
+    actor = FederatedTrainable(sent(one_job(), on_gpu(tmp_path), {"torch": "0.0.1"}))
+    failure = actor.step()[REPORT].failure
+    assert failure.kind == "environment"
+    assert f"{socket.gethostname()} (" in failure.error
+    assert re.search(r"joined later, has torch .* \(driver: 0\.0\.1\)\. Install .* the same command", failure.error)
+
+
+def test_a_study_whose_node_is_unfit_ends_with_that_and_charges_no_job(
+    compose: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial of the unfit node reports, between those of others; the same command then continues."""
+
+    def execute(scheduler: Any, context: ExecutionContext) -> None:
+        jobs = JobSearcher(scheduler, replace(context, parallel=2))
+        assert jobs.suggest("good")
+        assert jobs.suggest("bad")
+        assert not jobs.receive("bad", Report([], failure=Failure("Every node must be able, but one", "environment")))
+        assert not jobs.receive("good", Report([], last=False)), "nothing else goes on"
+        assert jobs.suggest("next") == "FINISHED"
+        assert jobs.problem is not None
+        raise jobs.problem
+
+    made, heard = compose("axes: {optim: {lr: [0.01, 0.1]}}"), Heard()
+    with monkeypatch.context() as patch:
+        patch.setattr("fpl_tune.execute.inline.execute", execute)
+        with pytest.raises(EnvironmentProblem, match="Every node must be able, but one"):
+            start_study(made, root=tmp_path / "out", callbacks=[heard])
+    assert [(outcome.failed, outcome.pending) for outcome in heard.outcomes] == [(0, 2)]
+    assert start_study(made, root=tmp_path / "out").exit_code == 0
 
 
 def test_gpus_are_filled_by_the_shares_of_their_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
