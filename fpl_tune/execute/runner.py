@@ -65,7 +65,7 @@ def run_study(spec: Study, *, root: Path, executor: Executor, callbacks: Iterabl
         scheduler = Scheduler(store, spec, search, callbacks, began)
         scheduler.start([*cells, *tried, *ablated])
         if not scheduler.exhausted:
-            with fixed_settings(setup.threads):
+            with _callbacks_ended(scheduler), fixed_settings(setup.threads):
                 _check_and_pace(scheduler, setup, root)
             with _signals(scheduler), _callbacks_ended(scheduler):
                 executor(scheduler, setup)

@@ -14,6 +14,9 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline, manage, runner
 from fpl_tune.execute import scheduler as driver
+from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.job import Job
+from fpl_tune.execute.plan import preflight
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
@@ -295,3 +298,32 @@ def test_a_request_to_stop_is_heard_from_the_moment_at_which_the_study_has_an_ow
     assert run_study(made, root=tmp_path).exit_code == 0
     with pytest.raises(ConfigError, match="Only a running study can be stopped, but tiny is not running"):
         manage.stop(Store(tmp_path, "tiny"))
+
+
+ONE_CELL = "axes: {}"
+
+
+@pytest.mark.parametrize("problem", [ConfigError("it does not fit"), KeyboardInterrupt()])
+def test_listeners_that_heard_a_start_hear_the_end_of_a_study_that_is_refused(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException
+) -> None:
+    """Else bars would stay on the terminal, and the message would stand among them."""
+    heard: list[str] = []
+
+    class Ear(Callback):
+        def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
+            heard.append("start")
+
+        def on_study_end(self, store: Store, outcome: Outcome) -> None:
+            heard.append(f"end, {outcome.pending} left")
+
+        def on_abort(self) -> None:
+            heard.append("abort")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise problem
+
+    monkeypatch.setattr(preflight, "check", refuse)
+    with pytest.raises(type(problem)):
+        run_study(compose(ONE_CELL), root=tmp_path, callbacks=[Ear()])
+    assert heard == ["start", "end, 1 left" if isinstance(problem, ConfigError) else "abort"]
