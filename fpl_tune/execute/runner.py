@@ -82,7 +82,11 @@ def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path) -
     """
     spec, jobs = scheduler.spec, scheduler.jobs_with(JobStatus.QUEUED)
     loaded = preflight.check(
-        [job.cell.run for job in jobs], len(spec.seed_list()), setup, [job.cell.label for job in jobs]
+        [job.cell.run for job in jobs],
+        len(spec.seed_list()),
+        setup,
+        [job.cell.label for job in jobs],
+        validated=preflight.reads_validation(spec),
     )
     kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
     if len(kinds) == 1 or scheduler.search is not None or scheduler.prune.rule is not None:

@@ -17,6 +17,7 @@ from fpl_tune.execute import scheduler as driver
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
@@ -301,6 +302,29 @@ def test_a_request_to_stop_is_heard_from_the_moment_at_which_the_study_has_an_ow
 
 
 ONE_CELL = "axes: {}"
+SEARCHED = "axes: {}\nsearch: {sampler: random, trials: 2, only: [optim.lr]}"
+HALVED = "axes: {optim: {lr: [0.01, 0.1]}}\nprune: {rule: halving, first_rung: 1}"
+
+
+@pytest.mark.parametrize(
+    ("body", "override"),
+    [(SEARCHED, "data.train_per_class=1"), (HALVED, "data.train_per_class=1"), (HALVED, "data.val=0")],
+)
+def test_what_reads_validation_needs_an_image_of_it(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, override: str
+) -> None:
+    """Every trial would end with NaN, and the best one would be any."""
+    made, steps = compose(body, override, "prune.rule=null" if body == SEARCHED else "seeds=1"), note_steps(monkeypatch)
+    for begin in (lambda: run_study(made, root=tmp_path), lambda: make_plan(made, root=tmp_path)):
+        with pytest.raises(ConfigError, match=r"no client has a validation image.* Raise data.val above 0") as caught:
+            begin()
+        assert "\n" not in str(caught.value)
+    assert steps == []
+
+
+def test_a_grid_needs_no_validation_image(compose: Compose, tmp_path: Path) -> None:
+    """Nothing is chosen while it runs."""
+    assert run_study(compose(ONE_CELL, "data.train_per_class=1", "seeds=1"), root=tmp_path).exit_code == 0
 
 
 @pytest.mark.parametrize("problem", [ConfigError("it does not fit"), KeyboardInterrupt()])

@@ -145,7 +145,13 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     device = setup.device if setup.address is None else resolve("auto")
     room = bounds.block_room(torch.device(device))
     with fixed_settings(setup.threads):
-        loaded = preflight.check([i.run for i in left], len(spec.seed_list()), setup, [i.label for i in left])
+        loaded = preflight.check(
+            [item.run for item in left],
+            len(spec.seed_list()),
+            setup,
+            [item.label for item in left],
+            validated=preflight.reads_validation(spec),
+        )
         paces = earlier_paces(root, spec.name, {cost_key(item.run) for item in left})
         for item in left:
             n, pace = len(item.missing), paces.get(cost_key(item.run))

@@ -14,9 +14,10 @@ import torch
 
 from fpl_tune import methods
 from fpl_tune.clip import Towers
-from fpl_tune.config import RunSpec
+from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.device import fixed_settings, is_out_of_memory, memory
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import Dataset, load
@@ -25,6 +26,7 @@ from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan.profile import cost_key
 from fpl_tune.execute.plan.traffic import bytes_sent, hollow_task
 from fpl_tune.method import Method, Sizes, State
+from fpl_tune.search import pruning as prune
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
@@ -114,7 +116,12 @@ def _initial_state(run: RunSpec, task: ClientTask) -> State:
 
 
 def check(
-    runs: Sequence[RunSpec], seeds: int = 1, setup: ExecutionContext | None = None, labels: Sequence[str] = ()
+    runs: Sequence[RunSpec],
+    seeds: int = 1,
+    setup: ExecutionContext | None = None,
+    labels: Sequence[str] = (),
+    *,
+    validated: bool = False,
 ) -> Loaded:
     """Checks that methods fit their tasks and runs fit the machine.
 
@@ -123,6 +130,7 @@ def check(
         seeds: number of seeds of each.
         setup: of the study; None: unknown.
         labels: names of the runs, for messages; empty: there is one run.
+        validated: whether validation figures decide what runs, so that each run needs some.
 
     Returns:
         The towers and data sets that it had to load.
@@ -137,9 +145,28 @@ def check(
     for run, label in zip_longest(runs, labels):
         try:
             _check(run, loaded, seeds, room, gpu)
+            if validated:
+                _check_validation(run, loaded.task_of(run))
         except ConfigError as problem:
             raise ConfigError(f"{label}: {problem}" if label else str(problem)) from None
     return loaded
+
+
+def reads_validation(spec: Study) -> bool:
+    """Whether validation figures decide what runs: a search reads them, or a rule that prunes."""
+    return spec.search.sampler is not None or prune.resolved(spec).rule is not None
+
+
+def _check_validation(run: RunSpec, task: ClientTask) -> None:
+    """Raises `ConfigError` where no client has a validation image: every figure that decides would be NaN."""
+    if not any((task.validation or task.val).sizes):
+        most = counted(max(task.train.sizes, default=0), "image")
+        raise ConfigError(
+            f"A search and prune.rule read validation figures, but with data.val={run.data.val:g} and "
+            f"data.shots={run.data.shots} no client has a validation image; each trains on {most} at most. Raise "
+            "data.val above 0, and give clients two images or more of a class (data.shots, data.train_per_class, fewer "
+            "partition.n_clients); or set search.sampler=null and prune.rule=null."
+        )
 
 
 def check_of_sizes() -> Callable[[RunSpec], None]:
