@@ -12,14 +12,16 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fpl_tune.cli import output
-from fpl_tune.core.formatting import counted
+from fpl_tune.core.formatting import counted, figure
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.manage import stop_requested
 from fpl_tune.simulation.simulation import Record
+from fpl_tune.study import results as tables
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import VAL, aggregate
+from fpl_tune.study.selection import objectives_of, selecting_rule, sign
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
@@ -49,10 +51,12 @@ class Watcher(Callback):
         self._unasked = self._complete = 0  # trials that the search has not suggested yet; cells that ended
         self._pruned = 0  # cells that ended early, and have no line of their own
         self._folder = Path()
-        self._best = -math.inf, ""
+        self._best = -math.inf, ""  # the first objective, negated where less is better; the cell's label
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self._folder, self._known = store.folder, {job.cell.id for job in jobs}
+        self._store, study = store, store.study()
+        self._objectives, self._rule = objectives_of(study), selecting_rule(study.report.rule)
         self._study = self._bars.add_task(store.name, total=0, note="cells")
         before = [cell for cell in cells if cell.id not in self._known]
         for cell in before:
@@ -115,18 +119,26 @@ class Watcher(Callback):
         return len(self._known) + self._unasked
 
     def _validation(self, cell: Cell, results: dict[int, dict[str, Any]]) -> str:
-        """The mean validation accuracy of a cell in words, remembered if it is the best; empty if no seed is done."""
+        """The mean validation accuracy of a cell in words, remembered if the objective makes it the best; empty if no
+        seed is done."""
         good = [r["rules"]["final"][VAL] for r in results.values() if r["status"] == Status.DONE]
         if not good:
             return ""
         mean = aggregate(good)["mean"]
-        if cell.candidate:
-            self._best = max(self._best, (mean, cell.label))
+        if cell.candidate and len(good) == len(results) and len(self._objectives) == 1:
+            (objective,) = self._objectives
+            histories = (self._store.history(cell, seed) for seed in results)
+            reached = aggregate([tables.figure(history, objective, self._rule) for history in histories])["mean"]
+            self._best = max(self._best, (sign(objective) * reached, cell.label), key=lambda known: known[0])
         return f"validation {100 * mean:.1f} %"
 
     def _update(self) -> None:
         """Shows the cells that ended, the time left and the best cell in the study's bar."""
-        best = f", best on validation {100 * self._best[0]:.1f} % {self._best[1]}" if self._best[1] else ""
+        reached, label = self._best
+        name = self._objectives[0]
+        value = figure(sign(name) * reached, name)
+        shown = f"on validation {100 * reached:.1f} %" if name == VAL else f"{name} {value}"
+        best = f", best {shown} {label}" if label else ""
         note = f"cells, {self._time_left()}{best}"
         self._bars.update(self._study, completed=self._complete, total=self._total, note=note)
 

@@ -31,7 +31,7 @@ def show(
 
     store = stored(name)
     if best:
-        output.emit(_best(store, rule or "final", format == "table"), format)
+        _print_best(store, rule or "final", format)
         return
     chosen = rule or store.study().report.rule
     check_rule(chosen)
@@ -42,49 +42,52 @@ def show(
 
 
 def print_results(store: Store, rule: str, format: Format) -> None:
-    """Prints a study's cells under a reporting rule; the best one, selected on validation, in bold."""
-    from fpl_tune.core.formatting import plus_minus
+    """Prints a study's cells under a reporting rule; the best one, or the front of several objectives, in bold."""
+    from fpl_tune.core.formatting import figure, plus_minus
     from fpl_tune.study import results, selection
     from fpl_tune.study.status import Status
 
     study, cells = store.study(), store.cells()
     metric, seeds = study.report.metric, study.seed_list()
-    table = store.rows(metric)
+    table, objectives = selection.rows(store, study, metric), selection.objectives_of(study)
     records = results.summarise(table, cells, seeds, rule, metric)
     titles = output.other_sets(table[0] if table and rule != "mean_last5" else ())
     for record in records:
         own = [row for row in table if (row["cell"], row["rule"]) == (record["cell"], rule)]
-        record.update({name: results.over_seeds(own, name)["mean"] for name in titles})
+        record.update({name: results.over_seeds(own, name)["mean"] for name in [*objectives, *titles]})
     if format != "table":
         output.emit(records, format)
         return
     choice = selection.choose(table, cells, study, rule)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     rows: list[dict[str, Any]] = []
-    for record in _leading(records, chosen):
+    marked = "on the front" if choice and choice.front else "best"
+    for record in _leading(records, chosen, objectives[0]):
         status = "" if record["status"] == Status.DONE else record["status"]
-        status = "best" if record["cell"] in chosen else status
+        status = marked if record["cell"] in chosen else status
         row = {"cell": record["label"], "status": status, "validation": output.percent(record[results.VAL])}
+        row |= {n: figure(record[n], n) for n in objectives if n not in (results.VAL, metric)}
         row["test" if metric == results.TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
         row |= {title: output.percent(record[name]) for name, title in titles.items()}
         row["seeds"] = str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"
         rows.append(row)
     notes = [f"{metric} by the rule '{rule}'{' (selects on test figures)' if rule == 'best_test' else ''}"]
     notes += ["accuracies in %", "± is the deviation over seeds"]
-    if choice is not None:
-        by = f": {choice.by}" if len(choice.cells) > 1 or choice.uneven else ""
-        notes.append(f"best on validation in bold{by}")
+    if choice is not None and choice.front:
+        notes.append(f"{choice.by}: no cell is best")
+    elif choice is not None:
+        notes.append("best on validation in bold" if choice.by == selection.BY_VALIDATION else f"bold: {choice.by}")
     notes += [f"{len(records) - len(rows)} more with --format csv"] if len(rows) < len(records) else []
-    best = [i for i, row in enumerate(rows) if row["status"] == "best"]
+    best = [i for i, row in enumerate(rows) if row["status"] == marked]
     output.emit(rows, format, title=study.title or study.name, best=best, caption="; ".join(notes))
 
 
-def _leading(records: Sequence[Mapping[str, Any]], chosen: Collection[str]) -> list[Mapping[str, Any]]:
+def _leading(records: Sequence[Mapping[str, Any]], chosen: Collection[str], objective: str) -> list[Mapping[str, Any]]:
     """The cells that are printed: all but the trials of a search behind the best ones."""
-    from fpl_tune.study.results import VAL
+    from fpl_tune.study.selection import sign
 
     trials = [record for record in records if record["role"] == "trial"]
-    trials.sort(key=lambda record: (math.isnan(record[VAL]), -record[VAL]))
+    trials.sort(key=lambda record: (math.isnan(record[objective]), -sign(objective) * record[objective]))
     leading = [record for i, record in enumerate(trials) if i < _TRIALS or record["cell"] in chosen]
     return [*(record for record in records if record["role"] != "trial"), *leading]
 
@@ -102,14 +105,32 @@ def _print_claims(store: Store, rule: str, format: Format) -> None:
     output.emit(rows, format, title="Claims", caption=claims.counts(judged))
 
 
-def _best(store: Store, rule: str, table: bool) -> dict[str, Any]:
-    """The cell that validation selects by a rule."""
+def _print_best(store: Store, rule: str, format: Format) -> None:
+    """Prints the cell that validation selects by a rule, or the cells of the front."""
+    from fpl_tune.core.formatting import figure
     from fpl_tune.study import selection
+    from fpl_tune.study.results import TEST, VAL, summarise
 
-    found = selection.best(store, rule)
-    ids = " ".join(cell.id for cell in found.cells)
-    chosen = {"cell": found.label, "id": ids, "chosen by": found.by, "rule": rule, "seeds": found.tested}
+    found, table = selection.chosen(store, rule), format == "table"
+    if found.front:
+        tested = {row["cell"]: row for row in summarise(store.rows(), store.cells(), found.seeds, rule)}
+        records = []
+        for cell, values in zip(found.cells, found.values, strict=True):
+            test, named = tested[cell.id], dict(zip(found.objectives, values, strict=True))
+            record = {"cell": cell.label, "id": cell.id, "rule": rule, "compared on seeds": found.seeds}
+            if table:
+                named = {name: figure(value, name) for name, value in named.items()}
+                records.append({**record, **named, "test %": output.percent(test["mean"], test["std"])})
+            else:
+                records.append({**record, **named, TEST: test["mean"], "test_std": test["std"], "seeds": test["n"]})
+        output.emit(records, format, caption=f"{found.by}: no cell is best", title=store.name)
+        return
+    ids, name = " ".join(cell.id for cell in found.cells), found.objectives[0]
+    chosen = {"cell": found.label, "id": ids, "chosen by": found.by, "rule": rule}
+    chosen |= {"compared on seeds": found.seeds, "tested on seeds": found.tested}
     if table:
-        figures = {"validation %": output.percent(found.val), "test %": output.percent(found.test, found.test_std)}
-        return chosen | figures
-    return {**chosen, "val/acc_mean": found.val, "test/acc_mean": found.test, "test_std": found.test_std}
+        value = output.percent(found.value) if name == VAL else figure(found.value, name)
+        chosen |= {"validation %" if name == VAL else name: value, "test %": output.percent(found.test, found.test_std)}
+    else:
+        chosen |= {name: found.value, TEST: found.test, "test_std": found.test_std}
+    output.emit(chosen, format)

@@ -197,7 +197,9 @@ class SearchSpec:
     only: list[str] = field(default_factory=list)
     """Dotted fields searched; empty: the whole space."""
     objectives: list[str] = field(default_factory=lambda: ["val/acc_mean"])
-    """Validation metrics (maximised) or costs (`comm/total_bytes`, `time/seconds`, minimised)."""
+    """Validation metrics or costs (`comm/total_bytes`, `time/seconds`), each in its direction.
+
+    One chooses the best cell; several leave a front."""
     seed: Seed = 0
 
     def __post_init__(self) -> None:

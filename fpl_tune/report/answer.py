@@ -26,6 +26,7 @@ from fpl_tune.report.facts import Facts, column
 from fpl_tune.study.cells import label, shown
 from fpl_tune.study.claims import counts
 from fpl_tune.study.results import VAL
+from fpl_tune.study.selection import sign
 from fpl_tune.study.status import Status
 
 SERIES = 8
@@ -36,12 +37,15 @@ ROWS = 24
 
 def sentence(facts: Facts, tests: pd.DataFrame) -> str:
     """The answer: the best cell, its value, what it gains over the reference and how sure that is; or the claims."""
-    done = int((facts.table["status"] == Status.DONE.value).sum()) + len(facts.pruned)
-    so_far = "" if done == len(facts.table) else f"So far, {done} of {counted(len(facts.table), 'cell')} done: "
+    number = int((facts.table["status"] == Status.DONE.value).sum()) + len(facts.pruned)
+    so_far = "" if number == len(facts.table) else f"So far, {number} of {counted(len(facts.table), 'cell')} done: "
     if facts.spec.report.claims:
         return f"{so_far}{counts(facts.claims)}."
-    if facts.choice is None or facts.best is None:
+    if facts.choice is None:
         return f"{so_far}Nothing is chosen, since no two finished cells compare on validation."
+    if facts.best is None:
+        return f"{so_far}{facts.choice.by}: no cell is best."
+    on = "validation" if facts.objectives == [VAL] else facts.objectives[0]
     unit, points = (" %", " points") if percent(facts.metric) else ("", "")
     means = facts.table.loc[facts.chosen, "mean"]
     of = f"{unit} {quantity(facts.metric, over='', unit=False)}"
@@ -49,12 +53,12 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
     gap = f"{signed(against['difference'].mean(), facts.metric)}{points} against {facts.reference.name}"
     if len(means) > 1:
         name = facts.reference.shared or facts.choice.label
-        text = f"{so_far}{name} is best on validation over {counted(len(means), 'setting')}, with a mean of "
+        text = f"{so_far}{name} is best on {on} over {counted(len(means), 'setting')}, with a mean of "
         text += f"{plus_minus(means.mean(), math.nan, facts.metric)}{of}"
         verdicts = ", ".join(f"{word} in {n}" for word, n in against["verdict"].value_counts().items())
         return f"{text}; {gap} on average: {verdicts}." if verdicts else f"{text}."
     row = facts.table.loc[facts.best.id]
-    text = f"{so_far}{facts.name(facts.best)} is best on validation, with "
+    text = f"{so_far}{facts.name(facts.best)} is best on {on}, with "
     text += f"{plus_minus(row['mean'], row['std'], facts.metric)}{of}"
     if against.empty:
         text += f" over {counted(row['n'], 'seed')}"
@@ -64,10 +68,11 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
         sure = f"95 % interval {bounds}, {counted(test['seeds'], 'seed')}" if bounds != "–" else "one seed: no interval"
         equal = f"equal within {facts.spec.report.rope:g}{points}"
         text += f"; {gap} ({sure}): {equal if test['verdict'] == 'equal' else test['verdict']}"
-    own = facts.table.loc[[cell.id for cell in facts.own if cell.id != facts.best.id], ["val", "status"]]
-    tied = own.index[((own["val"] - row["val"]).abs() < 1e-9) & (own["status"] == Status.DONE.value)]
-    ties = " and ".join(facts.name(facts.by_id[str(key)]) for key in tied[:3])
-    return f"{text}. On validation it ties with {ties}; the first listed is taken." if ties else f"{text}."
+    done = facts.table["status"] == Status.DONE.value
+    tied = [cell for cell in facts.own if cell.id != facts.best.id and done[cell.id]
+            and abs(facts.objective(cell) - facts.objective(facts.best)) < 1e-9]  # fmt: skip
+    ties = " and ".join(map(facts.name, tied[:3]))
+    return f"{text}. On {on} it ties with {ties}; the smaller values are taken." if ties else f"{text}."
 
 
 def decided(facts: Facts, tests: pd.DataFrame) -> Part:
@@ -99,7 +104,13 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
     if facts.searched:
         early = ", small if it was stopped early" if facts.pruned else ""
         caption = f"A point per trial by its number in Optuna{early}; the line is the best so far{dashed}"
-        return {"history": (history(facts), f"{caption}; {facts.basis}.")}
+        drawn = {"history": (history(facts), f"{caption}; {facts.basis}.")}
+        if facts.choice is not None and facts.choice.front:
+            drawn["front"] = (
+                scatter(facts),
+                f"A point per trial, rings: {facts.choice.by}; {facts.basis}.",
+            )
+        return drawn
     axes = [a for a in facts.axes if facts.table.loc[[c.id for c in facts.own], a].notna().any()]
     numbers = [a for a in axes if numeric(facts.table[a])]
     several = sorted(axes, key=lambda a: -facts.table[a].nunique()) if len(axes) > 1 else []
@@ -108,7 +119,7 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
         x = None
     spread = "bands are the standard deviation over seeds" if x in numbers else "bars are 95 % intervals over seeds"
     if x is None and len(facts.own) > ROWS:
-        spread += f"; the {ROWS} cells that validation puts first"
+        spread += f"; the {ROWS} cells that the objective puts first"
     charted = {"curve": facts.metric, **({"curve_validation": VAL} if x in numbers and facts.metric != VAL else {})}
     said = f"{spread}; the ring marks the choice by validation{dashed}; {facts.basis}."
     return {
@@ -125,10 +136,7 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
     own = [cell for cell in facts.finished if cell.candidate]
     references = [cell for cell in facts.finished if cell.id in families]
     if axis is None:
-        own, references = (
-            sorted(cells, key=lambda cell: -facts.table.loc[cell.id, "val"])[:most]
-            for cells, most in ((own, ROWS), (references, SERIES))
-        )
+        own, references = (facts.best_first(cells)[:most] for cells, most in ((own, ROWS), (references, SERIES)))
     rows: list[dict[str, Any]] = []
     levels: dict[str, dict[str, Any]] = {}
     ranks: dict[str, int] = {}
@@ -151,17 +159,19 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
 
 
 def history(facts: Facts) -> Spec:
-    """Validation accuracy of the trials by their numbers, the best so far of each search, and references as lines."""
+    """The first objective of the trials by their numbers, the best so far of each search, and references as lines."""
+    objective = facts.objectives[0]
+    better = max if sign(objective) > 0 else min
     rows, best, ranks = [], dict[str, float](), dict[str, int]()
     for cell in sorted(facts.own, key=lambda cell: cell.number):
-        val, part = float(facts.table.loc[cell.id, "val"]), facts.part(cell) or "cells"
-        if not math.isnan(val):
+        value, part = facts.objective(cell), facts.part(cell) or "cells"
+        if not math.isnan(value):
             if cell.id not in facts.pruned:
-                best[part] = max(best.get(part, val), val)
+                best[part] = better(best.get(part, value), value)
             ranks.setdefault(part, facts.ages[cell.id])
-            rows += [{"trial": facts.trial(cell), "validation": best[part], "series": part}] if part in best else []
-    x, y = charts.number("trial", "trial", "d"), charts.measured(VAL, "validation")
-    levels = [{"validation": facts.table.loc[cell.id, "val"], "label": facts.name(cell),
+            rows += [{"trial": facts.trial(cell), "objective": best[part], "series": part}] if part in best else []
+    x, y = charts.number("trial", "trial", "d"), charts.measured(objective, "objective")
+    levels = [{"objective": facts.objective(cell), "label": facts.name(cell),
                "series": facts.reference.family(cell) or cell.label} for cell in facts.references]  # fmt: skip
     ranks |= {row["series"]: len(ranks) + i for i, row in enumerate(levels)}
     where, colour = {"x": x, "y": y}, charts.colours(ranks)
@@ -169,7 +179,7 @@ def history(facts: Facts) -> Spec:
         charts.names("label", "cell"), *(charts.names(column(axis), name) for axis, name in facts.titles.items()),
         y, charts.measured(facts.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
     )  # fmt: skip
-    exists = "isValid(datum.validation) && datum.role == 'trial'"
+    exists = "isValid(datum.objective) && datum.role == 'trial'"
     trials = charts.layer("point", {**where, "color": colour, "tooltip": said, "opacity": charts.visible()})
     trials["encoding"]["size"] = {"condition": {"test": f"datum.status == '{Status.PRUNED}'", "value": 20}, "value": 60}
     layers = [
@@ -179,6 +189,26 @@ def history(facts: Facts) -> Spec:
         {**charts.layer("point", where, **charts.RING), "transform": [{"filter": f"datum.best && {exists}"}]},
     ]
     return {"data": charts.CELLS, "layer": layers, "height": 340, **charts.KEPT}
+
+
+def scatter(facts: Facts) -> Spec:
+    """The trials that ran whole over the first two objectives; the front of all objectives has rings."""
+    across, up = facts.objectives[1], facts.objectives[0]
+    rows, ranks = list[dict[str, Any]](), dict[str, int]()
+    for cell in sorted(facts.own, key=lambda cell: cell.number):
+        place = {"x": facts.spread(cell, across)[0], "y": facts.objective(cell)}
+        if cell.id not in facts.pruned and not any(map(math.isnan, place.values())):
+            series = facts.part(cell) or "cells"
+            ranks.setdefault(series, facts.ages[cell.id])
+            said = {"label": facts.name(cell), "number": facts.keys[cell.id], "best": cell.id in facts.marked}
+            rows.append({**place, **said, "series": series})
+    x, y = charts.measured(across, "x"), charts.measured(up, "y")
+    said = charts.tips(charts.names("label", "cell"), x, y)
+    where = {"x": x, "y": y}
+    points = charts.layer("point", {**where, "color": charts.colours(ranks), "tooltip": said,
+                                    "opacity": charts.visible()}, size=60)  # fmt: skip
+    ring = {"transform": [{"filter": "datum.best"}], **charts.layer("point", where, **charts.RING)}
+    return charts.chart(rows, {**points, "params": [charts.SHOWN]}, ring, height=340, **charts.KEPT)
 
 
 def claims(facts: Facts, tests: pd.DataFrame) -> Part | None:

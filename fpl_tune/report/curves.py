@@ -22,7 +22,7 @@ from fpl_tune.study.cells import shown
 from fpl_tune.study.results import VAL
 
 SHOWN = 8
-"""Cells drawn at once; of more, those with the highest validation accuracy."""
+"""Cells drawn at once; of more, those that the objective puts first."""
 _UNIFORM = ("random", "qmc")
 """Samplers that draw fields independently of the results."""
 
@@ -33,7 +33,8 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Part | None:
     part = Part("Learning curves")
     if left := [facts.name(cell) for cell in facts.finished if cell not in cells]:
         more = f" and {len(left) - 6} more" if len(left) > 6 else ""
-        part.texts.append(f"Left out, since validation puts them lower: {'; '.join(left[:6])}{more}.")
+        by = "validation" if facts.objectives == [VAL] else facts.objectives[0]
+        part.texts.append(f"Left out, since {by} puts them lower: {'; '.join(left[:6])}{more}.")
     own = [name for name in facts.beside if not name.startswith("test/")]
     for metric in dict.fromkeys([VAL, facts.metric, *own]):
         found = [(cell, curve) for cell in cells if len(curve := facts.curve(cell, metric)) > 1]
@@ -195,14 +196,14 @@ def _path(facts: Facts, path: list[Step]) -> Table:
     for i, step in enumerate(path):
         then, now = cells[i - 1].varied if i else {}, step.cell.varied
         change = ", ".join(f"{short(name)}: {_value(then, name)} → {_value(now, name)}" for name in step.fields)
-        reached = [figure(facts.spread(step.cell, VAL)[0], VAL),
+        reached = [figure(facts.objective(step.cell), facts.objectives[0]),
                    plus_minus(*facts.spread(step.cell, facts.metric), facts.metric)]  # fmt: skip
         gap = judged(facts, tests[step.cell.id]) if step.cell.id in tests else ["", "", ""]
         body.append([str(i), change or "published point", *reached, *gap])
     if {cells[0].id, cells[-1].id} <= present and len(path) > 2:
         (whole,) = compared(facts, {cells[-1].id: cells[0].id}, frame).to_dict("records")
         body.append(["", "all of them", "", "", *judged(facts, whole)])
-    header = ["step", "change", "validation accuracy (%)", f"{quantity(facts.metric, over='')} ± std",
+    header = ["step", "change", quantity(facts.objectives[0], over=""), f"{quantity(facts.metric, over='')} ± std",
               "difference", "95 % interval", "verdict"]  # fmt: skip
     return plain_table(header, body)
 

@@ -20,7 +20,7 @@ from fpl_tune.study.cells import axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.partition import Shares, shares
 from fpl_tune.study.results import VAL
-from fpl_tune.study.selection import Choice, choose
+from fpl_tune.study.selection import Choice, choose, objectives_of, rows, sign
 from fpl_tune.study.status import COUNTED, Status
 
 if TYPE_CHECKING:
@@ -73,12 +73,15 @@ class Facts:
         self.titles = {a: s if shorts.count(s) == 1 else a for a, s in zip(self.axes, shorts, strict=True)}
         """What tables and charts call the axes."""
         store.check()  # leaves out what is damaged
-        self.frame = store.frame(self.metric)
+        self.objectives = objectives_of(self.spec)
+        """Metrics that choose: validation accuracy, or what the study's search optimises."""
+        found = rows(store, self.spec, self.metric)
+        self.frame = pd.DataFrame(found) if found else store.frame(self.metric).assign(**dict.fromkeys(self.objectives))
         if metric is not None and len(self.frame) and self.frame[metric].isna().all():
             raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
-        known = (VAL, self.metric, *results.COSTS)
+        known = (VAL, self.metric, *results.COSTS, results.TOTAL_BYTES)
         self.beside = [name for name in self.frame if "/" in name and name not in known]
-        """Metrics that tables show beside: other test sets, a method's own."""
+        """Metrics that tables show beside: other test sets, a method's own, objectives."""
         self._by_cell: dict[str, dict[int, dict[str, Any]]] = {}
         self.records: list[dict[str, Any]] = self.frame.to_dict("records")  # type: ignore[assignment]
         """The result table as plain rows."""
@@ -146,12 +149,27 @@ class Facts:
 
     @cached_property
     def listed(self) -> list[Cell]:
-        """Cells as tables list them: in the study's order, but trials from the best on validation down, pruned ones
-        after the others."""
+        """Cells as tables list them: in the study's order, but trials by the objective, a front before the others and
+        pruned ones after them."""
         if not self.searched:
             return self.cells
-        val = self.table["val"].fillna(-1.0)
-        return [*sorted(self.own, key=lambda cell: (cell.id in self.pruned, -val[cell.id])), *self.references]
+        front = self.marked if self.choice and self.choice.front else []
+        ranked = sorted(self.best_first(self.own), key=lambda cell: (cell.id in self.pruned, cell.id not in front))
+        return [*ranked, *self.references]
+
+    def objective(self, cell: Cell) -> float:
+        """Mean of the first objective over seeds."""
+        return self.spread(cell, self.objectives[0])[0]
+
+    @cached_property
+    def _scores(self) -> dict[str, float]:
+        """The first objective, negated where less is better, by cell."""
+        means = {cell.id: sign(self.objectives[0]) * self.objective(cell) for cell in self.cells}
+        return {key: -math.inf if math.isnan(mean) else mean for key, mean in means.items()}
+
+    def best_first(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Cells by the first objective."""
+        return sorted(cells, key=lambda cell: -self._scores[cell.id])
 
     def part(self, cell: Cell) -> str:
         """Where a cell stands on the study's axes, whatever was searched there; empty where there are none."""
@@ -191,17 +209,27 @@ class Facts:
 
     @cached_property
     def choice(self) -> Choice | None:
-        """What validation chooses among the study's own finished cells; None where nothing compares."""
+        """What the objectives choose among the study's own finished cells; None where nothing compares."""
         return choose(self.records, self.own, self.spec, self.rule)
 
     @property
     def best(self) -> Cell | None:
-        """The chosen cell; where there is one per data set, the first."""
+        """The chosen cell; where there is one per data set, the first; None of a front."""
+        return self.choice.cell if self.choice and not self.choice.front else None
+
+    @property
+    def lead(self) -> Cell | None:
+        """The best cell or, of a front, the first: of which a single cell's partition and diagnoses are shown."""
         return self.choice.cell if self.choice else None
 
     @property
     def chosen(self) -> list[str]:
-        """Ids of the chosen cells: one, or one per data set."""
+        """Ids of the chosen cells: one, or one per data set; none of a front."""
+        return self.marked if self.best else []
+
+    @property
+    def marked(self) -> list[str]:
+        """Ids of the cells that tables and charts mark: the chosen ones, or a front."""
         return [cell.id for cell in self.choice.cells] if self.choice else []
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any]:
@@ -258,8 +286,9 @@ class Facts:
                 "number": self.keys[cell.id], "trial": self.trial(cell),
                 "label": self.name(cell), "role": cell.role, "status": row["status"],
                 "series": self.part(cell) or ("references" if cell.role == "reference" else "cells"),
-                "best": cell.id in self.chosen, "seeds": int(row["n"]),
+                "best": cell.id in self.marked, "seeds": int(row["n"]),
                 **{column(axis): row[axis] for axis in self.axes}, "validation": row["val"],
+                "objective": self.objective(cell),
                 **{name: row[name] for name in ("mean", "std", "seconds", *self.beside)}, "MB": row["bytes"] / 1e6,
             })  # fmt: skip
         return found
@@ -281,9 +310,9 @@ class Facts:
         return {key: rank for rank, key in enumerate(sorted(first, key=lambda key: (first[key], self.keys[key])))}
 
     def notable(self, limit: int) -> list[Cell]:
-        """About `limit` cells to draw, in the study's order: a cell of each reference, and the best by validation."""
+        """About `limit` cells to draw, in the study's order: one of each reference, and the best by the objective."""
         families = {self.reference.family(cell): cell for cell in reversed(self.finished) if cell.role == "reference"}
-        own = sorted((c for c in self.finished if c.candidate), key=lambda c: -self.table.loc[c.id, "val"])
+        own = self.best_first(cell for cell in self.finished if cell.candidate)
         kept = [*own[: max(limit - len(families), 1)], *families.values()]
         return sorted(kept, key=lambda cell: cell.number)
 

@@ -25,7 +25,7 @@ class Reference:
     Args:
         facts: the study.
         asked: name of what others are compared with; None: the first reference, else the value that the best cells of
-            several settings share, else the best cell.
+            several settings share, else the best cell or the first of a front.
     """
 
     def __init__(self, facts: Facts, asked: str | None = None) -> None:
@@ -69,8 +69,8 @@ class Reference:
         if self._asked is not None and self._cells_of(self._asked):
             return self._asked
         families = [self.family(cell) for cell in self._facts.finished if cell.role == "reference"]
-        best = self._facts.best
-        return families[0] if families else self.shared or (best.label if best is not None else None)
+        lead = self._facts.lead
+        return families[0] if families else self.shared or (lead.label if lead is not None else None)
 
     def _cells_of(self, name: str) -> list[Cell]:
         cells = self._facts.cells

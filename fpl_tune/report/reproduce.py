@@ -36,7 +36,7 @@ def commands(facts: Facts, tests: pd.DataFrame) -> Part:
 
 def partition(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """Who holds what?"""
-    cell = facts.best
+    cell = facts.lead
     if cell is None:
         return None
     seed = facts.seeds(cell)[0]

@@ -15,7 +15,7 @@ from fpl_tune.report.blocks import Part
 from fpl_tune.report.curves import SHOWN
 from fpl_tune.report.facts import Facts
 from fpl_tune.study import results
-from fpl_tune.study.results import VAL
+from fpl_tune.study.selection import sign
 
 
 def choice(facts: Facts, tests: pd.DataFrame) -> Part | None:
@@ -23,7 +23,9 @@ def choice(facts: Facts, tests: pd.DataFrame) -> Part | None:
     if facts.best is None or not percent(facts.metric) or len(facts.chosen) > 1:
         return None
     own = [cell.id for cell in facts.own]
-    val, test = (frame.loc[frame["cell"].isin(own)] for frame in map(facts.long, (VAL, facts.metric)))
+    (objective,) = facts.objectives
+    val, test = (frame.loc[frame["cell"].isin(own)] for frame in map(facts.long, (objective, facts.metric)))
+    val = val.assign(value=sign(objective) * val["value"])
     try:
         found = analysis.overtuning(val, test)
     except ValueError as problem:
@@ -70,7 +72,7 @@ def clients(facts: Facts, tests: pd.DataFrame) -> Part | None:
 
 def diagnoses(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """What do the models of the best cell rely on?"""
-    cell, part = facts.best, Part("What the models rely on")
+    cell, part = facts.lead, Part("What the models rely on")
     last = [facts.store.history(cell, seed)[-1] for seed in facts.seeds(cell)] if cell is not None else []
     for name in sorted({name for record in last for name in record if name.startswith("diagnosis/")}):
         values = 100 * np.array([record[name] for record in last if name in record])

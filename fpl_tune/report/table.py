@@ -61,7 +61,7 @@ def table(facts: Facts, tests: pd.DataFrame) -> Table:
     ]
     rows = []
     for cell, line in zip(facts.listed, lines, strict=True):
-        kind = "best" if cell.id in facts.chosen else "reference" if facts.reference.holds(cell) else ""
+        kind = "best" if cell.id in facts.marked else "reference" if facts.reference.holds(cell) else ""
         rows.append(Row([line[name] for name in kept], kind, facts.keys[cell.id]))
     return Table(kept, rows, main=True)
 
@@ -105,9 +105,14 @@ def comparisons(facts: Facts, tests: pd.DataFrame) -> dict[str, dict[int, list[s
 def note(facts: Facts) -> str:
     """Explains the values of the table."""
     equal = f" Differences within ± {facts.spec.report.rope:g} points count as equal (report.rope)."
+    bold = "The best cell (bold) is chosen by validation accuracy"
+    if facts.choice is not None and facts.choice.front:
+        bold = f"{facts.choice.by} (bold): no cell is best"
+    elif facts.objectives != [VAL]:
+        bold = f"The best cell (bold) is chosen by {facts.objectives[0]}"
     return (
-        f"± is the standard deviation over seeds; {facts.basis}. The best cell (bold) is chosen by validation "
-        "accuracy. Δ is paired over seeds; its 95 % intervals hold for all rows together, and decide the verdict."
+        f"± is the standard deviation over seeds; {facts.basis}. {bold}. Δ is paired over seeds; its 95 % intervals "
+        f"hold for all rows together, and decide the verdict."
         f"{equal if percent(facts.metric) else ''}"
     )
 
@@ -152,6 +157,7 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:
     found = gains(facts.store, facts.rule, facts.metric)
     if len(found) < 2:
         return None
+    objective = facts.objectives[0]
     rows, gaps, of = [], tests["difference"].to_dict(), quantity(facts.metric, over="")
     for gain in found:
         row = facts.table.loc[gain.best.id]
@@ -159,12 +165,12 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:
         searched = label({name: value for name, value in gain.best.varied.items() if name not in facts.gridded})
         mean = plus_minus(row["mean"], row["std"], facts.metric)
         over = [signed(value, facts.metric) for value in (gap, gain.gain)]
-        rows.append([gain.part, figure(row["val"], VAL), mean, *over, searched])
+        rows.append([gain.part, figure(facts.objective(gain.best), objective), mean, *over, searched])
     text = (
-        f"The best trial of each part of the axes by validation accuracy; {facts.basis}. The published point is the "
-        "best one by validation of those that the search tried first."
+        f"The best trial of each part of the axes by {quantity(objective, unit=False)}; {facts.basis}. The published "
+        "point is the best one by it of those that the search tried first."
     )
-    header = ["", "validation accuracy (%)", f"{of} ± std", f"Δ vs {facts.reference.name}",
+    header = ["", quantity(objective, over=""), f"{of} ± std", f"Δ vs {facts.reference.name}",
               "Δ vs published", "found"]  # fmt: skip
     return Part("Best of each search", [text], tables=[plain_table(header, rows)])
 

@@ -1,9 +1,9 @@
 """The ablation path of a search: from the published point to the best trial, one field at a time.
 
-Fields change in the order of their importance (`analysis.importance` over the finished trials on validation), so that
-a path of k fields needs at most k - 1 runs (Fawcett & Hoos, 2016, re-order it after every step, which takes k² / 2). A
-field that only one of the two points has changes with the field that its condition names, and one whose value the
-method refuses alone changes with the next.
+Fields change in the order of their importance for the objective (`analysis.importance` over the finished trials), so
+that a path of k fields needs at most k - 1 runs (Fawcett & Hoos, 2016, re-order it after every step, which takes
+k² / 2). A field that only one of the two points has changes with the field that its condition names, and one whose
+value the method refuses alone changes with the next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.gains import searches
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, label
-from fpl_tune.study.selection import choose, selecting_rule
+from fpl_tune.study.selection import choose, front_of, objectives_of, rows, selecting_rule
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
         store: its results; unfinished trials are left out.
 
     Returns:
-        Paths of at least two steps: the published point with the highest validation accuracy, cells of the role
+        Paths of at least two steps: the published point that the objective chooses, cells of the role
         `ablation` or equal trials, and the best cell.
 
     Raises:
-        ConfigError: the study has no search, no published point in it, or no finished trial, or the published point is
-            the best cell.
+        ConfigError: the study has no search, no published point in it, or no finished trial, it has several objectives,
+            or the published point is the best cell.
     """
     if spec.search.sampler is None:
         raise ConfigError(
@@ -57,20 +57,25 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
             "sampler such as search.sampler=auto."
         )
     rule = selecting_rule(spec.report.rule)
-    cells = store.cells() if store.exists else []
-    if not cells or (choice := choose(table := store.rows(), cells, store.spec(), rule)) is None:
+    cells, parts = store.cells() if store.exists else [], searches(spec)
+    tried = [cell for cell in cells if any(part.holds(cell) for part in parts)]
+    table = rows(store, spec) if tried else []
+    if (choice := choose(table, tried, spec, rule)) is None:
         raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
+    if choice.front:
+        raise ConfigError(front_of(choice, "Remove ablate, which needs one objective; export a cell with --cell"))
+    (objective,) = objectives_of(spec)
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
     known = {cell.id: cell for cell in cells if cell.candidate}
     paths: list[list[Step]] = []
     for best in choice.cells:
-        part = next(part for part in searches(spec) if part.holds(best))
+        part = next(part for part in parts if part.holds(best))
         mine = [cell for cell in cells if part.holds(cell)]
-        start = choose(table, [cell for cell in mine if cell.id in part.published], store.spec(), rule)
+        start = choose(table, [cell for cell in mine if cell.id in part.published], spec, rule)
         if start is None:
             raise ConfigError(f"ablate=best needs a finished published point in the search around {best.label}.")
         if start.cell.id != best.id:
-            shares = _importance(mine, store.summaries(rule, results.VAL), part.space)
+            shares = _importance(mine, store.summaries(rule, objective), part.space)
             paths.append(_path(part, start.cell, best, shares, known, number))
             number += len(paths[-1])
     if not paths:
@@ -85,7 +90,7 @@ def ablation_cells(spec: Study, root: Path) -> list[Cell]:
 
 
 def _importance(cells: Sequence[Cell], means: Sequence[results.Row], space: Space) -> dict[str, float]:
-    """Share of the variance of validation that each field explains alone; 0 where it cannot be estimated."""
+    """Share of the variance of the objective that each field explains alone; 0 where it cannot be estimated."""
     import pandas as pd
 
     from fpl_tune import analysis

@@ -1,4 +1,4 @@
-"""Gains of tuning: the best validated trial of every search, compared with the published points."""
+"""Gains of tuning: the best trial of every search by validation, compared with the published points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fpl_tune.config import Study
 from fpl_tune.search.search import Search
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, label
-from fpl_tune.study.selection import choose
+from fpl_tune.study.selection import choose, rows
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ class Gain:
     part: str
     """Label of the cell of the axes, such as the method's name."""
     best: Cell
-    """The finished trial with the highest validation accuracy."""
+    """The finished trial that the objective chooses; see `selection.choose`."""
     published: Cell | None
-    """The finished published point with the highest validation accuracy; None where the search has none."""
+    """The finished published point that the objective chooses; None where the search has none."""
     gain: float
     """Mean test metric of the best trial less that of the published point; NaN without one."""
 
@@ -47,15 +47,16 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
     Args:
         store: the study.
         rule: the reporting rule.
-        metric: the reported metric. Validation accuracy alone chooses.
+        metric: the reported metric, which chooses nothing.
 
     Returns:
-        One entry for every cell of the axes with a finished trial; none for a study without a search.
+        One entry for every cell of the axes with a finished trial; none for a study without a search, or with several
+        objectives.
     """
     spec = store.spec()
-    if spec.search.sampler is None:
+    if spec.search.sampler is None or len(spec.search.objectives) > 1:
         return []
-    table, cells = store.rows(metric), store.cells()
+    table, cells = rows(store, spec, metric), store.cells()
     test = {row["cell"]: row["mean"] for row in store.summaries(rule, metric)}
     found = []
     for part in searches(spec):

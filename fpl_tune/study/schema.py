@@ -46,6 +46,13 @@ class _Report(BaseModel):
     rule: str
 
 
+class _Search(BaseModel):
+    sampler: Any
+    space: dict[str, Any]
+    only: list[str]
+    objectives: list[str]
+
+
 class StudyFile(BaseModel):
     """The fields of study.yaml that tables and choices read; named as in `config.Study`, which holds all."""
 
@@ -53,6 +60,7 @@ class StudyFile(BaseModel):
     title: str
     axes: dict[str, Any]
     seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)]
+    search: _Search
     report: _Report
 
     def seed_list(self) -> list[int]:

@@ -1,6 +1,9 @@
-"""The choice of the best cell, by validation accuracy alone. All choices of cells use this module.
+"""The choice of the best cell, by the study's own objective. All choices of cells use this module.
 
-Validation accuracies compare where cells share data, partition and protocol, and so their test sets: a setting.
+A study with a search chooses by the search's objective, others by validation accuracy; test figures choose nothing.
+With several objectives there is no best cell but a front: the cells that no other equals or beats in all of them.
+
+Figures compare where cells share data, partition and protocol, and so their test sets: a setting.
 Cells of different settings are never ranked against each other: the best cell would be that of
 the easiest data set. Means are taken over the seeds that all candidates have, so that no cell wins or drops out because
 the last command gave it other seeds.
@@ -13,11 +16,12 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, listed
-from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES
+from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, metric
+from fpl_tune.core.nested import GROUPS, flatten
 from fpl_tune.study.records import Cell, axes_of
 from fpl_tune.study.results import TEST, VAL, Row, aggregate
 from fpl_tune.study.status import Status
@@ -27,29 +31,42 @@ if TYPE_CHECKING:
     from fpl_tune.study.schema import StudyFile
     from fpl_tune.study.store import Store
 
-_SETTING = ("data", "partition", "protocol")
+SETTING = ("data", "partition", "protocol")
+TUNABLE = frozenset({
+    "data.views",
+    *(f"protocol.{name}" for name in ("rounds", "epochs", "participation", "sampling", "first_round_all")),
+})  # fmt: skip
+"""Fields of a setting that say how clients train. A search may tune them: clients, images, test sets stay."""
+BY_VALIDATION = "highest mean validation accuracy"
+"""`Choice.by` where a study states no objective and all candidates have the same seeds."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice among cells by validation."""
+    """The choice among cells by the study's objectives."""
 
     cells: tuple[Cell, ...]
-    """One cell per setting, in the study's order; one cell where all cells share their setting."""
-    val: float
-    """Mean validation accuracy, over settings too."""
+    """The best cell, or one per setting, in the study's order. With several objectives the front, the best in the first
+    objective first."""
+    objectives: tuple[str, ...]
+    """Metrics that choose."""
+    values: tuple[tuple[float, ...], ...]
+    """Means of the objectives for each of the cells."""
     by: str
     """The rule, as a phrase for messages."""
     seeds: tuple[int, ...]
-    """Seeds that all candidates have, over which validation was compared."""
-    uneven: bool
-    """Whether some candidate has more seeds than those."""
+    """Seeds that all candidates have, over which the objectives were compared."""
     test: float
-    """Mean test accuracy of the chosen cells over their own seeds, and over settings."""
+    """Mean test accuracy of the chosen cells over their own seeds, and over settings; NaN of a front."""
     test_std: float
     """Standard deviation over seeds; over several settings, of the seeds' means."""
-    tested: int
+    tested: tuple[int, ...]
     """Seeds of the chosen cells, over which the test accuracy is the mean."""
+
+    @property
+    def front(self) -> bool:
+        """Whether the cells are a front, of which none is the best."""
+        return len(self.objectives) > 1
 
     @property
     def cell(self) -> Cell:
@@ -61,6 +78,40 @@ class Choice:
         """The chosen cells' labels."""
         return "; ".join(cell.label for cell in self.cells)
 
+    @property
+    def value(self) -> float:
+        """Mean of the first objective, over settings too."""
+        return math.fsum(value for value, *_ in self.values) / len(self.values)
+
+
+def objectives_of(spec: StudySpec | StudyFile) -> list[str]:
+    """Metrics by which a study chooses: its search's objectives, else validation accuracy."""
+    return list(spec.search.objectives) if spec.search.sampler is not None else [VAL]
+
+
+def sign(name: str) -> int:
+    """1 for a metric that is the better the higher it is, -1 the lower, 0 where the method that adds it is not here."""
+    if metric(name).maximize is None:
+        from fpl_tune import methods  # takes PyTorch
+
+        methods.catalogue()
+    return {True: 1, False: -1, None: 0}[metric(name).maximize]
+
+
+def rows(store: Store, spec: StudySpec | StudyFile, name: str = TEST) -> list[Row]:
+    """The result table with a column of a metric, and one of each of a study's objectives; see `Store.rows`."""
+    table = store.rows(name)
+    for objective in objectives_of(spec):
+        if table and objective not in table[0]:
+            figures = {_place(row): row[objective] for row in store.rows(objective)}
+            for row in table:
+                row[objective] = figures.get(_place(row))
+    return table
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row["cell"], row["seed"], row["rule"]
+
 
 def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
     """A cell's setting (data, partition, protocol) as JSON; cells of the same setting compare."""
@@ -70,11 +121,10 @@ def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
 def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
     """A cell's setting, and the rest of its configuration with what a search tuned."""
     node = dict(cell.node)
-    setting = {name: dict(node.pop(name)) for name in _SETTING}
-    for name in cell.varied if cell.role == "trial" else ():
+    setting = {name: dict(node.pop(name)) for name in SETTING}
+    for name in TUNABLE & cell.varied.keys() - set(axes) if cell.role == "trial" else ():
         group, _, field = name.partition(".")
-        if group in _SETTING and name not in axes and field in setting[group]:
-            node[name] = setting[group].pop(field)
+        node[name] = setting[group].pop(field, None)
     return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
 
 
@@ -86,58 +136,125 @@ def selecting_rule(rule: str) -> str:
 def choose(
     table: Sequence[Row], cells: Sequence[Cell], spec: StudySpec | StudyFile, rule: str = "final"
 ) -> Choice | None:
-    """Chooses by mean validation accuracy, the first of equals, on the seeds that all candidates have.
+    """Chooses by the means of the study's objectives on the seeds that all candidates have.
 
-    In one setting, the cell with the highest mean. In several, the configuration with the highest mean over settings,
-    among those that have a cell in each. If there is no such configuration, because each setting was searched alone or
-    is not finished, the best cell of each setting.
+    With one objective, in one setting: the cell with the best mean. In several: the configuration with the best mean
+    over settings, among those that have a cell in each. If there is no such configuration, because each setting was
+    searched alone or is not finished, the best cell of each setting. Of equals, the cell whose fields have the smaller
+    values: numbers of cells change with the axes that a command names, their values do not.
+
+    With several objectives, likewise the front: the cells that no other equals or beats in all of them.
 
     Args:
-        table: the result table; see `Store.rows`.
-        cells: candidates. References, cells without a finished seed, and those with a seed that failed or was stopped
-            are left out.
+        table: the result table with columns of the objectives; see `rows`.
+        cells: candidates. References, cells without a finished seed, those with a seed that failed or was stopped, and
+            trials outside the present `search.space` are left out.
         spec: the study. What varies besides its axes is tuned, and so not part of a setting.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
 
     Returns:
-        None without candidates, or if there are several and no two share a setting.
+        None without candidates, if there are several and no two share a setting, or if no method that is here tells the
+        direction of an objective.
     """
-    rule = selecting_rule(rule)
+    rule, names, axes = selecting_rule(rule), objectives_of(spec), axes_of(spec.axes)
+    signs = [sign(name) for name in names]
     stopped = {row["cell"] for row in table if row["status"] != Status.DONE}
-    candidates = {cell.id: cell for cell in cells if cell.candidate and cell.id not in stopped}
-    val: dict[str, dict[int, float]] = defaultdict(dict)
+    tried = {cell.id: cell for cell in cells if cell.candidate and cell.id not in stopped}
+    candidates = {key: cell for key, cell in tried.items() if _inside(cell, spec)}
+    found: dict[str, dict[int, list[float]]] = defaultdict(dict)
     for row in table:
-        if row["rule"] == rule and row["cell"] in candidates and row[VAL] is not None and not math.isnan(row[VAL]):
-            val[row["cell"]][int(row["seed"])] = row[VAL]
-    seeds = common_seeds(val)
-    axes = axes_of(spec.axes)
-    groups: dict[str, dict[str, tuple[float, Cell]]] = defaultdict(dict)
+        figures = [row[name] for name in names]
+        if row["rule"] == rule and row["cell"] in candidates and not any(v is None or math.isnan(v) for v in figures):
+            found[row["cell"]][int(row["seed"])] = figures
+    seeds = common_seeds(found)
+    groups: dict[str, dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
     for key, cell in candidates.items():
-        if key in val and val[key].keys() >= set(seeds):
+        if key in found and found[key].keys() >= set(seeds):
             setting, configuration = _parts(cell, axes)
-            groups[setting][configuration] = math.fsum(val[key][seed] for seed in seeds) / len(seeds), cell
-    if not groups or (len(groups) > 1 and all(len(group) == 1 for group in groups.values())):
+            groups[setting][configuration] = _means([found[key][seed] for seed in seeds]), cell
+    if not groups or 0 in signs or (len(groups) > 1 and all(len(group) == 1 for group in groups.values())):
         return None
     first, *others = groups.values()
-    by, where = "highest mean validation accuracy", f"{counted(len(groups), 'setting')} (data, partition, protocol)"
-    if shared := [name for name in first if all(name in other for other in others)]:
-        chosen = max(shared, key=lambda name: math.fsum(group[name][0] for group in groups.values()))
-        best = [group[chosen] for group in groups.values()]
-        by += f" over {where}" if others else ""
+    shared = [name for name in first if all(name in other for other in others)]
+    best = [
+        group[configuration]
+        for compared in ([[*groups.values()]] if shared else [[group] for group in groups.values()])
+        for configuration in _leaders(compared, shared or list(compared[0]), signs)
+        for group in compared
+    ]
+    if len(names) > 1:
+        number = sum(map(len, groups.values()))
+        by = f"{len(best)} of {counted(number, 'trial')} {'is' if len(best) == 1 else 'are'} on the front of "
+        by += f"{', '.join(names[:-1])} and {names[-1]}"
     else:
-        best = [max(group.values(), key=lambda pair: pair[0]) for group in groups.values()]
-        by += f" in each of {where}"
-    if uneven := any(own.keys() != set(seeds) for own in val.values()):
+        by = BY_VALIDATION if names == [VAL] else f"{'highest' if signs[0] > 0 else 'lowest'} mean {names[0]}"
+    if others:
+        by += f" {'over' if shared else 'in each of'} {counted(len(groups), 'setting')} (data, partition, protocol)"
+    if any(own.keys() != set(seeds) for own in found.values()):
         by += f", compared on {listed('seed', seeds)}, which all cells have"
+    if outside := len(tried) - len(candidates):
+        by += f", without {counted(outside, 'trial')} outside of search.space"
     ids, by_seed = {cell.id for _, cell in best}, defaultdict[int, list[float]](list)
-    for row in table:
+    for row in table if len(names) == 1 else ():
         if row["rule"] == rule and row["cell"] in ids:
-            by_seed[row["seed"]].append(row[TEST])
-    test = aggregate([math.fsum(found) / len(found) for found in by_seed.values() if len(found) == len(best)])
-    mean = math.fsum(value for value, _ in best) / len(best)
-    return Choice(
-        tuple(cell for _, cell in best), mean, by, tuple(seeds), uneven, test["mean"], test["std"], int(test["n"])
+            by_seed[int(row["seed"])].append(row[TEST])
+    tests = {seed: math.fsum(values) / len(values) for seed, values in by_seed.items() if len(values) == len(best)}
+    test = aggregate([*tests.values()])
+    values, chosen = zip(*best, strict=True)
+    return Choice(chosen, tuple(names), values, by, tuple(seeds), test["mean"], test["std"], tuple(sorted(tests)))
+
+
+def _means(points: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(math.fsum(values) / len(values) for values in zip(*points, strict=True))
+
+
+def _leaders(
+    groups: Sequence[Mapping[str, tuple[Sequence[float], Cell]]], names: Sequence[str], signs: Sequence[int]
+) -> list[str]:
+    """The best configuration by its means over settings; with several objectives, those that no other equals or beats.
+
+    Args:
+        groups: per setting, configuration -> means of the objectives, cell.
+        names: configurations that all settings have.
+        signs: directions of the objectives; see `sign`.
+    """
+    points = {
+        name: [s * round(v, 9) for s, v in zip(signs, _means([group[name][0] for group in groups]), strict=True)]
+        for name in names
+    }
+    front: list[str] = []
+    for name in sorted(names, key=lambda name: points[name], reverse=True):  # what beats a point precedes it
+        ahead = (points[other] for other in front if points[other] != points[name])
+        if not any(all(a >= b for a, b in zip(point, points[name], strict=True)) for point in ahead):
+            front.append(name)
+    return front if len(signs) > 1 else [min(front, key=lambda name: _values(groups[0][name][1]))]
+
+
+def _values(cell: Cell) -> list[tuple[str, bool, float, str]]:
+    """A cell's fields as they are ordered: by name, numbers by size and before other values."""
+    fields = sorted(flatten(cell.node).items())
+    return [(n, False, float(v), "") if isinstance(v, int | float) else (n, True, 0.0, json.dumps(v))
+            for n, v in fields]  # fmt: skip
+
+
+def _inside(cell: Cell, spec: StudySpec | StudyFile) -> bool:
+    """Whether a cell lies in the ranges that its study's search states now: they may have been wider when it ran."""
+    search, axes = spec.search, axes_of(spec.axes)
+    if search.sampler is None:
+        return True
+    stated = flatten(search.space, whole=lambda _, entry: not entry.keys().isdisjoint(("low", "high", "choices")))
+    tuned = {name: value for name, value in cell.varied.items() if name not in (*axes, *GROUPS, "label")}
+    return tuned.keys() <= set(search.only or tuned) and all(
+        _holds(stated[name], value) for name, value in cell.varied.items() if name in stated
     )
+
+
+def _holds(entry: Any, value: Any) -> bool:
+    """Whether an entry of `search.space`, a range or choices, contains a value."""
+    choices = entry.get("choices") if isinstance(entry, Mapping) else entry
+    if choices is not None:
+        return value in choices
+    return isinstance(value, int | float) and float(entry["low"]) <= value <= float(entry["high"])
 
 
 def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
@@ -153,28 +270,60 @@ def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
     return sorted(set[int].intersection(*(set(own) for own in seeds.values() if most in own)))
 
 
-def best(store: Store, rule: str = "final") -> Choice:
-    """Chooses the best of a study's finished cells.
+def chosen(store: Store, rule: str = "final") -> Choice:
+    """Chooses among a study's finished cells: the best, or the front of several objectives.
 
     Args:
         store: the study's store.
         rule: the reporting rule that chooses each seed's round, from validation accuracies.
 
     Raises:
-        ConfigError: the rule reads test metrics, no cell is finished, or no two cells compare.
+        ConfigError: the rule reads test metrics, no cell is finished inside of `search.space`, or no two cells compare.
     """
     if rule not in CHOICES:
         raise ConfigError(
             f"The rule that chooses must be {' or '.join(CHOICES)}, but is {rule!r}"
             f"{', which reads test metrics' if rule in TEST_SELECTED_RULES else ''}."
         )
-    table = store.rows()
-    choice = choose(table, store.cells(), store.study(), rule)
-    if choice is None:
-        if not any(row["role"] in ("cell", "trial") and row["status"] == Status.DONE for row in table):
-            raise ConfigError(f"{store.name} has no finished cell yet. Run `fpl-tune study {store.name}`.")
+    study, cells = store.study(), store.cells()
+    table = rows(store, study)
+    choice = choose(table, cells, study, rule)
+    if choice is not None:
+        return choice
+    done = {row["cell"] for row in table if row["status"] == Status.DONE}
+    finished = [cell for cell in cells if cell.candidate and cell.id in done]
+    if not finished:
+        raise ConfigError(f"{store.name} has no finished cell yet. Run `fpl-tune study {store.name}`.")
+    if not any(_inside(cell, study) for cell in finished):
         raise ConfigError(
-            "Validation chooses among cells of the same data, partition and protocol, but no two finished cells of "
-            f"{store.name} share them. Compare all of them: fpl-tune show {store.name}."
+            f"A choice is among trials inside of search.space, but all {len(finished)} of {store.name} lie outside. "
+            f"Run `fpl-tune study {store.name}`, or widen search.space."
         )
+    if unknown := [name for name in objectives_of(study) if not sign(name)]:
+        raise ConfigError(
+            f"Whether {unknown[0]} is better high or low says the method that adds it, which is not installed here. "
+            f"Install it, or compare all cells: fpl-tune show {store.name}."
+        )
+    raise ConfigError(
+        "Validation chooses among cells of the same data, partition and protocol, but no two finished cells of "
+        f"{store.name} share them. Compare all of them: fpl-tune show {store.name}."
+    )
+
+
+def best(store: Store, rule: str = "final") -> Choice:
+    """The best of a study's finished cells; see `chosen`.
+
+    Raises:
+        ConfigError: there is none, or the study has several objectives, and so a front instead of a best cell.
+    """
+    choice = chosen(store, rule)
+    if choice.front:
+        raise ConfigError(front_of(choice, "Choose one of them by its id, such as --cell"))
     return choice
+
+
+def front_of(choice: Choice, remedy: str) -> str:
+    """A message that refuses a front where one best cell is asked for: its first cells, then the remedy and an id."""
+    named = [f"{cell.id} ({cell.label})" for cell in choice.cells[:5]]
+    more = f" and {len(choice.cells) - 5} more" if len(choice.cells) > 5 else ""
+    return f"{choice.by}: no cell is best. On it: {', '.join(named)}{more}. {remedy} {choice.cell.id}."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ..conftest import MakeStore
 from .conftest import TINY, Command, run_in
 
 LIGHT = """
@@ -61,3 +62,36 @@ def test_base_novel_and_their_harmonic_means_are_columns(split: Path, here: Path
     assert [name.strip() for name in header.strip("┃").split("┃")] == [
         "cell", "status", "validation", "test", "base", "novel", "HM(test, base, novel)", "HM(base, novel)", "seeds"
     ]  # fmt: skip
+
+
+SEARCHED = "axes: {method: {n_ctx: [2, 4, 8]}}\nseeds: 3\nsearch: {sampler: random, objectives: [%s]}\n"
+
+
+def test_the_best_cell_comes_with_the_seeds_of_both_its_figures(
+    make_store: MakeStore, here: Path, command: Command
+) -> None:
+    (here / "outputs").mkdir()
+    make_store(root=here / "outputs", fill=lambda cell, seed: seed < 3 or cell.number == 2)
+    found = json.loads(command("show", "toy", "--best", "--format", "json").out)
+    assert (found["cell"], found["compared on seeds"], found["tested on seeds"]) == ("n_ctx=8", [1, 2], [1, 2, 3])
+    assert "bold: highest mean validation accuracy, compared on seeds 1, 2" in " ".join(
+        command("show", "toy").out.split()
+    )
+
+
+def test_a_front_is_shown_and_no_cell_is_exported_as_the_best(
+    make_store: MakeStore, here: Path, command: Command
+) -> None:
+    (here / "outputs").mkdir()
+    store = make_store(body=SEARCHED % "val/acc_mean, train/loss", root=here / "outputs")  # all losses are equal
+    (best,) = [cell for cell in store.cells() if cell.label == "n_ctx=8"]
+    said = "1 of 3 trials is on the front of val/acc_mean and train/loss: no cell is best"
+    shown = command("show", "toy").out
+    assert said in " ".join(shown.split())
+    assert next(line for line in shown.splitlines() if "n_ctx=8" in line).count("on the front") == 1
+    (row,) = json.loads(command("show", "toy", "--best", "--format", "json").out)
+    assert (row["id"], row["train/loss"]) == (best.id, 0.25)
+    refused = command("export", "toy", "best")
+    assert refused.code == 2
+    assert f"{said}. On it: {best.id} (n_ctx=8). Choose one of them by its id, such as --cell {best.id}." in refused.err
+    assert command("export", "toy", "best", "--cell", best.id).code == 0

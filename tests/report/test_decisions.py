@@ -87,7 +87,7 @@ def test_a_run_that_lies_apart_is_said_once(make_store, of_reference):
 
 def test_ties_of_the_choice_are_said(make_store):
     facts = Facts(make_store(body=SWEEP, level=lambda cell: 0.5))
-    assert "it ties with n_ctx=2 and n_ctx=4 and n_ctx=8; the first listed is taken." in answer.sentence(
+    assert "it ties with n_ctx=2 and n_ctx=4 and n_ctx=8; the smaller values are taken." in answer.sentence(
         facts, against(facts)
     )
 

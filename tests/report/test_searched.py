@@ -6,6 +6,7 @@ import optuna
 import pytest
 from optuna.storages.journal import JournalFileBackend
 
+from fpl_tune import report
 from fpl_tune.core.formatting import short
 from fpl_tune.report import answer, curves, table
 from fpl_tune.report.facts import LONG, Facts
@@ -14,6 +15,7 @@ from fpl_tune.search.search import Search
 from fpl_tune.study.results import make_result
 
 from ..conftest import drawn_history, there
+from .conftest import amend
 
 BODY = """
 axes: {method: [promptfl, fedprox]}
@@ -75,7 +77,7 @@ def test_history_is_the_best_so_far_of_each_part(searched):
     trials = sorted(searched.own, key=lambda cell: cell.number)
     for row, cell in zip(line, trials, strict=True):
         best[searched.part(cell)] = max(best.get(searched.part(cell), 0), searched.table.loc[cell.id, "val"])
-        assert row["validation"] == best[searched.part(cell)]
+        assert row["objective"] == best[searched.part(cell)]
 
 
 def test_a_trial_has_its_number_in_optuna(searched):
@@ -103,3 +105,25 @@ def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searche
 def test_importance_is_of_each_search_and_warns_of_a_sampler_that_learns(searched):
     section = there(curves.matters(searched, against(searched)))
     assert any(text.startswith("promptfl: nothing is said of ") for text in section.texts)
+
+
+def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
+    several = "search.objectives=[val/acc_mean,comm/total_bytes]"
+    cells = searched.store.cells()
+    store = make_store([several], body=BODY, name="search", fill=lambda cell, seed: False)
+    store.begin(store.spec(), cells)
+    amend(store, comm__up_bytes=lambda cell: 1e6 * cell.run.optim.lr)
+    facts = Facts(store)
+    tests = against(facts)
+    front = there(facts.choice)
+    assert facts.best is None
+    assert answer.sentence(facts, tests) == f"{front.by}: no cell is best."
+    marked = {row.number for row in table.table(facts, tests).rows if row.kind == "best"}
+    assert marked == {facts.keys[cell.id] for cell in front.cells}
+    assert f"{front.by} (bold): no cell is best" in table.note(facts)
+    assert {"history", "front"} == answer.decided(facts, tests).charts.keys()
+    points = answer.scatter(facts)["data"]["values"]
+    assert {row["number"] for row in points if row["best"]} == marked
+    assert table.winners(facts, tests) is None
+    report.build(store)
+    assert "no cell is best" in (store.folder / "report.html").read_text()

@@ -114,6 +114,14 @@ def test_refused_without_a_search_its_end_or_anything_to_change(compose: Compose
         compose(BODY, "ablate=worst")
 
 
+def test_a_front_has_no_path_to_a_best_cell(compose: Compose, tmp_path: Path) -> None:
+    several = "search.objectives=[val/acc_mean,comm/total_bytes]"
+    run_study(compose(BODY, several, "search.trials=2", "protocol.rounds=1"), root=tmp_path)
+    front = "on the front of val/acc_mean and comm/total_bytes: no cell is best. On it: "
+    with pytest.raises(ConfigError, match=rf"{front}.* Remove ablate, which needs one objective"):
+        run_study(compose(BODY, several, "search.trials=2", "protocol.rounds=1", "ablate=best"), root=tmp_path)
+
+
 def test_conditional_fields_change_with_what_they_depend_on() -> None:
     d = optuna.distributions.CategoricalDistribution([0, 1])
     space = Space((Param("a", d), Param("b", d, when={"a": [1]}), Param("c", d, when={"b": [1]}), Param("e", d)), ())
