@@ -19,6 +19,7 @@ from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import SPEC, validated
 from fpl_tune.search.components import quiet
+from fpl_tune.study.selection import SETTING, TUNABLE
 
 Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -144,7 +145,8 @@ def read_space(
         node: the run that is searched. Its integer fields are searched as integers.
 
     Raises:
-        ConfigError: the space does not exist, a key is unknown, a range is empty or inverted, an axis is searched too.
+        ConfigError: the space does not exist, a key is unknown, a range is empty or inverted, or an axis is searched
+            too, or a field that decides on which clients and images trials are compared.
     """
     file = _file(names)
     schedule = _file(["schedule"])["space"] if file else {}
@@ -165,6 +167,11 @@ def read_space(
             raise ConfigError(
                 f"A field is an axis or searched, not both, but {name} is both. "
                 f"Remove axes.{clash}, or name what is searched in search.only."
+            )
+        if name.partition(".")[0] in SETTING and name not in TUNABLE:
+            raise ConfigError(
+                "Trials compare on the same data, clients and evaluation, so that a search varies how clients train "
+                f"alone, but {name} is searched. Make it an axis, axes.{name}=[...], and remove search.space.{name}."
             )
     known = {name: _param(name, entry, _is_integer(name, node or {})) for name, entry in entries.items()}
     points = [{n: v for n, v in point.items() if n in known} for point in file.get("published", [])]

@@ -19,7 +19,7 @@ from fpl_tune.search.search import Search
 from fpl_tune.search.space import read_space
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose
+from ..conftest import Compose, there
 
 LR = """
 axes: {}
@@ -208,12 +208,23 @@ def test_refused(compose: Compose, overrides: list[str], says: str) -> None:
         ("{optim.lr: {low: 0, hihg: 1}}", "no field 'search.space.optim.lr.hihg'. Did you mean"),
         ("{optim.lrr: {low: 0, high: 1}}", "no field 'optim.lrr'"),
         ("{optim.lr: {choices: [1], when: {optim.lr: 1}}}", "must not form a circle"),
+        ("{data.shots: [2, 4]}", r"data.shots is searched. Make it an axis, axes.data.shots=\[...\], and remove"),
+        ("{data: [shapes, dtd]}", "but data is searched"),
+        ("{partition.n_clients: {low: 2, high: 4}}", "but partition.n_clients is searched"),
+        ("{partition.seed: [1, 2]}", "but partition.seed is searched"),
+        ("{protocol.validation: [own, everyone]}", "but protocol.validation is searched"),
     ],
 )
 def test_refused_spaces(compose: Compose, space: str, says: str) -> None:
     made = compose(f"axes: {{}}\nsearch: {{sampler: tpe, space: {space}}}")
     with pytest.raises(ConfigError, match=says):
         Search.plan(made)
+
+
+def test_how_clients_train_may_be_searched(compose: Compose) -> None:
+    space = "{data.views: [0, 2], protocol.rounds: [1, 2], protocol.participation: {low: 0.5, high: 1}}"
+    search = there(Search.plan(compose(f"axes: {{}}\nsearch: {{sampler: random, space: {space}}}")))
+    assert {"data.views", "protocol.rounds"} < {param.name for param in search.parts[0].space.params}
 
 
 def test_a_study_with_a_search_runs_continues_and_repeats(compose: Compose, tmp_path: Path) -> None:
