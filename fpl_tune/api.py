@@ -188,8 +188,8 @@ def run_study(name: str, *overrides: str, callbacks: Iterable[Callback] = ()) ->
     return load_study(spec.name)
 
 
-def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = ()) -> Outcome:
-    """Runs or continues a composed study with the executor that it names, after preflight.
+def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = (), retry: bool = False) -> Outcome:
+    """Runs or continues a composed study with the executor that it names, after preflight; see `runner.run_study`.
 
     Raises:
         ConfigError: the study is wrong or infeasible; nothing was started.
@@ -201,7 +201,7 @@ def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = ()) 
         from fpl_tune.execute.inline import execute
     else:
         from fpl_tune.execute.ray import execute
-    return run_study(spec, root=root, executor=execute, callbacks=callbacks)
+    return run_study(spec, root=root, executor=execute, callbacks=callbacks, retry=retry)
 
 
 def load_study(name: str) -> StudyFrames:

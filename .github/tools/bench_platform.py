@@ -23,6 +23,7 @@ from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.worlds import world_of
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.trial import State, Trial
 from fpl_tune.testing.bench.measure import Progress, Steps, images_progress, once
 
 _WAIT = 600.0  # time limit of a study's first result in seconds
@@ -129,16 +130,16 @@ def suggestion_seconds(root: Path, overrides: Sequence[str], trials: int) -> flo
     for number, cell in enumerate(iter(plan.request, None)):
         if number == trials:
             began = time.perf_counter()
-        plan.report(cell, _made_up(cell))
+        plan.note(cell, Trial(State.DONE, counts=(1,)), {1: _made_up(cell)})
     return (time.perf_counter() - began) / 20
 
 
-def _made_up(cell: Cell) -> dict[int, tuple[dict[str, str], list[dict[str, Any]]]]:
-    """A result with an optimum within the space."""
+def _made_up(cell: Cell) -> list[dict[str, Any]]:
+    """A history with an optimum within the space."""
     optim = cell.run.optim
     value = 1 - (optim.lr - 0.05) ** 2 - optim.weight_decay
     costs = {"time/seconds": 1.0, "comm/up_bytes": 1, "comm/down_bytes": 1}
-    return {1: ({"status": "done"}, [{"seed": 1, "round": 1, "val/acc_mean": value, **costs}])}
+    return [{"seed": 1, "round": 1, "val/acc_mean": value, **costs}]
 
 
 class _Clock(Callback):

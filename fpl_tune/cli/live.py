@@ -22,8 +22,8 @@ from fpl_tune.study import results as tables
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import VAL, aggregate
 from fpl_tune.study.selection import objectives_of, selecting_rule, sign
-from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
+from fpl_tune.study.trial import State
 
 
 class Watcher(Callback):
@@ -60,7 +60,7 @@ class Watcher(Callback):
         self._study = self._bars.add_task(store.name, total=0, note="cells")
         before = [cell for cell in cells if cell.id not in self._known]
         for cell in before:
-            self._validation(cell, store.seed_results(cell))
+            self._validation(cell, store.shown_results(cell))
         if jobs:
             self._bars.start()
             if self._bars.disable:
@@ -93,10 +93,10 @@ class Watcher(Callback):
         self.on_job_pause(cell, list(results))
         self._complete += 1
         self._update()
-        if self._bars.disable and {r["status"] for r in results.values()} == {Status.PRUNED}:
+        if self._bars.disable and {r["status"] for r in results.values()} == {State.PRUNED}:
             self._pruned += 1  # often dozens at once, at the end of a search
         elif self._bars.disable:
-            states = sorted({str(r["status"]) for r in results.values()} - {str(Status.DONE)})
+            states = sorted({str(r["status"]) for r in results.values()} - {State.DONE.value})
             text = self._validation(cell, results) or ", ".join(states)
             more = self._complete < self._total and self._eta.seconds is not None
             left = f", {self._time_left()}" if more else ""
@@ -121,7 +121,7 @@ class Watcher(Callback):
     def _validation(self, cell: Cell, results: dict[int, dict[str, Any]]) -> str:
         """The mean validation accuracy of a cell in words, remembered if the objective makes it the best; empty if no
         seed is done."""
-        good = [r["rules"]["final"][VAL] for r in results.values() if r["status"] == Status.DONE]
+        good = [r["rules"]["final"][VAL] for r in results.values() if r["status"] == State.DONE]
         if not good:
             return ""
         mean = aggregate(good)["mean"]

@@ -45,15 +45,16 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     """Prints a study's cells under a reporting rule; the best one, or the front of several objectives, in bold."""
     from fpl_tune.core.formatting import figure, plus_minus
     from fpl_tune.study import results, selection
-    from fpl_tune.study.status import Status
+    from fpl_tune.study.trial import State
 
     study, cells = store.study(), store.cells()
     metric, seeds = study.report.metric, study.seed_list()
     table, objectives = selection.rows(store, study, metric), selection.objectives_of(study)
-    records = results.summarise(table, cells, seeds, rule, metric)
+    states = {cell.id: store.trial(cell).state for cell in cells}
+    records = results.summarise(table, cells, states, rule, metric)
     titles = output.other_sets(table[0] if table and rule != "mean_last5" else ())
     for record in records:
-        own = [row for row in table if (row["cell"], row["rule"]) == (record["cell"], rule)]
+        own = results.meant([row for row in table if (row["cell"], row["rule"]) == (record["cell"], rule)])
         record.update({name: results.over_seeds(own, name)["mean"] for name in [*objectives, *titles]})
     if format != "table":
         output.emit(records, format)
@@ -63,7 +64,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     rows: list[dict[str, Any]] = []
     marked = "on the front" if choice and choice.front else "best"
     for record in _leading(records, chosen, objectives[0]):
-        status = "" if record["status"] == Status.DONE else record["status"]
+        status = "" if record["status"] == State.DONE else record["status"]
         status = marked if record["cell"] in chosen else status
         row = {"cell": record["label"], "status": status, "validation": output.percent(record[results.VAL])}
         row |= {n: figure(record[n], n) for n in objectives if n not in (results.VAL, metric)}
@@ -109,11 +110,11 @@ def _print_best(store: Store, rule: str, format: Format) -> None:
     """Prints the cell that validation selects by a rule, or the cells of the front."""
     from fpl_tune.core.formatting import figure
     from fpl_tune.study import selection
-    from fpl_tune.study.results import TEST, VAL, summarise
+    from fpl_tune.study.results import TEST, VAL
 
     found, table = selection.chosen(store, rule), format == "table"
     if found.front:
-        tested = {row["cell"]: row for row in summarise(store.rows(), store.cells(), found.seeds, rule)}
+        tested = {row["cell"]: row for row in store.summaries(rule)}
         records = []
         for cell, values in zip(found.cells, found.values, strict=True):
             test, named = tested[cell.id], dict(zip(found.objectives, values, strict=True))

@@ -12,7 +12,7 @@ from fpl_tune.cli.common import FormatOption, app, stored
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.paths import output_folder, stored_studies
 from fpl_tune.study.lock import owner
-from fpl_tune.study.status import Status
+from fpl_tune.study.trial import State
 
 
 @app.command(epilog="Example: fpl-tune status lambda_sweep", rich_help_panel="Results")
@@ -57,7 +57,7 @@ def _row(name: str) -> dict[str, Any]:
 
 def _sentence(found: dict[str, Any]) -> str:
     """A study's status in words."""
-    states = ", ".join(f"{found[name]} {name}" for name in map(str, Status) if found[name])
+    states = ", ".join(f"{found[name]} {name}" for name in map(str, State) if found[name])
     by = "not running"
     if found["run_by"]:
         by = f"{output.left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"

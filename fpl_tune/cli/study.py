@@ -52,13 +52,12 @@ def study(
         from fpl_tune.track import Recorder
 
         callbacks.append(Recorder(output.warn))
-    if retry:
-        deleted = [f"retry {text}" for text in manage.retry_failed(store)]
-        if table:
-            print("\n".join(deleted) or "No seed has failed or diverged: nothing to retry.")
+    if retry and table:
+        again = [f"retry {text}" for text in manage.failed_seeds(store)]
+        print("\n".join(again) or "No seed has failed or diverged: nothing to retry.")
     # Ray prints notices of nodes, which are no part of JSON or CSV.
     with nullcontext() if table else redirect_stdout(sys.stderr):
-        outcome = start_study(spec, root=store.root, callbacks=callbacks)
+        outcome = start_study(spec, root=store.root, callbacks=callbacks, retry=retry)
     _summarise(store, outcome, format)
     sys.exit(outcome.exit_code)
 

@@ -1,4 +1,4 @@
-"""Jobs, the seeds of a cell that are run together, and how every executor runs one step by step."""
+"""Jobs, what executors are handed, and how every executor runs one step by step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,58 +21,32 @@ from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 
-Key = tuple[str, tuple[int, ...]]
-"""Cell id and seeds of a job."""
 Output = dict[int, tuple[str, str | None]]
 """Of a finished job, by seed: hash of its split, and name of the file with what it learned, if it did."""
 
 
-class JobStatus(Enum):
-    """Where a job stands. Jobs that are over are in the store, not in the table."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    PAUSED = "paused"
-    """Waits at a rung with a checkpoint; the pruner decides whether it resumes."""
-
-
 @dataclass(eq=False)
 class Job:
-    """The whole state of a job: seeds of one cell that are trained together."""
+    """What an executor is handed: the seeds of a leg, trained together until the scheduler says that it ends."""
 
     cell: Cell
     seeds: tuple[int, ...]
-    missing: set[int] = field(default_factory=set)
-    """Seeds without a result; a checkpoint may hold others, which were stored before a kill."""
     prints: Mapping[str, Any] = field(default_factory=dict)
     """Fingerprints of what its results depend on."""
-    status: JobStatus = JobStatus.QUEUED
+    rungs: tuple[int, ...] = ()
+    """Rounds after which it may end: it writes a checkpoint and reports at once."""
     rounds: list[list[Record]] = field(default_factory=list)
     """Rounds of this attempt, one record per seed in each."""
     attempt: int = 0
     """Failed attempts so far."""
-    rung: int = 0
-    """Round at which it waits: the last one for further seeds of a trial, which begin where its first seed ends."""
     reached: int = 0
-    """Rounds reported before it was paused or its process died."""
+    """Rounds that were told to callbacks in earlier attempts and legs."""
     alone: bool = False
     """Runs without other trials on its device, after an out-of-memory error beside some."""
     gpus: float = 0.0
     """Share of a GPU that it has while it runs."""
     pace: float | None = None
     """Planned seconds of a round of one seed; None: not planned."""
-    rungs: tuple[int, ...] = ()
-    """Rounds after which it may be paused: it writes a checkpoint and reports at once."""
-
-    @property
-    def key(self) -> Key:
-        """Cell id and seeds: no two jobs of a study have the same."""
-        return self.cell.id, self.seeds
-
-    @property
-    def round(self) -> int:
-        """The round that it has reached in its cell: of seeds that wait for a trial's first one, the last."""
-        return self.rung or len(self.rounds)
 
     @property
     def path(self) -> str:

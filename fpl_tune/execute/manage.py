@@ -1,4 +1,4 @@
-"""Maintenance of studies: status, stop, retries. Imports no PyTorch."""
+"""Maintenance of studies: status, stop, failures. Imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.study.lock import STOP_FILE, locked, owner
+from fpl_tune.study.lock import STOP_FILE, owner
 from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
@@ -50,20 +50,11 @@ def stop(store: Store) -> None:
     (store.folder / STOP_FILE).touch()
 
 
-def retry_failed(store: Store) -> list[str]:
-    """Removes the results of seeds that failed or diverged, so that the next run retries them.
-
-    Returns:
-        Label, seed and error of each.
-
-    Raises:
-        ConfigError: another process runs the study.
-    """
-    named = []
-    with locked(store.folder):
-        for cell in store.cells():
-            for seed, result in store.seed_results(cell).items():
-                if result["status"] in FAILURES:
-                    store.forget(cell, seed)
-                    named.append(f"{cell.label}, seed {seed}: {result['error']}")
-    return named
+def failed_seeds(store: Store) -> list[str]:
+    """Label, seed and error of each seed that failed or diverged."""
+    return [
+        f"{cell.label}, seed {seed}: {result['error']}"
+        for cell in (store.cells() if store.exists else ())
+        for seed, result in store.seed_results(cell).items()
+        if result["status"] in FAILURES
+    ]

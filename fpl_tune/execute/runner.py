@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.config import Study
+from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.device import fixed_settings
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.job import ExecutionContext, Interrupted, JobStatus
+from fpl_tune.execute.job import ExecutionContext, Interrupted
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
@@ -34,7 +35,9 @@ Executor = Callable[[Scheduler, ExecutionContext], None]
 """Runs the scheduler's jobs until it has no more: `inline.execute` or `ray.execute`."""
 
 
-def run_study(spec: Study, *, root: Path, executor: Executor, callbacks: Iterable[Callback] = ()) -> Outcome:
+def run_study(
+    spec: Study, *, root: Path, executor: Executor, callbacks: Iterable[Callback] = (), retry: bool = False
+) -> Outcome:
     """Runs the missing cells and seeds of a study.
 
     Args:
@@ -42,52 +45,67 @@ def run_study(spec: Study, *, root: Path, executor: Executor, callbacks: Iterabl
         root: the output folder; results are written to `root / spec.name`.
         executor: runs the jobs.
         callbacks: receive the study's events.
+        retry: whether seeds that diverged run again; those that failed always do.
 
     Raises:
-        ConfigError: the study is wrong, infeasible, or run by another process; nothing was started.
+        ConfigError: the study is wrong, infeasible, or run by another process; nothing was started or written.
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
-    began = time.monotonic()
+    began, folder = time.monotonic(), root / spec.name
     check_reported(spec.report.metric)
     search = Search.plan(spec, preflight.check_of_sizes())
     cells = search.references if search else expand(spec)
     prune.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
-    setup = setup_of(spec, root / spec.name)
-    with _disk_errors(root / spec.name), locked(root / spec.name):
+    setup = setup_of(spec, folder)
+    with _disk_errors(folder), _nothing_left(folder), locked(folder):
         store = Store(root, spec.name)
-        tried = search.open(store.folder) if search else []
-        if search and search.unfinished and spec.ablate:
-            raise ConfigError(
-                f"ablate=best needs a finished search, but {counted(search.unfinished, 'trial')} of {spec.name} "
-                f"{'is' if search.unfinished == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
-            )
-        scheduler = Scheduler(store, spec, search, callbacks, began)
-        scheduler.start([*cells, *tried, *ablated])
+        scheduler = Scheduler(store, spec, search, callbacks, began, retry=retry)
+        scheduler.plan([*cells, *ablated])
+        first: Mapping[str, RunSpec] = {}
+        if search is not None and search.begun(folder):
+            scheduler.plan(search.open(folder))
+        elif search is not None:
+            first = {part.name: part.first for part in search.parts}
+        with fixed_settings(setup.threads):
+            _check_and_pace(scheduler, setup, root, first)
+        if search is not None:
+            if first:
+                search.open(folder)  # its database is made once nothing is refused any more
+            scheduler.note_all()
+            steps = {cell.id for cell in ablated}
+            left = search.remaining + sum(job.cell.role == "trial" and key not in steps
+                                          for key, job in scheduler.jobs.items())  # fmt: skip
+            if left and spec.ablate:
+                raise ConfigError(
+                    f"ablate=best needs a finished search, but {counted(left, 'trial')} of {spec.name} "
+                    f"{'is' if left == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
+                )
+        scheduler.start()
         if not scheduler.exhausted:
-            with _callbacks_ended(scheduler), fixed_settings(setup.threads):
-                _check_and_pace(scheduler, setup, root)
-            with _signals(scheduler), _callbacks_ended(scheduler):
+            with fixed_settings(setup.threads), _signals(scheduler), _callbacks_ended(scheduler):
                 executor(scheduler, setup)
         return scheduler.finish()
 
 
-def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path) -> None:
+def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path, more: Mapping[str, RunSpec]) -> None:
     """Checks that the queued jobs can run. Where they cost differently, the ETA gets their planned paces.
 
     Side by side, those that take longest start first, unless their order decides what is searched or pruned.
 
+    Args:
+        scheduler, setup, root: of the study.
+        more: further runs by name, of searches that begin.
+
     Raises:
         ConfigError: a job cannot run.
     """
-    spec, jobs = scheduler.spec, scheduler.jobs_with(JobStatus.QUEUED)
-    loaded = preflight.check(
-        [job.cell.run for job in jobs],
-        len(spec.seed_list()),
-        setup,
-        [job.cell.label for job in jobs],
-        validated=preflight.reads_validation(spec),
-    )
+    spec, jobs = scheduler.spec, list(scheduler.jobs.values())
+    if not jobs and not more:
+        return
+    runs = [*(job.cell.run for job in jobs), *more.values()]
+    labels, validated = [*(job.cell.label for job in jobs), *more], preflight.reads_validation(spec)
+    loaded = preflight.check(runs, len(spec.seed_list()), setup, labels, validated=validated)
     kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
     if len(kinds) == 1 or scheduler.search is not None or scheduler.prune.rule is not None:
         return
@@ -100,7 +118,19 @@ def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path) -
     if setup.parallel > 1 or setup.address is not None:
         for job in sorted(jobs, key=lambda job: -(job.pace or 0.0) * job.cell.run.rounds * len(job.seeds)):
             if job.cell.run.learns:
-                scheduler.jobs.move_to_end(job.key)
+                scheduler.jobs.move_to_end(job.cell.id)
+
+
+@contextmanager
+def _nothing_left(folder: Path) -> Iterator[None]:
+    """Removes the folder of a new study that is refused before anything is written there."""
+    fresh = not folder.exists()
+    try:
+        yield
+    except FplTuneError:
+        if fresh and not (folder / "study.yaml").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager

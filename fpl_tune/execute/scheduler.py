@@ -1,152 +1,194 @@
-"""The scheduler of a study: missing seeds become jobs, an executor runs them, and the driver alone writes the store."""
+"""The scheduler of a study: reports become events, events become writes. The driver alone writes the store.
+
+Trials are handed out leg by leg (`study.trial`). The end of a leg writes the results of its seeds, then the trial's new
+state, and then drops checkpoints that no leg needs any more, so that a kill between two of them leaves what a start
+finishes: what is decided again is decided alike.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from fpl_tune.config import Study
-from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.core.files import no_room
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.job import Failure, Job, JobStatus, Key, Output, Report
+from fpl_tune.execute.job import Failure, Job, Output, Report
 from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.remote import RemoteStorage, StorageError
-from fpl_tune.search.pruning import HALVING, Decision, Paused, Pruner, resolved, rungs
+from fpl_tune.execute.trials import begun
+from fpl_tune.search.pruning import HALVING, Halving, objective_of, resolved, score
 from fpl_tune.search.search import Search
-from fpl_tune.simulation import checkpoint
-from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.simulation import Record
-from fpl_tune.study.cells import Cell, axes_of
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import fingerprints, stale
 from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.results import make_result
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
+from fpl_tune.study.trial import Event, State, Trial, ended
 
 P = ParamSpec("P")
 _CRASHES = 3  # of a job's process in a row without a new round
+_log = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Hands out jobs, stores their results, requests trials of the search."""
+    """Hands out legs, stores what comes of them, requests trials of the search.
+
+    Args:
+        store: the study's store, whose lock is held.
+        spec: the study.
+        search: its search, opened before `start`.
+        callbacks: receive its events. An exception in one is a warning, and the study goes on.
+        began: when the command started, in seconds of the monotonic clock.
+        retry: whether seeds that diverged run again.
+    """
 
     def __init__(
-        self, store: Store, spec: Study, search: Search | None, callbacks: Iterable[Callback], began: float
+        self,
+        store: Store,
+        spec: Study,
+        search: Search | None,
+        callbacks: Iterable[Callback],
+        began: float,
+        *,
+        retry: bool = False,
     ) -> None:
         self.store, self.spec, self.search = store, spec, search
-        self.callbacks, self.began = list(callbacks), began
-        self.jobs: OrderedDict[Key, Job] = OrderedDict()
-        """All jobs that are not over, in the order in which they run."""
+        self.callbacks, self.began, self.retry = list(callbacks), began, retry
         self.cells: dict[str, Cell] = {}
         """All cells that are known by now, by id."""
+        self.trials: dict[str, Trial] = {}
+        """Their trials."""
+        self.jobs: OrderedDict[str, Job] = OrderedDict()
+        """The present leg of each trial that is not over, by its cell's id, in the order of handing out."""
         self.signal: int | None = None
         self.prune = resolved(spec)
-        self.pruner = Pruner(self.prune, list(axes_of(spec.axes)), search, spec.seed_list())
+        self._halving = Halving(spec, self.cells, self.trials, lambda: search.published if search else ())
+        self._prints: dict[str, dict[str, Any]] = {}
         self._skipped: set[str] = set()
+        self._apart: set[str] = set()  # cells whose seeds failed together, and so have one retry less
+        self._stale: dict[str, list[str]] = {}
+        self._warned: set[tuple[str, str]] = set()
         url = spec.execution.checkpoints
         self._storage = RemoteStorage(url) if url else None
+        if store.exists:
+            store.check()  # seeds with a damaged file have no result
 
     def notify(self, event: Callable[Concatenate[Callback, P], None], *values: P.args, **named: P.kwargs) -> None:
         """Calls a method of all callbacks."""
         for callback in self.callbacks:
-            getattr(callback, event.__name__)(*values, **named)
+            try:
+                getattr(callback, event.__name__)(*values, **named)
+            except Exception as problem:
+                where = type(callback).__name__, event.__name__
+                if where not in self._warned:
+                    self._warned.add(where)
+                    _log.warning("%s.%s failed, and the study goes on: %s: %s", *where, type(problem).__name__, problem)
+                    _log.debug("its traceback", exc_info=problem)
 
-    def jobs_with(self, status: JobStatus) -> list[Job]:
-        """The jobs of a status, in their order."""
-        return [job for job in self.jobs.values() if job.status is status]
+    def jobs_with(self, state: State) -> list[Job]:
+        """The jobs of trials in a state, in their order."""
+        return [job for key, job in self.jobs.items() if self.trials[key].state is state]
 
     # -- before and after ------------------------------------------------------------------------------------
 
-    def start(self, cells: Sequence[Cell]) -> None:
-        """Stores the study and queues its missing seeds."""
-        self.store.begin(self.spec, cells)
-        for cell in sorted(cells, key=lambda cell: cell.run.learns):  # zero-shot cells give a result within a second
-            self._enqueue(cell)
+    def plan(self, cells: Iterable[Cell]) -> None:
+        """Adds cells: their trials as the store has them, reopened where the study asks for more. Writes nothing."""
         for cell in cells:
-            if cell.id in self._skipped:
-                self._report_to_search(cell)
-            if self.prune.rule == HALVING and (rounds := self._first_rounds(cell)):
-                waits = any(result["status"] == Status.PRUNED for result in self._results(cell).values())
-                self.pruner.restore(cell, rounds, passed=not waits)
-        if self.search:
-            self._request(len(self.search.parts))  # one of every part: all are checked before any runs
-            self.notify(Callback.on_trials_queued, [], self.search.remaining)
-        self.notify(Callback.on_study_start, self.store, list(self.cells.values()), self.jobs_with(JobStatus.QUEUED))
-
-    def _first_rounds(self, cell: Cell) -> list[list[Record]]:
-        """The stored rounds of a cell by the seeds that run first."""
-        histories = (self.store.history(cell, seed) for seed in self.pruner.first_seeds(cell))
-        return [list(records) for records in zip(*filter(None, histories), strict=False)]
-
-    def _further_seeds(self, cell: Cell) -> tuple[int, ...]:
-        """Seeds of a cell that wait for the result of its first one."""
-        first = self.pruner.first_seeds(cell)
-        return tuple(seed for seed in self.spec.seed_list() if seed not in first)
-
-    def _enqueue(self, cell: Cell) -> None:
-        """Queues the seeds of a cell without a final result; stale results are removed first.
-
-        Seeds with a common checkpoint stay together, even if some are stored already. Checkpoints that no job can use,
-        such as those that a kill after the last result left, are removed.
-        """
-        if cell.id in self.cells:
-            return
-        prints = fingerprints(cell.run)
-        if reasons := stale(self.store, cell, prints):
-            for seed in self.store.seeds(cell):
-                self.store.forget(cell, seed)
-            self.notify(Callback.on_stale, cell, reasons)
-        self.cells[cell.id] = cell
-        left = set(self.store.missing(cell, self.spec))
-        left = left.intersection(self.pruner.first_seeds(cell)) or left
-        if not left:
-            rounds, waits = self._first_rounds(cell), self.search and self.search.waits_for(cell)
-            if waits and self._further_seeds(cell) and len(rounds) == cell.run.rounds and len(self._results(cell)) == 1:
-                self._add_seeds(cell, prints, allowed=False)  # until all cells of the rung are known: see `_refill`
-            else:
+            if (known := self.cells.get(cell.id)) is not None:
+                self._unite(known, cell)
+                continue
+            self._prints[cell.id] = fingerprints(cell.run)
+            trial, reasons = begun(self.store, cell, self.spec, self._prints[cell.id], retry=self.retry)
+            self.cells[cell.id], self.trials[cell.id] = cell, trial
+            if reasons and not trial.over:
+                self._stale[cell.id] = reasons
+            if trial.over:
                 self._skipped.add(cell.id)
-        for slot in sorted(self.store.folder.glob(f"cells/{cell.id}/ckpt-*")):
-            meta = next((s.meta for s in checkpoint.usable(slot) if isinstance(s, Snapshot)), {"seeds": []})
-            seeds = meta["seeds"]
-            job = self._job(cell, seeds, left.intersection(seeds), prints)
-            if job.missing and set(seeds) <= set(self.spec.seed_list()) and self.store.folder / job.path == slot:
-                self.jobs[job.key] = job
-                left -= job.missing
-                if job.seeds == self.pruner.first_seeds(cell) and meta["fingerprint"] == job.fingerprint:
-                    self.pruner.restore(cell, meta["rounds"], passed=False)
             else:
-                shutil.rmtree(slot, ignore_errors=True)
-        if left:
-            job = self._job(cell, [seed for seed in self.spec.seed_list() if seed in left], left, prints)
-            self.jobs[job.key] = job
+                self.jobs[cell.id] = self._job(cell)
 
-    def _job(self, cell: Cell, seeds: Sequence[int], missing: set[int], prints: Mapping[str, Any]) -> Job:
-        """A job. Seeds that wait for a trial's first one have passed all rungs but the last."""
-        job = Job(cell, tuple(seeds), missing, prints)
-        if set(seeds) <= set(self._further_seeds(cell)):
-            job.rung = cell.run.rounds
-        elif cell.candidate:
-            job.rungs = rungs(self.prune, cell.run)
-        return job
+    def _unite(self, known: Cell, cell: Cell) -> None:
+        """Makes one cell of a reference and a trial of the same configuration."""
+        if cell.role == "trial" and known.role != "trial":
+            self.cells[cell.id] = replace(cell, reference=known.label if known.role == "reference" else "")
+            if cell.id in self.jobs:
+                self.jobs[cell.id].cell = self.cells[cell.id]
 
-    def _add_seeds(self, cell: Cell, prints: Mapping[str, Any], allowed: bool) -> None:
-        """Queues the seeds of a trial that wait for its first one, or pauses them until they are allowed."""
-        seeds = self._further_seeds(cell)
-        job = self._job(cell, seeds, set(seeds), prints)
-        self.jobs[job.key] = job
-        if allowed:
-            self._queue_first(job)
-        else:
-            job.status = JobStatus.PAUSED
-            if self.search:
-                self.search.pause(cell, self._first_rounds(cell))
+    def _job(self, cell: Cell) -> Job:
+        """The job of a trial's next leg."""
+        left = self.trials[cell.id].left
+        mine = [leg.rounds for leg in left if leg.seeds == left[0].seeds]
+        rungs = tuple(n for n in mine if n < cell.run.rounds)
+        return Job(cell, left[0].seeds, self._prints[cell.id], rungs, attempt=int(cell.id in self._apart))
+
+    def start(self) -> None:
+        """Stores the study and its trials, and finishes what a kill left undone."""
+        cells = list(self.cells.values())
+        self.store.begin(self.spec, cells, self._stays)
+        under_way = set[str]()
+        for cell in cells:
+            before = self.store.trial(cell)
+            if before.state is State.RUNNING:
+                under_way.add(cell.id)
+            if before.state is State.RUNNING and self._left_ended(cell, before):
+                self.trials[cell.id] = before
+                self._end_leg(cell.id)
+            else:
+                self._save(cell.id)
+        for key in sorted(self.jobs, key=lambda key: (not self._quick(key), key not in under_way, self._place(key))):
+            self.jobs.move_to_end(key)
+        for key, reasons in self._stale.items():
+            self.notify(Callback.on_stale, self.cells[key], reasons)
+        if self.search:
+            self._request(len(self.search.parts))
+            self.notify(Callback.on_trials_queued, [], self.search.remaining)
+        queued = [*self.jobs_with(State.QUEUED), *self.jobs_with(State.WAITING)]
+        self.notify(Callback.on_study_start, self.store, list(self.cells.values()), queued)
+
+    def _stays(self, cell: Cell) -> bool:
+        """Whether an earlier cell stays in the tables: it has results, and they are of today's method and data."""
+        trial, results = self.store.trial(cell), self.store.seed_results(cell)
+        try:
+            prints = fingerprints(cell.run)
+        except FplTuneError:  # its data are no longer there: nothing says that it is out of date
+            return True
+        return (trial.over or bool(trial.counts)) and not any(stale(result, prints) for result in results.values())
+
+    def _left_ended(self, cell: Cell, trial: Trial) -> bool:
+        """Whether a leg had ended when the process died: its results are there, the trial's next state is not."""
+        results = self._fresh(cell)
+        return (
+            all(
+                (result := results.get(seed)) is not None
+                and result["status"] != Status.FAILED
+                and (result["status"] != Status.PARTIAL or result["rounds"] == trial.present.rounds)
+                for seed in trial.present.seeds
+            )
+            and self.trials[cell.id].legs == trial.legs
+        )
+
+    def _quick(self, key: str) -> bool:
+        """Whether a cell gives a result within a second, such as zero-shot CLIP."""
+        return not self.cells[key].run.learns
+
+    def _place(self, key: str) -> tuple[int, int]:
+        """Order of the trials that were promoted before the process ended: as they were, the furthest first."""
+        trial = self.trials[key]
+        behind = trial.legs[trial.leg - 1].rounds if trial.leg else 0
+        return -behind, self._halving.rank(key, behind) if behind else 0
 
     def finish(self) -> Outcome:
         """Writes the tables and ends the callbacks."""
@@ -158,18 +200,15 @@ class Scheduler:
 
     def outcome(self) -> Outcome:
         """Counts the cells by their state now."""
-        missing: dict[str, set[int]] = {}
-        for job in self.jobs.values():
-            missing.setdefault(job.cell.id, set()).update(job.missing)
         failures: dict[str, list[str]] = {}
-        for cell in self.cells.values():
+        for key, cell in self.cells.items():
             bad = {Status.FAILED} if cell.role == "trial" else FAILURES
-            for seed, result in self._results(cell).items():
-                if seed not in missing.get(cell.id, ()) and result["status"] in bad:
-                    failures.setdefault(cell.id, []).append(f"{cell.label}, seed {seed}: {result['error']}")
-        pending = len(missing) + (self.search.remaining if self.search else 0)
+            for seed, result in self._fresh(cell).items() if self.trials[key].over else ():
+                if seed in self.spec.seed_list() and result["status"] in bad:
+                    failures.setdefault(key, []).append(f"{cell.label}, seed {seed}: {result['error']}")
+        pending = len(self.jobs) + (self.search.remaining if self.search else 0)
         skipped = len(self._skipped - failures.keys())
-        done = len(self.cells) - len(missing.keys() | failures.keys()) - skipped
+        done = len(self.cells) - len(self.jobs.keys() | failures.keys()) - skipped
         code = 1 if failures else 0
         if pending:
             code = 128 + self.signal if self.signal else 130
@@ -178,7 +217,7 @@ class Scheduler:
 
     # -- what executors call ---------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _stop_file(self) -> Path:
         return self.store.folder / STOP_FILE
 
@@ -197,74 +236,17 @@ class Scheduler:
         return self.stopping or not (self.jobs or (self.search and self.search.unfinished))
 
     def next_job(self) -> Job | None:
-        """Hands out the next job; None if none may start now."""
+        """Hands out the next leg; None if none may start now."""
         if self.stopping:
             return None
         self._refill()
-        job = next((job for job in self.jobs.values() if job.status is JobStatus.QUEUED), None)
+        job = next(iter(self.jobs_with(State.QUEUED)), None)
         if job is None:
             return None
-        job.status, job.rounds = JobStatus.RUNNING, []
-        for seed, result in self._results(job.cell).items() if job.rung else ():
-            if result["status"] == Status.PRUNED:  # it waited for room
-                history = self.store.history(job.cell, seed)
-                self.store.put(job.cell, seed, history, {**result, "status": Status.DONE})
+        self._change(job.cell.id, Event.HANDED_OUT)
+        job.rounds = []
         self.notify(Callback.on_job_start, job.cell, job.seeds)
         return job
-
-    def _refill(self) -> None:
-        """Queues the paused jobs that their rung promotes; if none is queued then, further jobs.
-
-        Further jobs are trials of the search, then paused jobs of rungs that no other cell can reach.
-        """
-        for job in reversed(self._paused(self.pruner.promote(self._waiting_cells()))):
-            self._queue_first(job)
-        while not self.jobs_with(JobStatus.QUEUED):
-            if self.search:
-                self._request()
-            if self.jobs_with(JobStatus.QUEUED):
-                return
-            more = self.search is not None and self.search.remaining and self.jobs_with(JobStatus.RUNNING)
-            if more or not self.jobs_with(JobStatus.PAUSED) or not self._settle():
-                return
-
-    def _settle(self) -> bool:
-        """Resumes or prunes the jobs that wait at rungs which nothing else can reach. False: there is no such rung."""
-        running = [Paused(job.cell, job.round) for job in self.jobs_with(JobStatus.RUNNING)]
-        promoted, pruned = self.pruner.settle(self._waiting_cells(), running)
-        for job in self._paused(promoted):
-            job.status, job.reached = JobStatus.QUEUED, len(job.rounds)
-            self.jobs.move_to_end(job.key)
-        for job in self._paused(pruned):
-            self._close(job, Status.PRUNED)
-        return bool(promoted or pruned)
-
-    def _waiting_cells(self) -> list[Paused]:
-        """The cells of paused jobs, each once."""
-        found = [Paused(job.cell, job.round) for job in self.jobs_with(JobStatus.PAUSED)]
-        return list({(cell.id, number): Paused(cell, number) for cell, number in found}.values())
-
-    def _paused(self, cells: Iterable[Paused]) -> list[Job]:
-        """The paused jobs of these cells."""
-        paused = self.jobs_with(JobStatus.PAUSED)
-        return [job for cell, n in cells for job in paused if job.cell.id == cell.id and job.round == n]
-
-    def _queue_first(self, job: Job) -> None:
-        """Queues a job that goes on, before all others."""
-        job.status, job.reached = JobStatus.QUEUED, max(job.reached, len(job.rounds))
-        self.jobs.move_to_end(job.key, last=False)
-
-    def _request(self, jobs: int = 1) -> None:
-        """Requests trials of the search until so many jobs are queued; those with results in the store are reported."""
-        assert self.search is not None
-        while len(self.jobs_with(JobStatus.QUEUED)) < jobs and (cell := self.search.request()):
-            if cell.id not in self.cells:
-                self.store.add([cell])
-            self._enqueue(cell)
-            queued = any(job.cell.id == cell.id for job in self.jobs.values())
-            if not queued:
-                self._report_to_search(cell)
-            self.notify(Callback.on_trials_queued, [cell] if queued else [], self.search.remaining)
 
     def receive(self, job: Job, report: Report) -> bool:
         """Receives the report of a job's step. Returns whether the job goes on.
@@ -274,35 +256,140 @@ class Scheduler:
         """
         for text in report.warnings:
             self.notify(Callback.on_warning, job.cell, text)
-        if not self._add_rounds(job, report.rounds):
-            return False
+        for place, records in enumerate(report.rounds, 1):
+            if not self._add_round(job, records, latest=place == len(report.rounds)):
+                return False
         if report.failure is not None:
             self._fail(job, report.failure)
         elif report.output is not None:
-            self._close(job, Status.DONE, report.output)
+            self._end_job(job, report.output)
         return not report.last
 
-    def _add_rounds(self, job: Job, rounds: list[list[Record]]) -> bool:
-        """Adds records by round to a job's history. False: the pruner stops the job, or pauses it at its rung."""
-        for place, records in enumerate(rounds, 1):
-            job.rounds.append(records)
-            new = len(job.rounds) > job.reached
-            if new:
-                self.notify(Callback.on_round_end, job.cell, records)
-            decision = self.pruner.decide(job.cell, job.rounds, latest=place == len(rounds) and new)
-            if decision == Decision.STOP:
-                self._close(job, Status.PRUNED)
-                return False
-            if decision == Decision.PAUSE:
-                job.status = JobStatus.PAUSED
-                if self.search:
-                    self.search.pause(job.cell, job.rounds)
-                self.notify(Callback.on_job_pause, job.cell, job.seeds)
-                return False
+    # -- what is handed out next -----------------------------------------------------------------------------
+
+    def _refill(self) -> None:
+        """Queues the waiting trials that their rung promotes; if none is queued then, further trials.
+
+        Further ones are those of the search, then those that wait at rungs which no other trial can reach.
+        """
+        for key in reversed(self._halving.promote(self._keys(State.WAITING))):
+            self._change(key, Event.PROMOTED)
+            self.jobs.move_to_end(key, last=False)
+        while not self.jobs_with(State.QUEUED):
+            if self.search:
+                self._request()
+            if self.jobs_with(State.QUEUED):
+                return
+            more = self.search is not None and self.search.remaining and self.jobs_with(State.RUNNING)
+            if more or not self.jobs_with(State.WAITING) or not self._settle():
+                return
+
+    def _settle(self) -> bool:
+        """Promotes or prunes what waits at rungs that nothing else can reach. False: there is no such rung."""
+        promoted, pruned = self._halving.settle(self._keys(State.WAITING), self._keys(State.RUNNING))
+        for key in promoted:
+            self._change(key, Event.PROMOTED)
+            self.jobs.move_to_end(key)
+        for key in pruned:
+            self._change(key, Event.SETTLED)
+        return bool(promoted or pruned)
+
+    def _keys(self, state: State) -> list[str]:
+        return [key for key in self.jobs if self.trials[key].state is state]
+
+    def _request(self, jobs: int = 1) -> None:
+        """Requests trials of the search until so many are queued; those with results in the store are over at once."""
+        assert self.search is not None
+        while len(self.jobs_with(State.QUEUED)) < jobs and (cell := self.search.request()):
+            known = self.cells.get(cell.id)
+            self.plan([cell])
+            if known is None or known is not self.cells[cell.id]:
+                self.store.add([self.cells[cell.id]])
+                self._save(cell.id)
+            self._note(cell.id)
+            queued = cell.id in self.jobs
+            self.notify(Callback.on_trials_queued, [self.cells[cell.id]] if queued else [], self.search.remaining)
+
+    # -- what comes of a leg ---------------------------------------------------------------------------------
+
+    def _add_round(self, job: Job, records: list[Record], *, latest: bool) -> bool:
+        """Adds the records of a round. False: the job ends here, at a rung or by a pruner."""
+        job.rounds.append(records)
+        number, new = len(job.rounds), len(job.rounds) > job.reached
+        if new:
+            self.notify(Callback.on_round_end, job.cell, records)
+        if number >= job.cell.run.rounds:
+            return True
+        if number == self.trials[job.cell.id].present.rounds:
+            return self._end_job(job)
+        if latest and new and self._stopped(job):
+            self._put(job, Status.PARTIAL)
+            self._change(job.cell.id, Event.STOPPED)
+            return False
         return True
 
+    def _stopped(self, job: Job) -> bool:
+        """Whether a pruner of Optuna stops the trial after this round."""
+        if self.search is None or self.prune.rule in (None, HALVING) or not job.cell.candidate:
+            return False
+        name, number = objective_of(self.spec), len(job.rounds)
+        value = score(job.rounds[-1:], name)
+        return value is not None and bool(self.search.should_prune(job.cell, number, value))
+
+    def _end_job(self, job: Job, output: Output | None = None) -> bool:
+        """Stores the results of a leg that has ended. Returns whether the job goes on with the trial's next leg."""
+        self._put(job, Status.PARTIAL if output is None else Status.DONE, output)
+        self._end_leg(job.cell.id)
+        trial = self.trials[job.cell.id]
+        if output is not None or trial.state is not State.QUEUED or trial.present.seeds != job.seeds:
+            return False
+        self._change(job.cell.id, Event.HANDED_OUT)
+        return True
+
+    def _put(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> None:
+        """Stores the results of a job's seeds, but for those that ran whole before a kill."""
+        folder, fresh = self.store.folder / job.path, self._fresh(job.cell)
+        if output is not None and self._storage:
+            self._storage.pull(f"{self.store.name}/{job.path}", folder)
+        for i, seed in enumerate(job.seeds):
+            if seed in fresh and fresh[seed]["status"] == Status.DONE:
+                continue
+            split, prompts = output[seed] if output is not None else ("", None)
+            history = [records[i] for records in job.rounds]
+            result = make_result(status, history, error=error, fingerprints=job.prints, split_hash=split)
+            self.store.put(job.cell, seed, history, result, folder / prompts if prompts else None)
+
+    def _end_leg(self, key: str) -> None:
+        """Decides what follows a leg whose results are stored, and writes it."""
+        cell, trial = self.cells[key], self.trials[key]
+        results, leg = self._fresh(cell), trial.present
+        last = trial.leg + 1 == len(trial.legs)
+        if bad := [seed for seed in leg.seeds if results[seed]["status"] in FAILURES]:
+            halved = cell.role == "trial" or any(each.decides for each in trial.legs)
+            ahead = tuple(leg for leg in trial.legs[trial.leg + 1 :] if not set(leg.seeds) <= set(bad))
+            if ahead and not halved:  # the others of a cell of a grid
+                self._change(key, Event.PASSED, legs=(*trial.legs[: trial.leg + 1], *ahead))
+                return
+            last = True
+        elif leg.decides:
+            seeds = [seed for each in trial.legs[: trial.leg + 1] if each.rounds == leg.rounds for seed in each.seeds]
+            rounds = zip(*(self.store.history(cell, seed)[: leg.rounds] for seed in seeds), strict=False)
+            value = score([list(records) for records in rounds], objective_of(self.spec))
+            if value is not None:
+                self.trials[key] = trial = replace(trial, values={**trial.values, leg.rounds: value})
+            if not self._halving.passes(key):
+                self._change(key, Event.HELD)
+                return
+        if last:
+            statuses = {seed: result["status"] for seed, result in results.items()}
+            wanted = [statuses[seed] for seed in self.spec.seed_list() if seed in statuses]
+            whole = tuple(seed for seed, status in statuses.items() if status == Status.DONE)
+            self._change(key, ended(wanted), counts=whole)
+        else:
+            self._change(key, Event.PASSED)
+
     def _fail(self, job: Job, failure: Failure) -> None:
-        """Retries a failed job, or stores its failure.
+        """Retries a failed leg, or stores its failure.
 
         Seeds that were trained together are retried one by one, so that one failing seed does not fail the others.
         After a crash of its process a job resumes from its checkpoint, unless it has crashed repeatedly without a new
@@ -314,71 +401,91 @@ class Scheduler:
             raise EnvironmentProblem(failure.error)
         if os.environ.get("FPL_TUNE_FULL_ERROR"):
             print(failure.trace, file=sys.stderr)
-        crashed = failure.kind == "died"
+        key, crashed, retries = job.cell.id, failure.kind == "died", self.spec.execution.retries
         job.attempt = 0 if crashed and len(job.rounds) > job.reached else job.attempt + 1
-        given_up = job.attempt > {"died": _CRASHES, "error": self.spec.execution.retries}.get(failure.kind, 0)
+        given_up = job.attempt > {"died": _CRASHES, "error": retries}.get(failure.kind, 0)
         if failure.kind == "memory" and not job.alone:
             job.alone = True
-        elif len(job.seeds) > 1 and (given_up or not crashed):
-            self._drop(job)
-            for seed in sorted(job.missing, reverse=True):
-                alone = self._job(job.cell, (seed,), {seed}, job.prints)
-                self.jobs[alone.key] = alone
-                self._queue_first(alone)
+        elif len(job.seeds) > 1 and (given_up if crashed else failure.kind != "error" or retries):
+            self.trials[key] = self.trials[key].apart()
+            if failure.kind == "error":
+                self._apart.add(key)
+            self._change(key, Event.INTERRUPTED)
             return
         elif given_up:
-            status = Status.DIVERGED if failure.kind == "diverged" else Status.FAILED
-            self._close(job, status, error=failure.error)
+            self._put(job, Status.DIVERGED if failure.kind == "diverged" else Status.FAILED, error=failure.error)
+            self._end_leg(key)
             return
-        if not crashed:
-            job.rounds = []  # its rounds are heard again
-        self._queue_first(job)
+        job.reached = max(job.reached, len(job.rounds)) if crashed else job.reached
+        self._change(key, Event.INTERRUPTED)
+        self.jobs.move_to_end(key, last=False)
 
-    def _close(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> None:
-        """Stores the results of a job's seeds. Those stored before a kill, which its checkpoint still holds, stay.
+    # -- changes of state ------------------------------------------------------------------------------------
 
-        The first seed of a trial counts as pruned while the trial waits for room for its other seeds.
+    def _change(self, key: str, event: Event, **changes: Any) -> None:
+        """Changes a trial: writes its state, drops what that makes superfluous, and tells search and callbacks."""
+        cell, before = self.cells[key], self.trials[key]
+        self.trials[key] = trial = before.after(event, **changes)
+        self._save(key, before)
+        if event is Event.HANDED_OUT:
+            return
+        job = self.jobs[key]
+        others = not trial.over and job.seeds != trial.left[0].seeds
+        if event is Event.HELD:
+            job.reached = max(job.reached, len(job.rounds))
+        if trial.over:
+            del self.jobs[key]
+        elif others:
+            self.jobs[key] = self._job(cell)
+            self.jobs.move_to_end(key, last=False)
+        self._note(key)
+        if trial.over:
+            self._forget_stale(cell)
+            self.notify(Callback.on_cell_end, cell, self.store.shown_results(cell))
+        elif event is Event.HELD or (event is Event.PASSED and others):
+            self.notify(Callback.on_job_pause, cell, job.seeds)
+
+    def _save(self, key: str, before: Trial | None = None) -> None:
+        """Writes a trial's state, then removes the checkpoints that none of its legs needs any more.
+
+        Args:
+            key: the cell's id.
+            before: the trial before; None at the start, which removes what a kill left.
         """
-        further: set[int] = set()
-        if status is Status.DONE and job.seeds == self.pruner.first_seeds(job.cell):
-            further = set(self.store.missing(job.cell, self.spec)).intersection(self._further_seeds(job.cell))
-        allowed = not further or self.pruner.allows_seeds(job.cell, job.rounds)
-        folder = self.store.folder / job.path
-        if output is not None and self._storage:
-            self._storage.pull(f"{self.store.name}/{job.path}", folder)
-        for i, seed in enumerate(job.seeds):
-            if seed in job.missing and (job.rounds or status is not Status.PRUNED):
-                split, prompts = output[seed] if output is not None else ("", None)
-                history = [records[i] for records in job.rounds]
-                kept = status if allowed else Status.PRUNED
-                result = make_result(kept, history, error=error, fingerprints=job.prints, split_hash=split)
-                self.store.put(job.cell, seed, history, result, folder / prompts if prompts else None)
-        self._drop(job)
-        if further:
-            self.notify(Callback.on_job_pause, job.cell, job.seeds)
-            self._add_seeds(job.cell, job.prints, allowed)
-        elif all(other.cell.id != job.cell.id for other in self.jobs.values()):
-            self._report_to_search(job.cell)
-            self.notify(Callback.on_cell_end, job.cell, self._results(job.cell))
-
-    def _drop(self, job: Job) -> None:
-        del self.jobs[job.key]
-        shutil.rmtree(self.store.folder / job.path, ignore_errors=True)
+        cell, trial = self.cells[key], self.trials[key]
+        self.store.put_trial(cell, trial)
+        needed = {Job(cell, leg.seeds).path for leg in trial.left}
+        slots = (self.store.folder / "cells" / key).glob("ckpt-*")
+        for path in {f"cells/{key}/{slot.name}" for slot in slots} - needed:
+            shutil.rmtree(self.store.folder / path, ignore_errors=True)
         if self._storage:
-            try:
-                self._storage.drop(f"{self.store.name}/{job.path}")
-            except StorageError as problem:
-                self.notify(Callback.on_warning, job.cell, f"An old checkpoint could not be removed. {problem}")
+            held = trial.legs if before is None else (*before.left, before.present)
+            for path in {Job(cell, leg.seeds).path for leg in held} - needed:
+                try:
+                    self._storage.drop(f"{self.store.name}/{path}")
+                except StorageError as problem:
+                    self.notify(Callback.on_warning, cell, f"An old checkpoint could not be removed. {problem}")
 
-    def _report_to_search(self, cell: Cell) -> None:
-        """Reports a complete cell to the search."""
-        if self.search:
-            self.search.report(cell, self._finished(cell))
+    def note_all(self) -> None:
+        """Tells the search where all cells stand, after it was opened."""
+        for key in self.cells:
+            self._note(key)
 
-    def _results(self, cell: Cell) -> dict[int, dict[str, Any]]:
-        found = {seed: self.store.result(cell, seed) for seed in self.spec.seed_list()}
-        return {seed: result for seed, result in found.items() if result is not None}
+    def _note(self, key: str) -> None:
+        """Tells the search where a cell stands."""
+        if self.search is None:
+            return
+        cell, trial = self.cells[key], self.trials[key]
+        fresh = self._fresh(cell)
+        seeds = trial.counts if trial.counts and trial.state is not State.FAILED else self.spec.seed_list()
+        self.search.note(cell, trial, {seed: self.store.history(cell, seed) for seed in seeds if seed in fresh})
 
-    def _finished(self, cell: Cell) -> dict[int, tuple[dict[str, Any], list[Record]]]:
-        """Result and history of a cell by seed."""
-        return {seed: (result, self.store.history(cell, seed)) for seed, result in self._results(cell).items()}
+    def _fresh(self, cell: Cell) -> dict[int, dict[str, Any]]:
+        """The stored results of today's method and data by seed."""
+        prints = self._prints[cell.id]
+        return {seed: r for seed, r in self.store.seed_results(cell).items() if not stale(r, prints)}
+
+    def _forget_stale(self, cell: Cell) -> None:
+        """Removes results of another method or other data, once there are new ones."""
+        for seed in set(self.store.seeds(cell)) - self._fresh(cell).keys():
+            self.store.forget(cell, seed)

@@ -27,7 +27,7 @@ from fpl_tune.study.cells import label, shown
 from fpl_tune.study.claims import counts
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import sign
-from fpl_tune.study.status import Status
+from fpl_tune.study.trial import State
 
 SERIES = 8
 """Series that a chart draws along an axis; cells of studies with more are rows."""
@@ -37,7 +37,7 @@ ROWS = 24
 
 def sentence(facts: Facts, tests: pd.DataFrame) -> str:
     """The answer: the best cell, its value, what it gains over the reference and how sure that is; or the claims."""
-    number = int((facts.table["status"] == Status.DONE.value).sum()) + len(facts.pruned)
+    number = int((facts.table["status"] == State.DONE.value).sum()) + len(facts.pruned)
     so_far = "" if number == len(facts.table) else f"So far, {number} of {counted(len(facts.table), 'cell')} done: "
     if facts.spec.report.claims:
         return f"{so_far}{counts(facts.claims)}."
@@ -68,7 +68,7 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
         sure = f"95 % interval {bounds}, {counted(test['seeds'], 'seed')}" if bounds != "–" else "one seed: no interval"
         equal = f"equal within {facts.spec.report.rope:g}{points}"
         text += f"; {gap} ({sure}): {equal if test['verdict'] == 'equal' else test['verdict']}"
-    done = facts.table["status"] == Status.DONE.value
+    done = facts.table["status"] == State.DONE.value
     tied = [cell for cell in facts.own if cell.id != facts.best.id and done[cell.id]
             and abs(facts.objective(cell) - facts.objective(facts.best)) < 1e-9]  # fmt: skip
     ties = " and ".join(map(facts.name, tied[:3]))
@@ -132,7 +132,7 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
     """A metric along an axis, a series for each combination of the other axes, or by cell; references are dashed."""
     x = charts.place(facts, axis, "x") if axis else charts.names("x", None)
     numbers = x["type"] == "quantitative"
-    families = {cell.id: facts.reference.family(cell) for cell in facts.cells if cell.role == "reference"}
+    families = {cell.id: facts.reference.family(cell) for cell in facts.cells if cell.is_reference}
     own = [cell for cell in facts.finished if cell.candidate]
     references = [cell for cell in facts.finished if cell.id in families]
     if axis is None:
@@ -181,7 +181,7 @@ def history(facts: Facts) -> Spec:
     )  # fmt: skip
     exists = "isValid(datum.objective) && datum.role == 'trial'"
     trials = charts.layer("point", {**where, "color": colour, "tooltip": said, "opacity": charts.visible()})
-    trials["encoding"]["size"] = {"condition": {"test": f"datum.status == '{Status.PRUNED}'", "value": 20}, "value": 60}
+    trials["encoding"]["size"] = {"condition": {"test": f"datum.status == '{State.PRUNED}'", "value": 20}, "value": 60}
     layers = [
         {**trials, "transform": [{"filter": exists}], "params": [charts.SHOWN]},
         charts.layer("line", {**where, "color": colour}, rows, interpolate="step-after"),

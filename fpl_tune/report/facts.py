@@ -21,7 +21,7 @@ from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.partition import Shares, shares
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import Choice, choose, objectives_of, rows, sign
-from fpl_tune.study.status import COUNTED, Status
+from fpl_tune.study.trial import State
 
 if TYPE_CHECKING:
     from fpl_tune.search.suggest import CellSearch
@@ -59,7 +59,7 @@ class Facts:
             raise ConfigError(f"{store.name} has no cells yet. Run fpl-tune study {store.name}.")
         self.cells: list[Cell] = [cell for cell in cells if cell.role != "ablation"]
         self.own = [cell for cell in self.cells if cell.candidate]  # cells and trials, without the references
-        self.references = [cell for cell in self.cells if cell.role == "reference"]
+        self.references = [cell for cell in self.cells if cell.is_reference]
         self.searched = any(cell.role == "trial" for cell in self.own)
         self.by_id = {cell.id: cell for cell in self.cells}
         self.keys = {cell.id: i for i, cell in enumerate(self.cells)}
@@ -86,8 +86,12 @@ class Facts:
         self.records: list[dict[str, Any]] = self.frame.to_dict("records")  # type: ignore[assignment]
         """The result table as plain rows."""
         for row in self.records:
-            if row["rule"] == self.rule and row["status"] in COUNTED:
+            if row["rule"] == self.rule and row["status"] in (State.DONE, State.PRUNED):
                 self._by_cell.setdefault(row["cell"], {})[int(row["seed"])] = row
+        for key, found in self._by_cell.items():
+            self._by_cell[key] = {int(row["seed"]): row for row in results.meant([*found.values()])}
+        self.states = {cell.id: store.trial(cell).state for cell in self.cells}
+        """The state of each cell's trial, by the cell's id."""
         self._shares: dict[str, Shares] = {}
         self.reference = Reference(self, reference or self.spec.report.reference)
         if reference is not None:
@@ -115,7 +119,7 @@ class Facts:
     def table(self) -> pd.DataFrame:
         """One row per cell, index `cell`: label, role, axes, status, n, val, mean, std, sem, bytes (both ways) and
         seconds per seed, and the means of `beside`."""
-        found = results.summarise(self.records, self.cells, self.spec.seed_list(), self.rule, self.metric)
+        found = results.summarise(self.records, self.cells, self.states, self.rule, self.metric)
         rows = pd.DataFrame(found).set_index("cell").rename(columns={VAL: "val", "time/seconds": "seconds"})
         rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
         axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
@@ -135,7 +139,7 @@ class Facts:
     @cached_property
     def pruned(self) -> set[str]:
         """Ids of the cells that were stopped early: their values, of fewer rounds or seeds, are not compared."""
-        return set(self.table.index[self.table["status"] == Status.PRUNED.value])
+        return {key for key, state in self.states.items() if state is State.PRUNED}
 
     @cached_property
     def claims(self) -> list[Judged]:
@@ -155,7 +159,7 @@ class Facts:
             return self.cells
         front = self.marked if self.choice and self.choice.front else []
         ranked = sorted(self.best_first(self.own), key=lambda cell: (cell.id in self.pruned, cell.id not in front))
-        return [*ranked, *self.references]
+        return [*ranked, *(cell for cell in self.references if not cell.candidate)]
 
     def objective(self, cell: Cell) -> float:
         """Mean of the first objective over seeds."""
@@ -311,7 +315,7 @@ class Facts:
 
     def notable(self, limit: int) -> list[Cell]:
         """About `limit` cells to draw, in the study's order: one of each reference, and the best by the objective."""
-        families = {self.reference.family(cell): cell for cell in reversed(self.finished) if cell.role == "reference"}
+        families = {self.reference.family(cell): cell for cell in reversed(self.finished) if cell.is_reference}
         own = self.best_first(cell for cell in self.finished if cell.candidate)
         kept = [*own[: max(limit - len(families), 1)], *families.values()]
         return sorted(kept, key=lambda cell: cell.number)

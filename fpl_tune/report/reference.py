@@ -49,6 +49,8 @@ class Reference:
 
     def family(self, cell: Cell) -> str:
         """A reference's name whatever the axes are: references stand at every value of the axes they leave open."""
+        if cell.candidate and cell.reference:
+            return cell.reference
         place = self.place(cell)
         return label({n: v for n, v in cell.varied.items() if n not in place}) if len(place) < len(cell.varied) else ""
 
@@ -68,7 +70,7 @@ class Reference:
         """The name in headers and sentences; None in a study without results."""
         if self._asked is not None and self._cells_of(self._asked):
             return self._asked
-        families = [self.family(cell) for cell in self._facts.finished if cell.role == "reference"]
+        families = [self.family(cell) for cell in self._facts.finished if cell.is_reference]
         lead = self._facts.lead
         return families[0] if families else self.shared or (lead.label if lead is not None else None)
 
@@ -76,7 +78,7 @@ class Reference:
         cells = self._facts.cells
         return (
             [cell for cell in cells if cell.label == name]
-            or [cell for cell in cells if cell.role == "reference" and self.family(cell) == name]
+            or [cell for cell in cells if cell.is_reference and self.family(cell) == name]
             or [cell for cell in cells if name in self._named(cell)]
         )
 
@@ -88,7 +90,7 @@ class Reference:
     def chosen(self) -> bool:
         """Whether the reference is neither the study's choice nor a reference, but a cell picked for its results."""
         asked = self._asked is not None and self._asked == self._facts.spec.report.reference
-        return not asked and not any(cell.role == "reference" for cell in self._members)
+        return not asked and not any(cell.is_reference for cell in self._members)
 
     def holds(self, cell: Cell) -> bool:
         """Whether others are compared with this cell."""
@@ -110,7 +112,7 @@ class Reference:
     def choices(self, most: int = 2000) -> list[str]:
         """What the page offers as reference: references, values of named axes, cells; about `most` comparisons."""
         facts = self._facts
-        families = [self.family(cell) for cell in facts.finished if cell.role == "reference"]
+        families = [self.family(cell) for cell in facts.finished if cell.is_reference]
         named = [axis for axis, values in self._values.items() if len(self._values) > 1 and 1 < len(values) <= 12
                  and facts.table[axis].map(type).eq(str).any()]  # fmt: skip
         values = [label({axis: cell.varied[axis]}) for axis in named for cell in facts.own if axis in cell.varied]

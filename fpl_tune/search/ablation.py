@@ -21,6 +21,7 @@ from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.selection import choose, front_of, objectives_of, rows, selecting_rule
 from fpl_tune.study.store import Store
+from fpl_tune.study.trial import State
 
 if TYPE_CHECKING:
     from fpl_tune.search.space import Space
@@ -66,7 +67,7 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
         raise ConfigError(front_of(choice, "Remove ablate, which needs one objective; export a cell with --cell"))
     (objective,) = objectives_of(spec)
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
-    known = {cell.id: cell for cell in cells if cell.candidate}
+    known = {cell.id: cell for cell in cells if cell.candidate and store.trial(cell).state is State.DONE}
     paths: list[list[Step]] = []
     for best in choice.cells:
         part = next(part for part in parts if part.holds(best))

@@ -22,7 +22,7 @@ from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
 from fpl_tune.study.results import figure
-from fpl_tune.study.status import Status
+from fpl_tune.study.trial import State
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once
 
@@ -91,17 +91,18 @@ class Objective:
             raise optuna.TrialPruned(str(problem)) from None
         key = config.identity(run)
         done = trial.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-        verdict = next((t for t in done if t.user_attrs.get("cell") == key), None)
-        if verdict is None:
+        known = next((t for t in done if t.user_attrs.get("cell") == key), None)
+        if known is None:
             histories = self._histories(trial, run)
-            verdict = part.verdict(key, {h[0]["seed"]: ({"status": Status.DONE}, h) for h in histories})
-        for name, value in verdict.user_attrs.items():
+            outcome = part.outcome(key, State.DONE, {h[0]["seed"]: h for h in histories})
+            values, attrs = outcome.values, outcome.attrs
+        else:
+            values, attrs = known.values, known.user_attrs
+        for name, value in attrs.items():
             trial.set_user_attr(name, value)
-        if verdict.values is None:
+        if values is None:
             return math.nan
-        if len(verdict.values) > 1:
-            return tuple(verdict.values)
-        return verdict.values[0]
+        return tuple(values) if len(values) > 1 else values[0]
 
     def _histories(self, trial: optuna.Trial, run: RunSpec) -> list[tuple[Record, ...]]:
         """Runs the seeds, reports to the pruner, and returns the history of each seed."""

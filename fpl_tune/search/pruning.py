@@ -1,4 +1,4 @@
-"""Pruning by rounds: validation accuracy decides.
+"""Pruning by rounds: the search's objective decides, in a grid validation accuracy.
 
 `halving` is asynchronous successive halving (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the first
 validated rounds from `first_rung` · `reduction`^k on. By default the first is a third of the rounds: in tables of three
@@ -7,7 +7,7 @@ that reaches a rung goes on if it is among the best 1 / `reduction` of those tha
 paused with a checkpoint and goes on when its rung has room for it. A trial of a search runs its first seed alone: its
 last round is the rung that its other seeds wait for. Once no further cell can reach a rung, the rest is pruned. Cells
 are compared only with those of the same data, partition and schedule, trials of a search with those of the same cell of
-the axes.
+the axes. A rung is no table of its own: it is read from the trials, which hold their values at the rungs they reached.
 
 Pruners of Optuna stop trials of a search permanently.
 """
@@ -18,23 +18,23 @@ import json
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from enum import Enum
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fpl_tune.config import PruneSpec, RunSpec, StudySpec
 from fpl_tune.core.errors import ConfigError, Notice
+from fpl_tune.core.metrics import metric
 from fpl_tune.search import components
 from fpl_tune.simulation.simulation import Record
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, axes_of
+from fpl_tune.study.results import TOTAL_BYTES
 from fpl_tune.study.selection import setting_of
+from fpl_tune.study.trial import State, Trial
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
-
-    from fpl_tune.search.search import Search
 
 HALVING, AUTO = "halving", "auto"
 FULL_TRIALS = 20
@@ -72,10 +72,24 @@ def make_pruner(spec: PruneSpec) -> BasePruner:
     return found.build(wrapped_pruner=None if wrapped is None else make_pruner(replace(spec, rule=wrapped)))
 
 
-def score(rounds: Sequence[Sequence[Record]]) -> float | None:
-    """Validation accuracy of the last evaluated round, the mean over seeds; None before the first evaluation."""
-    records = next((records for records in reversed(rounds) if METRIC in records[0]), None)
-    return None if records is None else fmean(record[METRIC] for record in records)
+def objective_of(study: StudySpec) -> str:
+    """The metric by which trials are compared: the first objective of a search, else validation accuracy."""
+    return study.search.objectives[0] if study.search.sampler is not None else METRIC
+
+
+def score(rounds: Sequence[Sequence[Record]], name: str = METRIC) -> float | None:
+    """A metric in the last round that has it, the mean over seeds; None before the first one, and where it is NaN.
+
+    Args:
+        rounds: records by round, one per seed in each.
+        name: the metric. Accuracies are in evaluated rounds alone, costs are totals so far.
+    """
+    parts = ("comm/up_bytes", "comm/down_bytes") if name == TOTAL_BYTES else (name,)
+    for records in reversed(rounds):
+        if all(part in record for record in records for part in parts):
+            value = fmean(sum(float(record[part]) for part in parts) for record in records)
+            return value if math.isfinite(value) else None
+    return None
 
 
 def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
@@ -95,6 +109,11 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
     make_pruner(spec)
     if spec.rule != HALVING and study.search.sampler is None:
         raise ConfigError(f"prune.rule={spec.rule} needs a search, but there is none. Use prune.rule=halving.")
+    if study.search.sampler is not None and len(study.search.objectives) > 1:
+        raise ConfigError(
+            f"prune.rule={spec.rule} compares trials by one objective, but search.objectives has "
+            f"{', '.join(study.search.objectives)}. Set prune.rule=null, or search for one of them."
+        )
     last = max((run.rounds for run in runs), default=1)
     compares = (rungs(spec, run) if spec.rule == HALVING else run.protocol.eval_every < run.rounds for run in runs)
     if last == 1 or any(compares):
@@ -116,154 +135,102 @@ def planned_trials(study: StudySpec, run: RunSpec) -> int:
     return search.trials or math.ceil((search.budget or FULL_TRIALS) / cost)
 
 
-class Decision(Enum):
-    """The decision on a cell after a round."""
-
-    CONTINUE = "continue"
-    PAUSE = "pause"
-    """It stops with a checkpoint and may resume."""
-    STOP = "stop"
-
-
-class Paused(NamedTuple):
-    """A cell that is paused at a rung."""
-
-    cell: Cell
-    round: int
-
-
-Rung = tuple[str, int]
-"""A group of cells that may be compared, and a round."""
-
-
-class Pruner:
-    """Decides after each round whether a cell goes on. References always do.
+class Halving:
+    """Decides at the ends of legs which trials go on. References always do.
 
     Args:
-        spec: the study's `prune`.
-        axes: names of the study's axes, in each cell of which a search has its own budget.
-        search: the study's search, whose trials a pruner of Optuna compares.
-        seeds: the study's, of which halving runs the first one of a trial alone; empty: all together.
+        study: the study; its `prune` gives the reduction, its axes the cells in each of which a search has its budget.
+        cells: by id.
+        trials: by the ids of their cells.
+        published: gives the ids of the cells of published points, of which one reaches the end, so that the gain over
+            it is known.
     """
 
     def __init__(
-        self, spec: PruneSpec, axes: Sequence[str] = (), search: Search | None = None, seeds: Sequence[int] = ()
+        self,
+        study: StudySpec,
+        cells: Mapping[str, Cell],
+        trials: Mapping[str, Trial],
+        published: Callable[[], Collection[str]] = set[str],
     ) -> None:
-        self.spec, self._axes, self._search, self._seeds = spec, tuple(axes), search, tuple(seeds)
-        self._rungs: dict[Rung, dict[str, float]] = defaultdict(dict)
-        self._passed: dict[Rung, set[str]] = defaultdict(set)
+        self._reduction, self._axes, self._published = resolved(study).reduction, tuple(axes_of(study.axes)), published
+        self._cells, self._trials = cells, trials
+        self._sign = 1.0 if metric(objective_of(study)).maximize else -1.0
         self._groups: dict[str, str] = {}
 
-    def first_seeds(self, cell: Cell) -> tuple[int, ...]:
-        """Seeds of a cell that run first: one of a trial that halving may stop, else all."""
-        return self._seeds[:1] if cell.role == "trial" and rungs(self.spec, cell.run) else self._seeds
+    def passes(self, cell: str) -> bool:
+        """Whether a trial that has reached the rung at the end of its leg goes on at once."""
+        rung = self._trials[cell].present.rounds
+        return rung not in self._trials[cell].values or cell in self._best(self._ranked(cell, rung))
 
-    def decide(self, cell: Cell, rounds: Sequence[Sequence[Record]], *, latest: bool = True) -> Decision:
-        """Whether a cell goes on.
+    def rank(self, cell: str, rung: int) -> int:
+        """Place of a trial among those that reached a rung, from 0; their number for one without a value there."""
+        ranked = self._ranked(cell, rung)
+        return ranked.index(cell) if cell in ranked else len(ranked)
 
-        Args:
-            cell: the cell.
-            rounds: its rounds so far, one record per seed in each.
-            latest: False for a round before the cell's last one.
-        """
-        number = len(rounds)
-        if self.spec.rule is None or not cell.candidate or number >= cell.run.rounds:
-            return Decision.CONTINUE
-        if (mine := score(rounds)) is None:
-            return Decision.CONTINUE
-        if self.spec.rule != HALVING:
-            prune = self._search is not None and self._search.should_prune(cell, number, mine)
-            return Decision.STOP if prune and latest else Decision.CONTINUE
-        first = self.first_seeds(cell)
-        if number not in rungs(self.spec, cell.run) or (first and rounds[0][0]["seed"] not in first):
-            return Decision.CONTINUE
-        return Decision.CONTINUE if self._passes((self._group(cell), number), cell, mine, latest) else Decision.PAUSE
+    def promote(self, waiting: Collection[str]) -> list[str]:
+        """Selects the waiting trials that may go on, the furthest and best first."""
+        return self._chosen(waiting, self._best)
 
-    def allows_seeds(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> bool:
-        """Whether a trial is among the best 1 / `reduction` by all rounds of its first seed: its other seeds run."""
-        mine = score(rounds)
-        return mine is None or self._passes((self._group(cell), cell.run.rounds), cell, mine, latest=True)
+    def settle(self, waiting: Collection[str], running: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Selects what goes on and what is pruned at rungs that no other trial can reach.
 
-    def restore(self, cell: Cell, rounds: Sequence[Sequence[Record]], *, passed: bool) -> None:
-        """Enters a cell at the rungs that it had reached before a restart; nothing is decided anew.
+        Valid only while no trial is queued and none is left to suggest.
 
         Args:
-            cell: the cell.
-            rounds: its rounds so far, of the seeds that run first. It has passed all rungs before the last one.
-            passed: whether it has passed the rung of the last round, too.
-        """
-        for number in (*rungs(self.spec, cell.run), cell.run.rounds) if cell.candidate else ():
-            if number <= len(rounds) and (mine := score(rounds[:number])) is not None:
-                rung = self._group(cell), number
-                self._rungs[rung][cell.id] = mine
-                if passed or number < len(rounds):
-                    self._passed[rung].add(cell.id)
-
-    def _passes(self, rung: Rung, cell: Cell, mine: float, latest: bool) -> bool:
-        """Whether a cell that reaches a rung passes it now."""
-        self._rungs[rung][cell.id] = mine
-        passes = not latest or cell.id in self._passed[rung] or cell.id in self._best(rung)
-        if passes:
-            self._passed[rung].add(cell.id)
-        return passes
-
-    def _group(self, cell: Cell) -> str:
-        if cell.id not in self._groups:
-            self._groups[cell.id] = peers(cell, self._axes)
-        return self._groups[cell.id]
-
-    def _rung(self, paused: Paused) -> Rung:
-        return self._group(paused.cell), paused.round
-
-    def _ranked(self, rung: Rung) -> list[str]:
-        """Cells of a rung, the best first."""
-        return sorted(self._rungs[rung], key=lambda name: -self._rungs[rung][name])
-
-    def _best(self, rung: Rung) -> list[str]:
-        """The best 1 / `reduction` of a rung."""
-        return self._ranked(rung)[: len(self._rungs[rung]) // self.spec.reduction]
-
-    def _last(self, rung: Rung) -> list[str]:
-        """The best of a rung that no other cell can reach: at least one, and one published point.
-
-        A published point reaches the end, so that the gain over it is known.
-        """
-        ranked = self._ranked(rung)
-        chosen = self._best(rung) or ranked[:1]
-        known = [name for name in ranked if self._search is not None and name in self._search.published]
-        return [*chosen, *known[:1]] if self._passed[rung].isdisjoint(known) else chosen
-
-    def promote(self, paused: Collection[Paused]) -> list[Paused]:
-        """Selects the paused cells that may resume, the furthest and best first."""
-        return self._take(paused, self._best)
-
-    def settle(self, paused: Collection[Paused], running: Iterable[Paused]) -> tuple[list[Paused], list[Paused]]:
-        """Resumes or prunes the cells paused at rungs that no other cell can reach.
-
-        Valid only while no cell is queued and no trial is left to suggest.
-
-        Args:
-            paused: cells that wait.
-            running: other cells and the rounds that they have done.
+            waiting: cells of the trials that wait.
+            running: cells of those that run.
 
         Returns:
-            Cells that go on, and cells that are pruned.
+            Cells whose trials go on, and those whose trials are pruned.
         """
-        lowest: dict[str, int] = {}
-        for cell, number in [*running, *paused]:
-            group = self._group(cell)
-            lowest[group] = min(number, lowest.get(group, number))
-        due = [p for p in paused if p.round == lowest[self._group(p.cell)]]
-        promoted = self._take(due, self._last)
-        return promoted, [p for p in due if p not in promoted]
+        lowest: dict[str, float] = defaultdict(lambda: math.inf)
+        for cell in [*running, *waiting]:
+            trial, group = self._trials[cell], self._group(cell)
+            on_its_way = trial.state is State.RUNNING and trial.present.decides
+            lowest[group] = min(lowest[group], trial.present.rounds - 0.5 * on_its_way)
+        due = [cell for cell in waiting if self._trials[cell].present.rounds == lowest[self._group(cell)]]
+        promoted = self._chosen(due, self._last)
+        return promoted, [cell for cell in due if cell not in promoted]
 
-    def _take(self, paused: Collection[Paused], chosen: Callable[[Rung], list[str]]) -> list[Paused]:
-        """The paused cells among those that `chosen` gives of their rung, which they pass."""
-        names = {rung: chosen(rung) for rung in set(map(self._rung, paused))}
-        taken = [p for p in paused if p.cell.id in names[self._rung(p)]]
-        for p in taken:
-            self._passed[self._rung(p)].add(p.cell.id)
-        return sorted(taken, key=lambda p: (-p.round, names[self._rung(p)].index(p.cell.id)))
+    def _group(self, cell: str) -> str:
+        """Key of the cells that may be compared with one."""
+        if cell not in self._groups:
+            self._groups[cell] = peers(self._cells[cell], self._axes)
+        return self._groups[cell]
+
+    def _ranked(self, cell: str, rung: int) -> list[str]:
+        """The cells at a rung of a cell's group, the best first."""
+        group = self._group(cell)
+        there = [
+            key
+            for key, trial in self._trials.items()
+            if rung in trial.values and self._cells[key].candidate and self._group(key) == group
+        ]
+        return sorted(there, key=lambda key: -self._sign * self._trials[key].values[rung])
+
+    def _best(self, ranked: list[str], rung: int = 0) -> list[str]:
+        """The best 1 / `reduction`."""
+        return ranked[: len(ranked) // self._reduction]
+
+    def _last(self, ranked: list[str], rung: int) -> list[str]:
+        """The best of a rung that no other trial can reach: at least one, and one published point."""
+        known = [key for key in ranked if key in self._published()]
+        passed = any(self._trials[key].passed(rung) for key in known)
+        return [*(self._best(ranked) or ranked[:1]), *([] if passed else known[:1])]
+
+    def _chosen(self, waiting: Collection[str], chosen: Callable[[list[str], int], list[str]]) -> list[str]:
+        """The waiting trials among those that `chosen` gives of their rung's ranking, the furthest and best first."""
+        places: dict[str, tuple[int, int]] = {}
+        names: dict[tuple[str, int], list[str]] = {}
+        for cell in waiting:
+            rung = self._trials[cell].present.rounds
+            key = self._group(cell), rung
+            if key not in names:
+                names[key] = chosen(self._ranked(cell, rung), rung)
+            if cell in names[key]:
+                places[cell] = -rung, names[key].index(cell)
+        return sorted(places, key=places.__getitem__)
 
 
 def rungs(spec: PruneSpec, run: RunSpec) -> tuple[int, ...]:

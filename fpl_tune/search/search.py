@@ -12,10 +12,11 @@ from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.metrics import objectives
 from fpl_tune.study.cells import Cell, expand, grid
+from fpl_tune.study.trial import State, Trial
 
 if TYPE_CHECKING:  # Optuna and its database, a third of a second, are for studies that search
-    from fpl_tune.search.suggest import CellSearch, Results
-    from fpl_tune.simulation.simulation import Record
+    from fpl_tune.search.record import TrialJournal
+    from fpl_tune.search.suggest import CellSearch, Histories
 
 
 class Search:
@@ -48,13 +49,13 @@ class Search:
                 hint = "Test figures choose nothing." if name.startswith("test/") else did_you_mean(name, objectives())
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
         named(search.sampler)  # before spaces are read
-        references = [cell for cell in expand(spec) if cell.role == "reference"]
-        points = list(grid(spec))
+        cells, points = expand(spec), list(grid(spec))
+        references = [cell for cell in cells if cell.role == "reference"]
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")
         parts = []
         for i, (varied, run) in enumerate(points):
-            numbers = range(len(references) + i, sys.maxsize, len(points))  # the parts take turns
+            numbers = range(len(cells) + i, sys.maxsize, len(points))  # the parts take turns
             parts.append(CellSearch(spec, varied, run, numbers, fits))
         return cls(parts, references)
 
@@ -68,14 +69,21 @@ class Search:
         """Ids of the cells of the published points that can run."""
         return set[str]().union(*(part.published for part in self.parts))
 
+    @staticmethod
+    def begun(folder: Path) -> bool:
+        """Whether the study's folder has a database of trials."""
+        from fpl_tune.search.record import FILE
+
+        return (folder / FILE).is_file()
+
     def open(self, folder: Path) -> list[Cell]:
         """Opens the study's database; cells of the trials that it holds."""
         from fpl_tune.search.record import open_storage
 
         folder.mkdir(parents=True, exist_ok=True)
         cells: dict[str, Cell] = {}
-        storage = open_storage(folder)
-        for cell in (cell for part in self.parts for cell in part.open(storage)):
+        self._storage: TrialJournal = open_storage(folder)
+        for cell in (cell for part in self.parts for cell in part.open(self._storage)):
             cells.setdefault(cell.id, cell)
         return list(cells.values())
 
@@ -94,24 +102,18 @@ class Search:
         parts = sorted(self.parts, key=lambda part: part.suggested)
         return next((cell for part in parts if (cell := part.suggest()) is not None), None)
 
-    def report(self, cell: Cell, results: Results) -> None:
-        """Reports a complete cell to every trial that it belongs to."""
-        for part in self.parts:
-            part.report(cell, results)
-
-    def waits_for(self, cell: Cell) -> bool:
-        """Whether a trial that is not over has this cell."""
-        return any(part.waiting(cell) for part in self.parts)
-
-    def pause(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> None:
-        """Pauses a cell at its rung: its values so far count for the sampler.
+    def note(self, cell: Cell, trial: Trial, histories: Histories) -> None:
+        """Notes where a cell stands, which samplers receive of every trial that stands for it.
 
         Args:
-            cell: the cell.
-            rounds: its records so far, one per seed in each round.
+            cell: the cell, be it a trial's by now or not.
+            trial: its state.
+            histories: records by round, by seed: of the seeds that count or, where there are none, of all that began.
         """
+        state = State.DONE if trial.counts and not trial.over else trial.state  # reopened for more seeds
+        self._storage.outcomes[cell.id] = self.parts[0].outcome(cell.id, state, histories)
         for part in self.parts:
-            part.pause(cell, rounds)
+            part.tell(cell.id)
 
     def should_prune(self, cell: Cell, step: int, value: float) -> bool | None:
         """Reports a round of a cell and asks the pruner of Optuna; None for a cell that is not a running trial."""

@@ -18,15 +18,16 @@ from typing import Any
 import optuna
 from optuna.distributions import CategoricalDistribution
 from optuna.samplers import GPSampler, PartialFixedSampler, RandomSampler
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.files import digest
+from fpl_tune.method import derive
 from fpl_tune.search.components import quiet
 from fpl_tune.search.pruning import FULL_TRIALS, expected_cost, make_pruner, resolved, rungs
-from fpl_tune.search.record import PAUSED, TrialJournal, is_over
+from fpl_tune.search.record import CELL, Outcome, TrialJournal, is_told
 from fpl_tune.search.samplers import SamplerFactory, directions_of
 from fpl_tune.search.space import names_of, read_space
 from fpl_tune.simulation.simulation import Record
@@ -34,14 +35,24 @@ from fpl_tune.study.cells import Cell, axes_of, label, variant
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.results import TEST, aggregate, figure
 from fpl_tune.study.selection import selecting_rule
-from fpl_tune.study.status import Status
+from fpl_tune.study.trial import State
 
-Results = Mapping[int, tuple[Mapping[str, Any], Sequence[Record]]]
-"""Seed -> (result, history)."""
+Histories = Mapping[int, Sequence[Record]]
+"""Records by round, by seed."""
 REFUSED = "refused"
 """User attribute of a trial that the method refuses: why. It costs nothing and does not count."""
-ROUNDS = "rounds"
-"""User attribute of a trial: its rounds so far, summed over seeds."""
+_FLOOR = 0.1  # of a full trial: the least that one costs that failed, so that a search in which all fail has an end
+_REPEATS = 30  # trials in a row whose cells are known, after which a budget counts as spent
+
+
+class _AskTell(optuna.Study):
+    """A study of Optuna whose samplers may stop it; Optuna's own raises where its loop does not run."""
+
+    exhausted = False
+    """Whether the sampler has nothing left to suggest."""
+
+    def stop(self) -> None:
+        self.exhausted = True
 
 
 @dataclass
@@ -109,6 +120,16 @@ class CellSearch:
         """Name of the study of Optuna."""
         return f"{label(self.varied) if self.varied else self.node['method']['name']} ({self.key})"
 
+    @cached_property
+    def first(self) -> RunSpec:
+        """A run of the space, by which the search is checked before it begins: the first published one that can run."""
+        for point in self.points:
+            try:
+                return self._run(point)
+            except ConfigError:
+                continue
+        return self.run
+
     def holds(self, cell: Cell) -> bool:
         """Whether a cell is a trial of this search."""
         return cell.role == "trial" and all(cell.varied.get(name) == value for name, value in self.varied.items())
@@ -138,52 +159,71 @@ class CellSearch:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._storage = storage
         with quiet():
-            self.study = optuna.create_study(
-                storage=storage,
-                study_name=self.name,
-                directions=directions_of(self.search),
-                load_if_exists=True,
-                pruner=make_pruner(self.prune),
+            optuna.create_study(
+                storage=storage, study_name=self.name, directions=directions_of(self.search), load_if_exists=True
             )
+            self.study = _AskTell(self.name, storage, pruner=make_pruner(self.prune))
             self.study.set_metric_names(list(self.search.objectives))
         if self.space.outside and not self.trials():
             points = "; ".join(map(label, self.space.outside))
             warnings.warn(f"Published points outside search.space are not tried: {points}", Notice, stacklevel=2)
-        cells = []
-        for trial in self.trials():
-            if "cell" not in trial.user_attrs and not is_over(trial):  # killed while it was suggested
-                trial = self._choose(self._trial(trial.number))
-            if REFUSED not in trial.user_attrs:
-                cells.append(self._cell(trial))
-        return cells
+        for trial in list(self._journal()):
+            if CELL not in trial.user_attrs and not is_told(trial):  # a disk that was full cut the suggestion off
+                self._choose(self._trial(trial.number))
+        return [self._cell(trial) for trial in self._asked()]
 
     def trials(self) -> list[FrozenTrial]:
         """All trials by number, as samplers receive them; not copied."""
         return self.study.get_trials(deepcopy=False)
 
+    def _journal(self) -> list[FrozenTrial]:
+        """All trials by number, as they were asked."""
+        return self._storage.asked(self._storage.get_study_id_from_name(self.name))
+
+    def _asked(self) -> list[FrozenTrial]:
+        """The trials that are not refused, as they were asked."""
+        return [trial for trial in self._journal() if CELL in trial.user_attrs]
+
     @property
     def suggested(self) -> int:
         """Trials suggested so far."""
-        return sum(REFUSED not in trial.user_attrs for trial in self.trials())
+        return len(self._asked())
 
     @property
     def remaining(self) -> int:
-        """Trials that may still be suggested; with a budget, the number that what is left of it is expected to pay."""
+        """Trials that may still be suggested; with a budget, the number that what is left of it is expected to pay.
+
+        A cell costs once, however often it is suggested: the rounds that ran, and while it runs at least those up to
+        its first rung.
+        """
+        if self.study.exhausted:
+            return 0
         if self.search.trials:
             return max(0, self.search.trials - self.suggested)
-        # A trial takes at least the rounds up to the first rung; a failed one counts as whole.
-        least = (*rungs(self.prune, self.run), self._full)[0]
-        spent = sum(
-            self._full if trial.state == TrialState.FAIL else max(least, trial.user_attrs.get(ROUNDS, 0))
-            for trial in self.trials()
-            if REFUSED not in trial.user_attrs
-        )
+        if self._repeated(len(self._journal())) >= _REPEATS:
+            return 0
+        spent = math.fsum(map(self._spent, {trial.user_attrs[CELL] for trial in self._asked()}))
         return max(0, math.ceil(((self.search.budget or FULL_TRIALS) * self._full - spent) / self._cost))
+
+    def _spent(self, cell: str) -> float:
+        """Rounds that a cell has cost, of all seeds."""
+        outcome = self._storage.outcomes.get(cell, Outcome(State.QUEUED))
+        if not outcome.over:
+            return max((*rungs(self.prune, self.run), self._full)[0], outcome.rounds)
+        return max(_FLOOR * self._full, outcome.rounds) if outcome.state is State.FAILED else outcome.rounds
+
+    def _repeated(self, number: int) -> int:
+        """Trials in a row before one of this number whose cells were known before."""
+        cells = [trial.user_attrs[CELL] for trial in self._asked() if trial.number < number]
+        first = {cell: place for place, cell in reversed(list(enumerate(cells)))}
+        return len(cells) - 1 - max(first.values(), default=-1)
 
     @property
     def unfinished(self) -> int:
         """Trials that are not over."""
-        return self.remaining + sum(not is_over(trial) for trial in self.trials())
+        cells = {trial.user_attrs[CELL] for trial in self._asked()}
+        known = self._storage.outcomes
+        return self.remaining + sum(cell not in known or not known[cell].over for cell in cells)
 
     def suggest(self) -> Cell | None:
         """Suggests the next trial; None after the last one.
@@ -204,23 +244,27 @@ class CellSearch:
 
     def _suggest(self) -> FrozenTrial:
         """Adds a trial: the next published point, or one that the sampler suggests."""
-        self._set_sampler(len(self.trials()))
-        with quiet():
-            trial = self.study.ask()
-        return self._choose(trial)
+        self._set_sampler(len(self._journal()))
+        with self._storage.together():  # a kill leaves the whole suggestion, or none of it
+            with quiet():
+                trial = self.study.ask()
+            self._choose(trial)
+        return self._journal()[trial.number]
 
     def _set_sampler(self, number: int) -> None:
-        """Sets the sampler of a trial; published points are fixed."""
-        if number >= len(self.points):
-            self.study.sampler = self.samplers.make(number, self.key)
-        else:
+        """Sets the sampler of a trial. Published points are fixed; after a repeated cell, a budget draws at random."""
+        if number < len(self.points):
             with quiet():
                 self.study.sampler = PartialFixedSampler(self.points[number], RandomSampler())
+        elif not self.search.trials and self._repeated(number):
+            self.study.sampler = RandomSampler(derive("repeat", self.search.seed, self.key, number) % 2**32)
+        else:
+            self.study.sampler = self.samplers.make(number, self.key)
         gp = isinstance(self.study.sampler, GPSampler)
-        self._storage.at_rung = TrialState.COMPLETE if gp else TrialState.PRUNED
+        self._storage.partial = TrialState.COMPLETE if gp else TrialState.PRUNED
 
-    def _choose(self, trial: Trial) -> FrozenTrial:
-        """Chooses the parameters that a trial lacks. As its sampler is seeded by its number, a kill changes nothing."""
+    def _choose(self, trial: Trial) -> None:
+        """Chooses the parameters that a trial lacks."""
         with quiet():
             params = self.space.suggest(trial, self.node, self.varied)
         try:
@@ -229,13 +273,13 @@ class CellSearch:
             if trial.number < len(self.points):
                 warnings.warn(f"{label(params)} cannot run and is not tried: {problem}", Notice, stacklevel=2)
             trial.set_user_attr(REFUSED, str(problem))
-            self.study.tell(trial, state=TrialState.FAIL)
+            with quiet():
+                self.study.tell(trial, state=TrialState.FAIL)
         else:
-            trial.set_user_attr("cell", config.identity(run))
-        return self.trials()[trial.number]
+            trial.set_user_attr(CELL, config.identity(run))
 
     def _trial(self, number: int) -> Trial:
-        """A trial that is not over."""
+        """A trial that the journal holds no end of."""
         self._set_sampler(number)
         study_id = self._storage.get_study_id_from_name(self.name)
         return Trial(self.study, self._storage.get_trial_id_from_study_id_trial_number(study_id, number))
@@ -247,86 +291,81 @@ class CellSearch:
 
     # -- results ---------------------------------------------------------------------------------------------
 
-    def waiting(self, cell: Cell) -> list[FrozenTrial]:
-        """The trials of a cell that are not over."""
-        return [trial for trial in self.trials() if trial.user_attrs.get("cell") == cell.id and not is_over(trial)]
+    def tell(self, cell: str) -> None:
+        """Writes the end of a cell's trials to the journal, if they are over and it lacks them."""
+        outcome = self._storage.outcomes.get(cell)
+        if outcome is None or not outcome.over:
+            return
+        state = TrialState.FAIL if outcome.fails else _TOLD[outcome.state]
+        for known in self._of(cell):
+            trial = self._trial(known.number)
+            for step in sorted(outcome.steps.keys() - known.intermediate_values):
+                trial.report(outcome.steps[step], step)
+            for key, value in outcome.attrs.items():
+                trial.set_user_attr(key, value)
+            with quiet():
+                self.study.tell(trial, outcome.values if state == TrialState.COMPLETE else None, state)
+
+    def _of(self, cell: str) -> list[FrozenTrial]:
+        """The trials of a cell of which the journal holds no end."""
+        return [trial for trial in self._asked() if trial.user_attrs[CELL] == cell and not is_told(trial)]
 
     def should_prune(self, cell: Cell, step: int, value: float) -> list[bool]:
         """Reports a round of a cell and asks the pruner of Optuna, for each of its trials."""
         found = []
-        for known in self.waiting(cell):
+        for known in self._of(cell.id):
             trial, new = self._trial(known.number), step not in known.intermediate_values
             if new:
                 trial.report(value, step)
             found.append(new and trial.should_prune())
         return found
 
-    def pause(self, cell: Cell, rounds: Sequence[Sequence[Record]]) -> None:
-        """Pauses the trials of a cell at its rung: the sampler receives their values so far.
+    def outcome(self, cell: str, state: State, histories: Histories) -> Outcome:
+        """What samplers receive of a cell: figures of the round of the rule.
+
+        The user attributes also hold test accuracy, for people: samplers read values.
 
         Args:
-            cell: the cell.
-            rounds: its records so far, one per seed in each round.
+            cell: its id.
+            state: of its trial.
+            histories: what ran, of the seeds that count or, where there are none, of those that began.
         """
-        for known in self.waiting(cell):
-            trial = self._report_rounds(known, self._by_round(rounds))
-            trial.set_user_attr(PAUSED, len(rounds))
-            trial.set_user_attr(ROUNDS, sum(map(len, rounds)))
-
-    def report(self, cell: Cell, results: Results) -> None:
-        """Tells the sampler the result of the trials of a cell."""
-        waiting = self.waiting(cell)
-        if not waiting:
-            return
-        verdict = self.verdict(cell.id, results)
-        for known in waiting:
-            trial = self._report_rounds(known, verdict.intermediate_values)
-            for key, value in verdict.user_attrs.items():
-                trial.set_user_attr(key, value)
-            with quiet():
-                self.study.tell(trial, verdict.values, verdict.state)
-
-    def _report_rounds(self, known: FrozenTrial, values: Mapping[int, float]) -> Trial:
-        """Reports the rounds of a trial that are not known yet."""
-        trial = self._trial(known.number)
-        for step in sorted(values.keys() - known.intermediate_values):
-            trial.report(values[step], step)
-        return trial
-
-    def verdict(self, cell: str, results: Results) -> FrozenTrial:
-        """What the sampler receives of a cell, as a trial without parameters: figures of the round of the rule.
-
-        Its user attributes also hold test accuracy, for people: samplers read values.
-        """
-        objectives = self.search.objectives
-        states = {Status(result["status"]) for result, _ in results.values()}
-        kept = [history for _, history in results.values() if history]
-        names = [*objectives, TEST] if all(TEST in history[-1] for history in kept) else objectives
-        by_seed = {name: [float(figure(history, name, self.rule)) for history in kept] for name in names}
+        objectives, kept = self.search.objectives, {s: h for s, h in histories.items() if h}
+        ran = sum(map(len, kept.values()))
+        if not kept:
+            return Outcome(state)
+        names = [*objectives, TEST] if all(TEST in history[-1] for history in kept.values()) else objectives
+        by_seed = {name: [float(figure(history, name, self.rule)) for history in kept.values()] for name in names}
         means = {name: aggregate(figures) for name, figures in by_seed.items()}
         attrs = {
-            "cell": cell,
-            "seconds": math.fsum(float(history[-1]["time/seconds"]) for history in kept),
-            "seeds": sorted(seed for seed, (_, history) in results.items() if history),
+            CELL: cell,
+            "seconds": math.fsum(float(history[-1]["time/seconds"]) for history in kept.values()),
+            "seeds": sorted(kept),
             "n": len(kept),
-            ROUNDS: sum(map(len, kept)),
+            "rounds": ran,
             "by_seed": by_seed,
             "sem": {name: None if len(kept) < 2 else means[name]["sem"] for name in objectives},
         }
         if TEST in names:
             attrs[TEST] = means[TEST]["mean"]
         values = [means[name]["mean"] for name in objectives]
-        if Status.FAILED in states or any(map(math.isnan, values)):
-            return create_trial(state=TrialState.FAIL, user_attrs=attrs)
-        rounds = self._by_round(list(zip(*kept, strict=False)))
-        if not states & {Status.PRUNED, Status.DIVERGED}:
-            return create_trial(values=values, intermediate_values=rounds, user_attrs=attrs)
-        if len(objectives) == 1:  # Optuna takes the last round's value for the trial's
-            rounds[min(map(len, kept))] = values[0]
-        return create_trial(state=TrialState.PRUNED, intermediate_values=rounds, user_attrs=attrs)
+        if any(map(math.isnan, values)):
+            return Outcome(state, None, {}, attrs, ran)
+        steps = self._by_round(list(zip(*kept.values(), strict=False)))
+        if len(objectives) == 1 and state is not State.DONE:  # Optuna takes the last round's value for the trial's
+            steps[min(map(len, kept.values()))] = values[0]
+        return Outcome(state, values, steps, attrs, ran)
 
     def _by_round(self, rounds: Sequence[Sequence[Record]]) -> dict[int, float]:
         """Mean over seeds after each round that has the objective; empty where there are several objectives."""
         name, *others = self.search.objectives
         whole = [records for records in rounds if all(math.isfinite(record.get(name, math.nan)) for record in records)]
         return {} if others else {int(records[0]["round"]): fmean(r[name] for r in records) for records in whole}
+
+
+_TOLD = {
+    State.DONE: TrialState.COMPLETE,
+    State.PRUNED: TrialState.PRUNED,
+    State.DIVERGED: TrialState.PRUNED,
+}
+"""What the journal calls a trial that is over."""

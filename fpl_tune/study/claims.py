@@ -15,6 +15,7 @@ from fpl_tune.core.spec import join_name
 from fpl_tune.study import results
 from fpl_tune.study.records import Cell, shown
 from fpl_tune.study.store import Store
+from fpl_tune.study.trial import State
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
     """
     spec, cells = store.spec(), store.cells()
     names = {cell.id: cell.label for cell in cells}
+    states = {cell.id: store.trial(cell).state for cell in cells}
     values = cache(lambda metric: results.values(store.frame(metric), rule or spec.report.rule, metric))
     found = []
     for name, claim in spec.report.claims.items():
@@ -114,7 +116,9 @@ def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
             continue
         ran = set(frame["cell"])
         if missing := [cell for contrast in compared for cell in contrast if cell not in ran]:
-            found.append(Judged(*asked, "undecided", f"There is no result of {names[missing[0]]}."))
+            name, pruned = names[missing[0]], states[missing[0]] is State.PRUNED
+            why = f"{name} was pruned." if pruned else f"There is no result of {name}."
+            found.append(Judged(*asked, "undecided", why))
             continue
         unit = 100.0 if percent(metric) else 1.0
         within = None if claim.within is None else claim.within / unit

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fpl_tune import methods
 from fpl_tune.config import RunSpec
@@ -18,10 +18,6 @@ from fpl_tune.data.spec import cross_data
 from fpl_tune.method import Method
 from fpl_tune.study.versions import versions
 
-if TYPE_CHECKING:
-    from fpl_tune.study.cells import Cell
-    from fpl_tune.study.store import Store
-
 
 def fingerprints(run: RunSpec) -> dict[str, Any]:
     """`method` (source), `data` and `versions` of a run; its configuration is the cell's id."""
@@ -29,19 +25,15 @@ def fingerprints(run: RunSpec) -> dict[str, Any]:
     return {"method": method_source(run), "data": " ".join(map(data_print, read)), "versions": versions()}
 
 
-def stale(store: Store, cell: Cell, now: Mapping[str, Any]) -> list[str]:
-    """Reasons for which a cell's stored results are out of date; versions of packages are not among them.
+def stale(result: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Reasons for which the result of a seed is out of date; versions of packages are not among them.
 
     Args:
-        store: the study's store.
-        cell: the cell.
-        now: its fingerprints today.
+        result: as it is stored.
+        now: fingerprints of its run today.
     """
-    stored = store.fingerprints(cell)
-    if not stored or not store.seeds(cell):
-        return []
-    words = {"method": "method source", "data": "data"}
-    return [word for key, word in words.items() if stored.get(key) != now[key]]
+    stored, words = result["fingerprints"], {"method": "method source", "data": "data"}
+    return [word for key, word in words.items() if stored and stored.get(key) != now[key]]
 
 
 def method_source(run: RunSpec) -> str:

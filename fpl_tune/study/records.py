@@ -34,6 +34,8 @@ class Cell:
     """Dotted field (or group) -> value."""
     source: RunSpec | Mapping[str, Any] = field(compare=False, repr=False)
     """The typed run where one was composed, or its plain mapping as it was read; see `run` and `node`."""
+    reference: str = ""
+    """Of a trial that is a reference too: its label as a reference."""
 
     @cached_property
     def run(self) -> RunSpec:
@@ -64,6 +66,11 @@ class Cell:
     def candidate(self) -> bool:
         """Whether the cell may be chosen as the best: references and steps of an ablation may not."""
         return self.role in ("cell", "trial")
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether others are compared with the cell, be it a trial or not."""
+        return self.role == "reference" or self.reference != ""
 
 
 def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -17,7 +17,7 @@ from fpl_tune.core.metrics import TEST, VAL, report_rules, shown_beside
 from fpl_tune.core.metrics import metric as known_metric
 from fpl_tune.core.nested import get_field
 from fpl_tune.study.records import Cell
-from fpl_tune.study.status import COUNTED, cell_status
+from fpl_tune.study.status import FAILURES, Status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +67,7 @@ def make_result(status: str, history: Sequence[Record], *, error: str | None = N
         "status": status,
         "error": error,
         "rounds": int(last.get("round", 0)),
-        "rules": rules_of(history) if status in COUNTED else {},
+        "rules": {} if status in FAILURES else rules_of(history),
         **{name: last.get(name, 0) for name in COSTS},
         "split_hash": extra.pop("split_hash", ""),
         **extra,
@@ -107,7 +107,7 @@ def table(
 
     Args:
         cells: the cells in order.
-        results: cell id -> seed -> stored result.
+        results: cell id -> seed -> result; see `Store.shown_results`.
         metric: gets a column of its own.
         history: reads the records of a seed, for a metric that results do not hold.
 
@@ -125,7 +125,7 @@ def table(
         last = {
             "label": cell.label,
             "role": cell.role,
-            "seeds": sum(result["status"] in COUNTED for result in stored.values()),
+            "seeds": sum(result["status"] == Status.DONE for result in stored.values()),
         }
         for seed, result in stored.items():
             first = {"cell": cell.id, "seed": seed, "status": str(result["status"])}
@@ -149,8 +149,9 @@ def aggregate(values: Sequence[float]) -> dict[str, float]:
 
 
 def counted(found: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the result table whose metrics enter means: those of seeds that are done or pruned."""
-    return found.loc[found["status"].isin([str(status) for status in COUNTED])]
+    """Rows of the result table that comparisons and claims read: those of trials that are done."""
+    failed = set(found.loc[found["status"].isin([*map(str, FAILURES)]), "cell"])
+    return found.loc[(found["status"] == Status.DONE.value) & ~found["cell"].isin(failed)]
 
 
 def values(found: pd.DataFrame, rule: str, metric: str = VAL) -> pd.DataFrame:
@@ -160,42 +161,56 @@ def values(found: pd.DataFrame, rule: str, metric: str = VAL) -> pd.DataFrame:
     return rows.rename(columns={metric: "value"}).astype({"value": float})
 
 
+def meant(rows: Sequence[Row]) -> list[Row]:
+    """The rows of one cell under one rule over which a mean may be taken.
+
+    They are the rows of seeds that count. A cell without any, such as one that was pruned, is shown by the seeds that
+    it has, if all of them ran the same number of rounds.
+    """
+    done = [row for row in rows if row["status"] == Status.DONE]
+    return done or (list(rows) if len({row["rounds"] for row in rows}) == 1 else [])
+
+
 def summarise(
-    rows: Sequence[Row], cells: Sequence[Cell], seeds: Sequence[int], rule: str = "final", metric: str = TEST
+    rows: Sequence[Row], cells: Sequence[Cell], states: Mapping[str, str], rule: str = "final", metric: str = TEST
 ) -> list[Row]:
     """Summarises the result table over seeds: one row per cell.
 
     Args:
         rows: the result table, with a column of the metric.
         cells: the cells, in the order of the rows.
-        seeds: the study's seeds, which decide the status; others of earlier runs enter the means.
+        states: the state of each cell's trial by the cell's id; see `trial.State`.
         rule: the reporting rule.
         metric: the metric that is summarised.
 
     Returns:
-        Columns: cell, label, role, status, the fields that vary; mean, std, sem, n, min, max of the metric; the means
-        of the validation accuracy and of the costs, over the same seeds.
+        Columns: cell, label, role, status (that of the trial), the fields that vary; mean, std, sem, n, min, max of the
+        metric; the means of the validation accuracy and of the costs, over the same seeds; see `meant`.
     """
-    names, wanted = varied_names(cells), set(seeds)
-    states: dict[str, dict[int, str]] = defaultdict(dict)
-    chosen: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["seed"] in wanted:
-            states[row["cell"]].setdefault(row["seed"], row["status"])
-        if row["rule"] == rule and row["status"] in COUNTED:
-            chosen[row["cell"]].append(row)
+    names, chosen = varied_names(cells), dict[str, list[Row]]()
+    for cell, found in _by_cell(rows, rule).items():
+        chosen[cell] = meant(found)
     return [
         {
             "cell": cell.id,
             "label": cell.label,
             "role": cell.role,
-            "status": str(cell_status(states[cell.id].values(), len(wanted))),
+            "status": str(states[cell.id]),
             **fields_of(cell, names),
-            **over_seeds(chosen[cell.id], metric),
-            **{name: over_seeds(chosen[cell.id], name)["mean"] for name in (VAL, *COSTS)},
+            **over_seeds(chosen.get(cell.id, ()), metric),
+            **{name: over_seeds(chosen.get(cell.id, ()), name)["mean"] for name in (VAL, *COSTS)},
         }
         for cell in cells
     ]
+
+
+def _by_cell(rows: Sequence[Row], rule: str) -> dict[str, list[Row]]:
+    """Rows with metrics under a rule, by cell."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["rule"] == rule and row["status"] not in FAILURES:
+            found[row["cell"]].append(row)
+    return found
 
 
 def over_seeds(rows: Sequence[Row], metric: str) -> dict[str, float]:

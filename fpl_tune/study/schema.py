@@ -18,9 +18,10 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.study.records import Cell, Role
 from fpl_tune.study.status import Status
+from fpl_tune.study.trial import Leg, State, Trial
 
-SCHEMA = 4
-"""Version of the layout of a study's folder, named in study.yaml."""
+SCHEMA, READ = 5, (4, 5)
+"""Version of the layout of a study's folder, named in study.yaml, and those that can be read: 4 had no trial.json."""
 CELL_ID = "[0-9a-f]{8,64}"
 SEED_FOLDER = re.compile(r"seed=(\d{1,19})")
 
@@ -75,12 +76,39 @@ class CellFile(BaseModel):
     number: int = Field(ge=0)
     label: str
     role: Role
+    reference: str = ""
     varied: dict[str, Any]
     run: dict[str, Any]
 
     def cell(self) -> Cell:
         """The cell."""
-        return Cell(self.id, self.number, self.label, self.role, self.varied, self.run)
+        return Cell(self.id, self.number, self.label, self.role, self.varied, self.run, self.reference)
+
+
+class _Leg(BaseModel):
+    seeds: Annotated[list[int], Field(min_length=1)]
+    rounds: int = Field(ge=1)
+    decides: bool = False
+
+
+class TrialFile(BaseModel):
+    """trial.json: the state of a cell's trial. Written by every change of state."""
+
+    state: State
+    legs: list[_Leg]
+    leg: int = Field(ge=0)
+    values: dict[int, float] = {}
+    counts: list[int] = []
+    rule: str = ""
+
+    def trial(self) -> Trial:
+        """The trial.
+
+        Raises:
+            ValueError: its parts contradict each other.
+        """
+        legs = tuple(Leg(tuple(leg.seeds), leg.rounds, leg.decides) for leg in self.legs)
+        return Trial(self.state, legs, self.leg, self.values, tuple(self.counts), self.rule)
 
 
 class ResultFile(BaseModel, extra="allow"):
@@ -96,6 +124,11 @@ class ResultFile(BaseModel, extra="allow"):
     split_hash: str
     finished: str
     fingerprints: dict[str, Any] = {}
+
+    @field_validator("status", mode="before")
+    @classmethod
+    def _known(cls, status: Any) -> Any:
+        return "partial" if status == "pruned" else status  # of layout 4
 
 
 class Order(BaseModel):
@@ -121,6 +154,14 @@ def read(path: Path, kind: type[File]) -> File:
     return checked(path, kind.model_validate_json, path.read_bytes())
 
 
+def read_trial(path: Path) -> Trial:
+    """Reads trial.json."""
+    try:
+        return read(path, TrialFile).trial()
+    except ValueError as problem:
+        raise DamagedFile(path, problem) from None
+
+
 def checked(path: Path, validate: Callable[[Any], File], content: Any) -> File:
     """The content of a file as a model of pydantic."""
     try:
@@ -144,7 +185,7 @@ def read_study(path: Path, stamp: int) -> dict[str, Any]:
         raise DamagedFile(path, problem) from None
     if "schema" not in node:  # the last line
         raise DamagedFile(path, "it ends early")
-    if (written := node.pop("schema")) != SCHEMA:
+    if (written := node.pop("schema")) not in READ:
         raise ConfigError(
             f"{path.parent} has layout {written!r}, but this release of fpl-tune reads {SCHEMA}. Move the folder away "
             "and run the study again, or read it with the release that wrote it."

@@ -1,7 +1,8 @@
 """A study's folder: the study, its cells and their results. The driver alone writes it, each file atomically.
 
 Layout of `<root>/<study>/`: study.yaml (the resolved study), cells.json (its cells in order), and per cell
-cells/<id>/cell.json and cells/<id>/seed=<n>/ with metrics.jsonl, prompts.safetensors and result.json.
+cells/<id>/cell.json (what it is), cells/<id>/trial.json (where it stands; see `study.trial`), and cells/<id>/seed=<n>/
+with metrics.jsonl, prompts.safetensors and result.json (what a seed left).
 
 Reading needs neither PyTorch nor Hydra, writing permissions neither; pandas is imported for data frames alone.
 """
@@ -14,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,12 +27,13 @@ from fpl_tune.core.redact import redact
 from fpl_tune.study import earlier, results, schema
 from fpl_tune.study.records import COLUMNS, Cell
 from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, ResultFile, StudyFile
-from fpl_tune.study.status import COUNTED, Status
+from fpl_tune.study.status import Status
+from fpl_tune.study.trial import State, Trial, of_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fpl_tune.config import Study, StudySpec
+    from fpl_tune.config import Study
     from fpl_tune.simulation.simulation import Record
 
 _log = logging.getLogger(__name__)
@@ -59,8 +62,10 @@ class Store:
         self.damage: dict[Path, DamagedFile] = {}
         """Damaged files that were met so far."""
         self._cells: dict[str, Cell] = {}
-        self._results: dict[tuple[str, int], dict[str, Any] | None] = {}
-        """By cell and seed; None where a file of the seed is damaged."""
+        self._read: dict[Path, tuple[object, Any]] = {}
+        """What files held, and the stamp of each when it was read: another process may write them again."""
+        self._lost: set[Path] = set()
+        """Folders of seeds of which a file is damaged."""
 
     @classmethod
     def open(cls, root: Path, name: str) -> Store:
@@ -87,11 +92,16 @@ class Store:
         """Whether the study was ever begun."""
         return (self.folder / "study.yaml").is_file()
 
-    def begin(self, spec: Study, cells: Sequence[Cell]) -> None:
+    def begin(self, spec: Study, cells: Sequence[Cell], keep: Callable[[Cell], bool] = lambda cell: True) -> None:
         """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
 
         Passwords and tokens in addresses are not written. Damaged files are replaced, and seeds that have one run
         again. The caller holds the lock.
+
+        Args:
+            spec: the study.
+            cells: its cells.
+            keep: whether an earlier cell stays in the tables.
 
         Raises:
             ConfigError: another release wrote the store.
@@ -106,8 +116,7 @@ class Store:
         write_text(self.folder / "study.yaml", as_yaml({**node, "schema": SCHEMA}))
         before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.seeds(cell)]
         self._write_cells(cells)
-        self._write_order([*cells, *earlier.find(before, cells)])
-        self.check()
+        self._write_order([*cells, *filter(keep, earlier.find(before, cells))])
         self.damage.clear()
 
     def spec(self) -> Study:
@@ -189,7 +198,7 @@ class Store:
 
     def _write_cells(self, cells: Iterable[Cell]) -> None:
         for cell in cells:
-            known = {name: getattr(cell, name) for name in ("id", "number", "label", "role", "varied")}
+            known = {name: getattr(cell, name) for name in ("id", "number", "label", "role", "reference", "varied")}
             self._cells[cell.id] = cell
             _write(self.folder / "cells" / cell.id / "cell.json", {**known, "run": cell.node})
 
@@ -204,7 +213,24 @@ class Store:
     def _write_order(self, cells: Iterable[Cell]) -> None:
         _write(self.folder / "cells.json", {"cells": list(dict.fromkeys(cell.id for cell in cells))})
 
-    # -- results ---------------------------------------------------------------------------------------------
+    # -- trials and results ----------------------------------------------------------------------------------
+
+    def trial(self, cell: Cell) -> Trial:
+        """The state of a cell's trial. Where its file is missing or damaged, what the cell's results say."""
+        found = self.stored_trial(cell)
+        if found is None:
+            statuses = {seed: result["status"] for seed, result in self.seed_results(cell).items()}
+            found = of_results(statuses, self.study().seed_list(), cell.node["protocol"]["rounds"])
+        return found
+
+    def stored_trial(self, cell: Cell) -> Trial | None:
+        """The state of a cell's trial as its file says; None where that is missing or damaged."""
+        path = self.folder / "cells" / cell.id / "trial.json"
+        return self._unless_damaged(lambda: self._held(path, schema.read_trial))
+
+    def put_trial(self, cell: Cell, trial: Trial) -> None:
+        """Stores the state of a cell's trial."""
+        _write(self.folder / "cells" / cell.id / "trial.json", asdict(trial))
 
     def seed_folder(self, cell: Cell, seed: int) -> Path:
         """The folder of one seed."""
@@ -221,31 +247,35 @@ class Store:
         return {seed: result for seed in numbers if (result := self.result(cell, seed)) is not None}
 
     def shown_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
-        """The results of a cell that tables show: of the study's seeds, and those of earlier runs that count."""
-        wanted = self.study().seed_list()
-        stored = self.seed_results(cell).items()
-        return {seed: result for seed, result in stored if seed in wanted or result["status"] in COUNTED}
+        """The results of a cell that tables show: of the study's seeds, and those of earlier runs that count.
 
-    def missing(self, cell: Cell, spec: StudySpec) -> list[int]:
-        """Lists the seeds that a cell still has to run: those without a result, and those that failed.
-
-        A cell of which a seed was pruned, and a trial of which one diverged, is over.
+        Their status is `done` exactly if they count; see `Trial.status_of`.
         """
-        found = {seed: self.result(cell, seed) for seed in spec.seed_list()}
-        states = {result["status"] for result in found.values() if result is not None}
-        if Status.PRUNED in states or (cell.role == "trial" and Status.DIVERGED in states):
-            return []
-        return [seed for seed, result in found.items() if result is None or result["status"] == Status.FAILED]
+        trial, wanted = self.trial(cell), {*self.study().seed_list()}
+        return {
+            seed: {**result, "status": trial.status_of(seed, result["status"])}
+            for seed, result in self.seed_results(cell).items()
+            if seed in wanted or seed in trial.counts
+        }
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
-        key, path = (cell.id, seed), self.seed_folder(cell, seed) / "result.json"
-        if key not in self._results:
-            if not path.is_file():
-                return None
-            found = self._unless_damaged(lambda: schema.read(path, ResultFile))
-            self._results[key] = None if found is None else found.model_dump(by_alias=True)
-        return self._results[key]
+        folder = self.seed_folder(cell, seed)
+        if folder in self._lost:
+            return None
+        return self._unless_damaged(lambda: self._held(folder / "result.json", _read_result))
+
+    def _held(self, path: Path, read: Callable[[Path], T]) -> T | None:
+        """What a file holds, read again where it has changed; None where there is none."""
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        stamp = found.st_mtime_ns, found.st_size, found.st_ino
+        known = self._read.get(path)
+        if known is None or known[0] != stamp:
+            known = self._read[path] = stamp, read(path)
+        return known[1]
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
         """Records by round; empty where nothing was stored, or the file is damaged."""
@@ -276,11 +306,10 @@ class Store:
             os.replace(prompts, place / "prompts.safetensors")
         stored = {"fingerprints": {}, **result, "status": Status(result["status"]), "rounds": len(history)}
         write_text(place / "result.json", json.dumps(stored, indent=1))
-        self._results.pop((cell.id, seed), None)
+        self._lost.discard(place)
 
     def forget(self, cell: Cell, seed: int) -> None:
-        """Removes a seed's result, so that it runs again."""
-        self._results.pop((cell.id, seed), None)
+        """Removes what a seed left."""
         place = self.seed_folder(cell, seed)
         (place / "result.json").unlink(missing_ok=True)
         shutil.rmtree(place, ignore_errors=True)
@@ -295,7 +324,7 @@ class Store:
                 self.history(cell, seed)
                 self._unless_damaged(lambda path=prompts: schema.check_prompts(path))
                 if len(self.damage) > known:
-                    self._results[cell.id, seed] = None
+                    self._lost.add(self.seed_folder(cell, seed))
         return list(self.damage.values())
 
     def _unless_damaged(self, read: Callable[[], T]) -> T | None:
@@ -330,7 +359,9 @@ class Store:
 
     def summaries(self, rule: str = "final", metric: str = results.TEST) -> list[results.Row]:
         """One row per cell: mean, std, sem, n, min and max of a metric over seeds; see `results.summarise`."""
-        return results.summarise(self.rows(metric), self.cells(), self.study().seed_list(), rule, metric)
+        cells = self.cells()
+        states = {cell.id: self.trial(cell).state for cell in cells}
+        return results.summarise(self.rows(metric), cells, states, rule, metric)
 
     def summary(self, rule: str = "final", metric: str = results.TEST) -> pd.DataFrame:
         """`summaries` as a data frame."""
@@ -341,13 +372,17 @@ class Store:
     def status(self) -> dict[str, Any]:
         """Counts cells by status, and seeds that have a result."""
         wanted, cells = set(self.study().seed_list()), self.cells()
-        states = [row["status"] for row in self.summaries()]
+        states = [self.trial(cell).state for cell in cells]
         return {
             "cells": len(cells),
-            **{str(status): states.count(str(status)) for status in Status},
+            **{state.value: states.count(state) for state in State},
             "seeds": sum(len(wanted.intersection(self.seeds(cell))) for cell in cells),
             "seeds_wanted": len(cells) * len(wanted),
         }
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    return schema.read(path, ResultFile).model_dump(by_alias=True)
 
 
 def _write(path: Path, content: Any) -> None:

@@ -46,7 +46,7 @@ class Recorder(Callback):
         self._opened = False
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
-        self._store = store
+        self._store = Store(store.root, store.name)  # a reader of its own, for its own thread
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         """Opens MLflow at the first round, not earlier: its imports and those of the trials' executor can deadlock."""

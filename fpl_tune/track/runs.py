@@ -18,10 +18,11 @@ from fpl_tune.core.formatting import percent
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import TEST, VAL, aggregate
-from fpl_tune.study.status import COUNTED, FAILURES, cell_status
+from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
+from fpl_tune.study.trial import State
 
-FORMAT = 6
+FORMAT = 7
 """Increased when the same store gives other runs than before: all runs are then written anew."""
 
 STUDY = "study"
@@ -74,10 +75,12 @@ def mlflow_name(name: str) -> str:
 def study_entry(store: Store, seeds: Sequence[int], *, running: bool = False) -> Entry:
     """The parent run: note, tags and files, no parameters or metrics, so that it can grow with the study."""
     spec, cells = store.spec(), store.cells()
-    ends = [_times(result)[1] for cell in cells for result in store.seed_results(cell).values()]
-    found = [store.result(cell, seed) for cell in cells for seed in seeds]
-    failed = any(result and result["status"] in FAILURES for result in found)
-    status = "RUNNING" if running else "KILLED" if None in found else "FAILED" if failed else "FINISHED"
+    trials = [store.trial(cell) for cell in cells]
+    shown = [store.shown_results(cell) for cell in cells]
+    ends = [_times(result)[1] for results in shown for result in results.values()]
+    failed = any(trial.state in (State.FAILED, State.DIVERGED) for trial in trials)
+    whole = all(trial.over for trial in trials)
+    status = "RUNNING" if running else "KILLED" if not whole else "FAILED" if failed else "FINISHED"
     note = f"## {spec.title or spec.name}\n\n{spec.note}\n\nThe artifact `report.html` shows curves and tables.\n"
     if (store.folder / "table.md").is_file():
         note += "\n" + (store.folder / "table.md").read_text()
@@ -89,7 +92,7 @@ def study_entry(store: Store, seeds: Sequence[int], *, running: bool = False) ->
         status=status,
         start=min(ends, default=0),
         end=max(ends, default=0),
-        digest=_digest(status, spec.title, spec.note, found),
+        digest=_digest(status, spec.title, spec.note, spec.report.rule, list(seeds), shown),
         tags=tags,
         files=[] if running else [("", store.folder / name) for name in names],
     )
@@ -97,20 +100,26 @@ def study_entry(store: Store, seeds: Sequence[int], *, running: bool = False) ->
 
 def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> str:
     """The digest of a cell's entry, from results alone: a history is written with its result and never without."""
-    return _digest(cell.id, cell.label, cell.role, list(seeds), rule, [store.result(cell, seed) for seed in seeds])
+    found, state = store.shown_results(cell), store.trial(cell).state
+    return _digest(cell.id, cell.label, cell.role, state, list(seeds), rule, [found[seed] for seed in seeds])
 
 
 def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> Entry:
-    """The run of a cell over the given seeds, all of which have results."""
-    results = {s: r for s in seeds if (r := store.result(cell, s)) is not None}
-    counted = {s: r for s, r in results.items() if r["status"] in COUNTED}
+    """The run of a cell whose trial is over, over the given seeds, all of which have results.
+
+    That of a pruned trial is finished too, with the tag `fpl.status` and the round that it reached, `fpl.round`.
+    """
+    results, trial = {s: r for s, r in store.shown_results(cell).items() if s in seeds}, store.trial(cell)
+    counted = {s: r for s, r in results.items() if r["status"] not in FAILURES}
     start, end = min(_times(r)[0] for r in results.values()), max(_times(r)[1] for r in results.values())
-    status = str(cell_status([r["status"] for r in results.values()], len(results)))
+    status = trial.state.value
     tags = {
         "fpl.role": cell.role,
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
         "fpl.status": status,
     }
+    if trial.state is State.PRUNED:
+        tags["fpl.round"] = str(max(int(r["rounds"]) for r in results.values()))
     if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
         tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
     return Entry(

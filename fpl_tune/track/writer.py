@@ -99,10 +99,9 @@ class Writer:
         return labels.get(key) or str(self.runs[key][0].info.run_name)
 
     def _digest(self, cell: Cell) -> str:
-        """The digest of a cell's run; empty while a seed has no result: its means are not yet what they will stay."""
-        if any(self.store.result(cell, seed) is None for seed in self.seeds):
-            return ""
-        return runs.cell_digest(self.store, cell, list(self.store.shown_results(cell)), self.rule)
+        """The digest of a cell's run; empty until its trial is over: its means are not yet what they will stay."""
+        seeds = list(self.store.shown_results(cell))
+        return runs.cell_digest(self.store, cell, seeds, self.rule) if seeds and self.store.trial(cell).over else ""
 
     def _holds(self, key: str, digest: str) -> bool:
         """Whether there is exactly one run of this entry, complete, closed and below its parent."""

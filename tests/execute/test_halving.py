@@ -35,10 +35,9 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
 
 
 def rounds_of(root: Path) -> dict[str, tuple[str, int]]:
-    """Status and rounds by cell."""
+    """State of the trial and rounds by cell."""
     store = Store.open(root, "tiny")
-    found = {cell.label: store.result(cell, 1) or {} for cell in store.cells()}
-    return {label: (str(result["status"]), result["rounds"]) for label, result in found.items()}
+    return {cell.label: (str(store.trial(cell).state), len(store.history(cell, 1))) for cell in store.cells()}
 
 
 def test_a_paused_trial_resumes_from_its_checkpoint_and_no_round_runs_twice(

@@ -14,7 +14,7 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline, manage, runner
 from fpl_tune.execute import scheduler as driver
-from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.plan import make_plan
@@ -143,7 +143,7 @@ def test_one_bad_seed_does_not_take_the_others_along(
     monkeypatch.setattr(Simulation, "step", failing)
     made = compose("axes: {optim: {lr: [0.1]}}", "seeds=3", "execution.retries=2", "protocol.rounds=1")
     outcome = run_study(made, root=tmp_path)
-    assert tried == [(1, 2, 3), (1,), (2,), (2,), (2,), (3,)]
+    assert tried == [(1, 2, 3), (1,), (2,), (2,), (3,)], "two retries: apart, and once more"
     assert (outcome.failed, outcome.exit_code) == (1, 1)
     assert outcome.failures == ("lr=0.1, seed 2: RuntimeError: no luck",)
     store = Store.open(tmp_path, "tiny")
@@ -328,7 +328,7 @@ def test_a_grid_needs_no_validation_image(compose: Compose, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("problem", [ConfigError("it does not fit"), KeyboardInterrupt()])
-def test_listeners_that_heard_a_start_hear_the_end_of_a_study_that_is_refused(
+def test_listeners_hear_nothing_of_a_study_that_is_refused(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException
 ) -> None:
     """Else bars would stay on the terminal, and the message would stand among them."""
@@ -338,16 +338,11 @@ def test_listeners_that_heard_a_start_hear_the_end_of_a_study_that_is_refused(
         def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
             heard.append("start")
 
-        def on_study_end(self, store: Store, outcome: Outcome) -> None:
-            heard.append(f"end, {outcome.pending} left")
-
-        def on_abort(self) -> None:
-            heard.append("abort")
-
     def refuse(*_: Any, **__: Any) -> None:
         raise problem
 
     monkeypatch.setattr(preflight, "check", refuse)
     with pytest.raises(type(problem)):
-        run_study(compose(ONE_CELL), root=tmp_path, callbacks=[Ear()])
-    assert heard == ["start", "end, 1 left" if isinstance(problem, ConfigError) else "abort"]
+        run_study(compose(ONE_CELL), root=tmp_path / "out", callbacks=[Ear()])
+    assert heard == []
+    assert not isinstance(problem, ConfigError) or not (tmp_path / "out" / "tiny").exists()

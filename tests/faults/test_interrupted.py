@@ -237,7 +237,7 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(com
     run_study(compose("axes: {method.trouble: [calm, none]}", shaky), root=tmp_path / "calm")
     troubled, calm = left(tmp_path / "troubled"), left(tmp_path / "calm")
     same = [name for name in calm if name.startswith(store.cell("trouble=none").id)]
-    assert len(same) == 7
+    assert len(same) == 8
     assert {name: troubled[name] for name in same} == {name: calm[name] for name in same}
     assert not [name for name in troubled if "ckpt-" in name or name.endswith(".part")]
     again = run_study(made, root=tmp_path / "troubled")

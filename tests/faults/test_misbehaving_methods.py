@@ -111,5 +111,5 @@ def test_a_hook_that_misbehaves_is_named_and_harms_no_other_cell(compose, left, 
     run_study(compose(calm, "protocol.rounds=1", "seeds=1"), root=tmp_path / "calm")
     found, alone = left(tmp_path / "all"), left(tmp_path / "calm")
     same = [name for name in alone if not name.endswith("cell.json")]  # which has the cell's number
-    assert len(same) == 3
+    assert len(same) == 4
     assert {name: found[name] for name in same} == {name: alone[name] for name in same}

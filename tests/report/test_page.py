@@ -105,7 +105,7 @@ def test_a_page_loads_itself_again_only_while_its_study_runs(make_store):
 def test_cells_that_were_stopped_early_are_said_and_compared_with_nothing(make_store):
     store = make_store(fill=lambda cell, seed: cell.number != 1 or seed == 1)
     pruned = store.cells()[1]
-    put(store, pruned, 1, status="pruned")
+    put(store, pruned, 1, status="partial")
     facts = Facts(store)
     tests = against(facts)
     assert pruned.id not in tests.index

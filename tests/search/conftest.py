@@ -8,10 +8,11 @@ import pytest
 
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.trial import State, Trial, legs_of
 
 
-def drawn_results(value: float, *, status: str = "done", rounds: int = 3, rises: bool = False, up: int = 10) -> Any:
-    """What two seeds of a cell leave: validation accuracy value ± 0.01, which may rise to it by rounds.
+def drawn_results(value: float, *, rounds: int = 3, rises: bool = False, up: int = 10) -> Any:
+    """Histories of two seeds of a cell: validation accuracy value ± 0.01, which may rise to it by rounds.
 
     The test figures are noise, and the two clients lie 0.02 apart.
     """
@@ -24,8 +25,16 @@ def drawn_results(value: float, *, status: str = "done", rounds: int = 3, rises:
             | {"comm/up_bytes": up * r, "comm/down_bytes": up * r, "time/seconds": 1.0 * r}
             for r in range(1, rounds + 1)
         ]
-        found[seed] = ({"status": status}, history)
+        found[seed] = history
     return found
+
+
+def note(search: Search, cell: Cell, histories: Any, state: str = "done") -> None:
+    """What the scheduler tells a search of a cell whose trial is in a state."""
+    legs, rounds = legs_of([1, 2], 3, [1, 2]), len(histories[1])
+    values = {rounds: 0.0} if state == "waiting" else {}
+    leg = rounds - 1 if state == "waiting" else 0
+    search.note(cell, Trial(State(state), legs, leg, values, (1, 2) if state == "done" else ()), histories)
 
 
 @pytest.fixture
@@ -59,7 +68,7 @@ def params() -> Callable[..., list[dict[str, Any]]]:
     ) -> list[dict[str, Any]]:
         search, _ = opened_search(made, folder)
         for number, cell in enumerate(iter(search.request, None), 1):
-            search.report(cell, drawn_results(scored(cell)))
+            note(search, cell, drawn_results(scored(cell)))
             if number == most:
                 break
         return [trial.params for trial in search.parts[0].trials()]

@@ -9,10 +9,11 @@ from fpl_tune.config import PruneSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.spec import validated
-from fpl_tune.search.pruning import Decision, Paused, Pruner, check, expected_cost, make_pruner, resolved, rungs, score
+from fpl_tune.search.pruning import Halving, check, expected_cost, make_pruner, resolved, rungs, score
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
+from fpl_tune.study.trial import Event, State, Trial, legs_of
 
 from ..conftest import Compose
 
@@ -22,96 +23,139 @@ def rounds(values: list[float]) -> list[list[dict[str, Any]]]:
     return [[{"round": n, "seed": seed, "val/acc_mean": v} for seed in (1, 2)] for n, v in enumerate(values, 1)]
 
 
-@pytest.fixture
-def cells(compose: Compose) -> list[Any]:
-    return expand(compose("axes: {optim: {lr: [1, 2, 3, 4, 5, 6]}}", "protocol.rounds=9"))
-
-
 def test_the_last_evaluated_round_counts() -> None:
-    """A round without an evaluation repeats nothing."""
+    """A round without an evaluation repeats nothing; costs are totals so far."""
     assert score([*rounds([0.2, 0.6]), [{"round": 3}, {"round": 3}]]) == pytest.approx(0.6)
     assert score([[{"round": 1}]]) is None
+    assert score(rounds([0.2, float("nan")])) is None
+    sent = [[{"comm/up_bytes": 10 * r, "comm/down_bytes": r} for _ in (1, 2)] for r in (1, 2)]
+    assert score(sent, "comm/total_bytes") == 22
 
 
-GO, PAUSE, STOP = Decision.CONTINUE, Decision.PAUSE, Decision.STOP
+class Rungs:
+    """Trials of a study's cells, and the pruner that decides on them."""
+
+    def __init__(self, made: Any, cells: list[Any] | None = None, published: Any = ()) -> None:
+        self.cells = {cell.id: cell for cell in (expand(made) if cells is None else cells)}
+        self.keys, self.trials = list(self.cells), dict[str, Trial]()
+        self.halving = Halving(made, self.cells, self.trials, lambda: published)
+
+    def reach(self, index: int, value: float, rung: int = 1) -> bool:
+        """A trial reaches a rung. Returns whether it goes on at once; else it waits."""
+        key = self.keys[index]
+        legs = legs_of([1, 2], 9, [1, 3])
+        values = {**(self.trials[key].values if key in self.trials else {}), rung: value}
+        self.trials[key] = Trial(State.RUNNING, legs, {1: 0, 3: 1}[rung], values)
+        passes = self.halving.passes(key)
+        self.trials[key] = self.trials[key].after(Event.PASSED if passes else Event.HELD)
+        return passes
+
+    def waiting(self) -> list[str]:
+        return [key for key, trial in self.trials.items() if trial.state is State.WAITING]
+
+    def promote(self) -> list[int]:
+        """Promotes what may go on; places of the cells."""
+        found = self.halving.promote(self.waiting())
+        for key in found:
+            self.trials[key] = self.trials[key].after(Event.PROMOTED)
+        return [self.keys.index(key) for key in found]
+
+    def settle(self) -> tuple[list[int], list[int]]:
+        going, pruned = self.halving.settle(self.waiting(), ())
+        return [self.keys.index(key) for key in going], [self.keys.index(key) for key in pruned]
 
 
-def test_a_rung_lets_its_best_third_go_on_and_promotes_when_it_has_room(cells: list[Any]) -> None:
-    pruner = Pruner(PruneSpec(rule="halving", reduction=3, first_rung=1))
-    decided = {}
-    for cell, value in zip(cells, [0.5, 0.4, 0.45, 0.3, 0.7, 0.2], strict=True):
-        decided[value] = pruner.decide(cell, rounds([value]))
+@pytest.fixture
+def study(compose: Compose) -> Any:
+    """study(reduction, metric): six cells, rungs after rounds 1 and 3."""
+
+    def make(reduction: int = 3) -> Any:
+        body = "axes: {optim: {lr: [1, 2, 3, 4, 5, 6]}}\nprune: {rule: halving, first_rung: 1}"
+        return compose(body, "protocol.rounds=9", f"prune.reduction={reduction}")
+
+    return make
+
+
+def test_a_rung_lets_its_best_third_go_on_and_promotes_when_it_has_room(study: Any) -> None:
+    rungs = Rungs(study())
+    decided = [rungs.reach(i, value) for i, value in enumerate([0.5, 0.4, 0.45, 0.3, 0.7, 0.2])]
     # The third is not the best of three, though the first is: it has room now. The fifth is the best of five.
-    assert decided == {0.5: PAUSE, 0.4: PAUSE, 0.45: PAUSE, 0.3: PAUSE, 0.7: GO, 0.2: PAUSE}
-    paused = [Paused(cell, 1) for cell, value in zip(cells, decided, strict=True) if decided[value] == PAUSE]
-    assert pruner.promote(paused) == [Paused(cells[0], 1)], "of six the best two go on: 0.7 does already"
-    assert pruner.promote(paused[1:]) == []
-    assert pruner.decide(cells[0], rounds([0.5])) == GO, "reported again, it has passed"
-    assert pruner.decide(cells[3], rounds([0.3, 0.3])) == GO, "round 2 is not a rung: 1, 3 and 9 are"
+    assert decided == [False, False, False, False, True, False]
+    assert rungs.promote() == [0], "of six the best two go on: 0.7 does already"
+    assert rungs.promote() == []
 
 
-def test_after_a_restart_waiting_cells_are_at_their_rung_before_anything_is_decided(cells: list[Any]) -> None:
-    pruner = Pruner(PruneSpec(rule="halving", reduction=3, first_rung=1))
-    for cell, value in zip(cells[:4], [0.5, 0.6, 0.8, 0.9], strict=True):
-        pruner.restore(cell, rounds([value]), passed=False)
-    pruner.restore(cells[4], rounds([0.7, 0.7]), passed=False)
-    paused = [Paused(cell, 1) for cell in cells[:4]]
-    assert pruner.promote(paused) == [Paused(cells[3], 1)], "the best of five, whatever the order"
-    assert pruner.decide(cells[4], rounds([0.7])) == GO, "it was beyond the rung"
-    assert pruner.decide(cells[5], rounds([0.1])) == PAUSE
-    assert pruner.promote(paused[:3]) == [Paused(cells[2], 1)], "the second of six"
+def test_the_lowest_rung_is_settled_first_and_one_cell_always_goes_on(study: Any) -> None:
+    rungs = Rungs(study())
+    rungs.reach(0, 0.4)
+    rungs.reach(1, 0.5)
+    assert rungs.reach(2, 0.6)
+    rungs.reach(2, 0.6, 3)
+    going, pruned = rungs.settle()
+    assert (going, pruned) == ([], [0, 1]), "the best of three went on before"
+    for index in pruned:
+        key = rungs.keys[index]
+        rungs.trials[key] = rungs.trials[key].after(Event.SETTLED)
+    assert rungs.settle() == ([2], [])
 
 
-def test_the_lowest_rung_is_settled_first_and_one_cell_always_goes_on(cells: list[Any]) -> None:
-    pruner = Pruner(PruneSpec(rule="halving", first_rung=1, reduction=3))
-    for cell, value in zip(cells[:2], (0.4, 0.5), strict=True):
-        assert pruner.decide(cell, rounds([value])) == PAUSE
-    assert pruner.decide(cells[2], rounds([0.6, 0.6, 0.6])) == PAUSE
-    paused = [Paused(cells[0], 1), Paused(cells[1], 1), Paused(cells[2], 3)]
-    assert pruner.settle(paused, ()) == ([Paused(cells[1], 1)], [Paused(cells[0], 1)])
-    assert pruner.settle(paused[2:], ()) == ([Paused(cells[2], 3)], [])
+def test_a_rung_that_a_running_trial_can_still_reach_is_not_settled(study: Any) -> None:
+    rungs = Rungs(study())
+    rungs.reach(0, 0.4)
+    running = rungs.keys[1]
+    rungs.trials[running] = Trial(State.RUNNING, legs_of([1, 2], 9, [1, 3]))
+    assert rungs.halving.settle(rungs.waiting(), [running]) == ([], [])
+    rungs.trials[running] = Trial(State.RUNNING, legs_of([1, 2], 9, [1, 3]), 1, {1: 0.3})
+    going, _ = rungs.halving.settle(rungs.waiting(), [running])
+    assert going == [rungs.keys[0]], "it has left that rung behind"
 
 
-def test_of_cells_that_tie_a_third_goes_on(cells: list[Any]) -> None:
-    pruner = Pruner(PruneSpec(rule="halving", first_rung=1))
-    paused = [Paused(cell, 1) for cell in cells if pruner.decide(cell, rounds([1.0])) == PAUSE]
-    going = len(cells) - len(paused) + len(pruner.promote(paused))
+def test_of_cells_that_tie_a_third_goes_on(study: Any) -> None:
+    rungs = Rungs(study())
+    going = sum(rungs.reach(i, 1.0) for i in range(6)) + len(rungs.promote())
     assert going == 2
-    waiting = [p for p in paused if p not in pruner.promote(paused)]
-    assert pruner.settle(waiting, ())[0] == []
+    assert rungs.settle()[0] == []
 
 
 def test_one_published_point_reaches_the_end(compose: Compose, tmp_path: Path, opened: Any) -> None:
     """The best of them at each rung goes on, however far behind it is."""
-    made = compose("axes: {}\nsearch: {sampler: random, trials: 7, only: [optim.lr]}", "protocol.rounds=5")
+    body = "axes: {}\nsearch: {sampler: random, trials: 7, only: [optim.lr]}\nprune: {first_rung: 1}"
+    made = compose(body, "protocol.rounds=9")
     search, _ = opened(made, tmp_path)
     cells = list(iter(search.request, None))
-    values = [0.2 if cell.id in search.published else 0.5 + 0.01 * number for number, cell in enumerate(cells)]
-    pruner = Pruner(PruneSpec(rule="halving", first_rung=1), [], search)
-    paused = [
-        Paused(cell, 1) for cell, v in zip(cells, values, strict=True) if pruner.decide(cell, rounds([v])) == PAUSE
-    ]
-    waiting = [p for p in paused if p not in pruner.promote(paused)]
-    going, pruned = pruner.settle(waiting, ())
-    assert [p.cell.id in search.published for p in going] == [True]
+    rungs = Rungs(made, cells, search.published)
+    for number, cell in enumerate(cells):
+        rungs.reach(number, 0.2 if cell.id in search.published else 0.5 + 0.01 * number)
+    rungs.promote()
+    going, pruned = rungs.settle()
+    assert [rungs.keys[i] in search.published for i in going] == [True]
     assert len(search.published) > 1
-    assert sum(p.cell.id in search.published for p in pruned) == len(search.published) - 1
+    assert sum(rungs.keys[i] in search.published for i in pruned) == len(search.published) - 1
 
 
 def test_cells_on_other_data_are_no_peers(compose: Compose) -> None:
-    made = expand(compose("axes: {data: {shots: [2, 4]}, optim: {lr: [1, 2, 3]}}", "protocol.rounds=9"))
-    pruner = Pruner(PruneSpec(rule="halving", first_rung=1, reduction=2))
-    assert [pruner.decide(cell, rounds([v])) for cell, v in zip(made[:2], (0.8, 0.9), strict=True)] == [PAUSE, GO]
-    assert [pruner.decide(cell, rounds([v])) for cell, v in zip(made[3:5], (0.1, 0.2), strict=True)] == [PAUSE, GO]
+    body = "axes: {data: {shots: [2, 4]}, optim: {lr: [1, 2, 3]}}\nprune: {rule: halving, first_rung: 1, reduction: 2}"
+    rungs = Rungs(compose(body, "protocol.rounds=9"))
+    assert [rungs.reach(i, value) for i, value in ((0, 0.8), (1, 0.9))] == [False, True]
+    assert [rungs.reach(i, value) for i, value in ((3, 0.1), (4, 0.2))] == [False, True]
 
 
-def test_references_and_the_last_round_are_never_pruned(compose: Compose) -> None:
-    body = "axes: {optim: {lr: [1, 2]}}\nreferences: [{method: zeroshot, optim.lr: 1}]"
-    made = expand(compose(body, "protocol.rounds=3"))
-    pruner = Pruner(PruneSpec(rule="halving", first_rung=1, reduction=2))
-    pruner.decide(made[0], rounds([0.9]))
-    assert pruner.decide(made[1], rounds([0.1, 0.1, 0.1])) == GO
-    assert pruner.decide(made[2], rounds([0.0])) == GO
+def test_a_loss_is_pruned_where_it_is_high(compose: Compose) -> None:
+    """Trials are compared by the search's own objective, in its direction."""
+    body = "axes: {}\nsearch: {sampler: random, trials: 4, only: [optim.lr], objectives: [val/loss]}"
+    made = compose(body, "prune.rule=halving", "prune.first_rung=1", "prune.reduction=2", "protocol.rounds=9")
+    cells = expand(compose("axes: {optim: {lr: [1, 2]}}", "protocol.rounds=9"))
+    rungs = Rungs(made, cells)
+    assert [rungs.reach(0, 2.0), rungs.reach(1, 0.5)] == [False, True]
+
+
+@pytest.mark.parametrize("rule", ["halving", "median"])
+def test_rules_that_compare_one_objective_are_refused_with_two(compose: Compose, tmp_path: Path, rule: str) -> None:
+    body = "axes: {}\nsearch: {sampler: random, trials: 4, objectives: [val/acc_mean, comm/total_bytes]}"
+    says = f"prune.rule={rule} compares trials by one objective, but search.objectives has val/acc_mean, comm/total_b"
+    with pytest.raises(ConfigError, match=says):
+        run_study(compose(body, f"prune.rule={rule}", "protocol.rounds=9"), root=tmp_path)
+    assert not (tmp_path / "tiny").exists()
 
 
 class Impatient(optuna.pruners.BasePruner):
@@ -135,15 +179,15 @@ def test_a_pruner_of_optuna_or_a_plug_in_stops_trials(
     body = "axes: {}\nsearch: {sampler: random, trials: 4, only: [optim.lr]}\nprune: {rule: " + rule + "}"
     made = compose(body, "protocol.rounds=5")
     search, _ = opened(made, tmp_path)
-    pruner, ends = Pruner(made.prune, [], search), []
+    ends = []
     for levels in ([0.5, 0.6, 0.7, 0.8], [0.5, 0.6, 0.7, 0.8], [0.5, 0.6, 0.7, 0.8], [0.6, 0.3, 0.2, 0.1]):
         cell = search.request()
-        decisions = (pruner.decide(cell, rounds(levels[:number])) for number in range(1, 5))
-        ends.append(next((number for number, found in enumerate(decisions, 1) if found == STOP), 4))
+        decisions = ((number, search.should_prune(cell, number, level)) for number, level in enumerate(levels, 1))
+        ends.append(next((number for number, stops in decisions if stops), 4))
         kept = [list(history) for history in zip(*rounds(levels[: ends[-1]]), strict=True)]
         for record in (record for history in kept for record in history):
             record |= {"time/seconds": 1.0, "comm/up_bytes": 1, "comm/down_bytes": 1}
-        search.report(cell, {seed: ({"status": "done"}, history) for seed, history in enumerate(kept, 1)})
+        search.note(cell, Trial(State.DONE, counts=(1, 2)), dict(enumerate(kept, 1)))
     assert ends == stopped
 
 
@@ -186,7 +230,7 @@ def test_where_no_round_precedes_the_last_validated_one_trials_run_whole_and_it_
     made = compose("axes: {}\nsearch: {sampler: tpe}", "protocol.rounds=8", "protocol.eval_every=8")
     with pytest.warns(Notice, match="Every trial runs to its end: .* protocol.eval_every=8 of 8 rounds gives none"):
         check(made, [made])
-    assert Pruner(resolved(made), seeds=[1, 2]).first_seeds(expand(made)[0]) == (1, 2)
+    assert rungs(resolved(made), made) == ()
 
 
 @pytest.mark.parametrize(
@@ -244,6 +288,6 @@ def test_a_pruned_cell_is_stored_at_its_round_and_not_run_again(
     assert [(store.result(cell, 1) or {})["rounds"] for cell in store.cells()] == [2, 1, 4]
     found = store.result(store.cells()[1], 1)
     assert found is not None
-    assert (found["status"], found["rounds"]) == ("pruned", 1)
+    assert (found["status"], found["rounds"]) == ("partial", 1)
     assert len(store.history(store.cells()[1], 1)) == 1
     assert run_study(made, root=tmp_path).skipped == 3

@@ -17,8 +17,10 @@ from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.store import Store
+from fpl_tune.study.trial import Trial, legs_of
 
 from ..conftest import Compose, there
+from .conftest import note
 
 LR = """
 axes: {}
@@ -26,9 +28,9 @@ search: {sampler: tpe, trials: 20, space: {optim.lr: {low: 1.0e-4, high: 1.0, lo
 """
 
 
-def by_round(results: Any) -> list[list[dict[str, Any]]]:
-    """The records of `results` by round, one per seed in each."""
-    return [list(records) for records in zip(*(history for _, history in results.values()), strict=True)]
+def first_rounds(results: Any, number: int) -> Any:
+    """Histories up to a round."""
+    return {seed: history[:number] for seed, history in results.items()}
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
@@ -40,14 +42,18 @@ def test_kills_change_nothing_that_is_suggested(
     for kills in (0, 3):
         rng, over, folder = random.Random(3), 0, tmp_path / str(kills)
         search, running = opened(made, folder)
+        stored: list[Any] = []
         while search.unfinished:
             while len(running) < 4 and (cell := search.request()) is not None:
                 running.append(cell)
             cell = running.pop(rng.randrange(len(running)))
-            search.report(cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
+            stored.append((cell, results(1 - (cell.run.optim.lr - 0.05) ** 2)))
+            note(search, *stored[-1])
             over += 1
             if over in [4 * (i + 1) + 1 for i in range(kills)]:
                 search, known = opened(made, folder)
+                for one in stored:  # as a start does
+                    note(search, *one)
                 assert [cell.id for cell in running if cell in known] == [cell.id for cell in running]
         params.append([trial.params for trial in search.parts[0].trials()])
     assert len(params[0]) == 20
@@ -62,7 +68,7 @@ def test_a_kill_while_a_trial_is_suggested_changes_nothing(
     whole = params(made, tmp_path / "whole")
     search, _ = opened(made, tmp_path / "killed")
     for _ in range(4):
-        search.report(search.request(), results(0.5))
+        note(search, search.request(), results(0.5))
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -74,9 +80,9 @@ def test_a_kill_while_a_trial_is_suggested_changes_nothing(
     with (tmp_path / "killed" / "optuna.log").open("ab") as file:
         file.write(b'{"op_code": 5, "worker')
     search, (*_, fifth) = opened(made, tmp_path / "killed")
-    search.report(fifth, results(0.5))
+    note(search, fifth, results(0.5))
     for cell in iter(search.request, None):
-        search.report(cell, results(0.5))
+        note(search, cell, results(0.5))
     assert [t.params for t in search.parts[0].trials()] == whole
 
 
@@ -90,10 +96,10 @@ def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
     made = compose(LR, "search.trials=6")
     search, _ = opened(made, tmp_path)
     cells = [search.request() for _ in range(3)]
-    rounds = by_round(results(0.6, rises=True))
-    search.pause(cells[0], rounds[:1])
-    search.pause(cells[1], rounds[:2])
+    risen = results(0.6, rises=True)
     for again in range(2):
+        for number in (1, 2):  # after a kill, a start notes what the store holds
+            note(search, cells[number - 1], first_rounds(risen, number), "waiting")
         part = search.parts[0]
         states = [(t.state.name, len(t.intermediate_values)) for t in part.trials()]
         assert states == [("PRUNED", 1), ("PRUNED", 2), ("RUNNING", 0)]
@@ -103,7 +109,7 @@ def test_the_sampler_receives_paused_trials_with_their_values_and_rounds(
             search, waiting = opened(made, tmp_path)
             assert [cell.id for cell in waiting] == [cell.id for cell in cells]
     for cell in cells[:2]:
-        search.report(cell, results(0.6))
+        note(search, cell, results(0.6))
     last = search.parts[0].trials()[0]
     assert (last.state.name, last.value, len(last.intermediate_values)) == ("COMPLETE", pytest.approx(0.6), 3)
     assert search.unfinished == 4
@@ -115,10 +121,14 @@ def test_a_gaussian_process_receives_paused_trials_as_complete_ones(
     """It leaves pruned trials out, and without complete ones it draws at random."""
     search, _ = opened(compose(LR, "search.trials=12", "search.sampler=gp"), tmp_path)
     heard = []
+    values: dict[str, float] = {}
     for number in range(8):
-        search.pause(search.request(), by_round(results(0.1 * number))[:1])
+        cell = search.request()
+        values[cell.id] = 0.1 * number
+        note(search, cell, first_rounds(results(values[cell.id]), 1), "waiting")
         heard.append(search.parts[0].study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
-    assert [trial.value for trial in heard[-1]] == pytest.approx([0.1 * number for number in range(8)])
+    assert [trial.value for trial in heard[-1]] == pytest.approx([values[t.user_attrs["cell"]] for t in heard[-1]])
+    assert len(heard[-1]) == 8
 
 
 def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(
@@ -126,18 +136,41 @@ def test_the_sampler_receives_mean_and_error_and_pruned_as_pruned(
 ) -> None:
     search, _ = opened(compose(LR, "search.trials=4"), tmp_path)
     cells = [search.request() for _ in range(4)]
-    search.report(cells[0], results(0.5))
-    search.report(cells[1], results(0.25, status="pruned", rounds=2))
-    search.report(cells[2], results(0.1, status="diverged", rounds=1))
-    search.report(cells[3], results(0.1, status="failed"))
+    note(search, cells[0], results(0.5))
+    note(search, cells[1], results(0.25, rounds=2), "pruned")
+    note(search, cells[2], results(0.4, rounds=1), "diverged")
+    note(search, cells[3], results(0.1), "failed")
     assert search.unfinished == 0
     trials = search.parts[0].trials()
-    assert [t.state.name for t in trials] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL"]
+    assert [t.state.name for t in trials] == ["COMPLETE", "PRUNED", "COMPLETE", "FAIL"]
     assert trials[0].value == pytest.approx(0.5)
     assert trials[0].user_attrs["sem"]["val/acc_mean"] == pytest.approx(0.01)
     assert trials[0].user_attrs["n"] == 2
     assert trials[1].intermediate_values == {1: pytest.approx(0.25), 2: pytest.approx(0.25)}
-    assert trials[2].intermediate_values == {1: pytest.approx(0.1)}
+    assert trials[2].value == pytest.approx(0.1), "where training diverges is as bad as the worst that was seen"
+    journal = JournalStorage(JournalFileBackend(str(tmp_path / "optuna.log")))
+    (study,) = journal.get_all_studies()
+    told = optuna.load_study(study_name=study.study_name, storage=journal).trials
+    assert [t.state.name for t in told] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL"]
+    assert told[2].intermediate_values == {1: pytest.approx(0.4)}
+
+
+def test_a_trial_that_is_run_again_is_for_the_sampler_what_it_is_now(
+    compose: Compose, tmp_path: Path, results: Any, opened: Any
+) -> None:
+    """A failure that succeeds, more seeds, data that changed: the journal keeps what was told first."""
+    search, _ = opened(compose(LR, "search.trials=3"), tmp_path)
+    cells = [search.request() for _ in range(3)]
+    note(search, cells[0], results(0.1), "failed")
+    note(search, cells[0], results(0.7))
+    note(search, cells[1], results(0.5))
+    note(search, cells[1], {seed: history for seed, history in enumerate(2 * [*results(0.6).values()], 1)})
+    note(search, cells[2], results(0.5))
+    search.note(cells[2], Trial(legs=legs_of([1, 2], 3)), {})
+    trials = search.parts[0].trials()
+    assert [t.state.name for t in trials] == ["COMPLETE", "COMPLETE", "RUNNING"]
+    assert [t.value for t in trials] == [pytest.approx(0.7), pytest.approx(0.6), None]
+    assert trials[1].user_attrs["n"] == 4
 
 
 def test_a_damaged_journal_is_one_line(compose: Compose, tmp_path: Path, opened: Any) -> None:

@@ -20,6 +20,7 @@ from fpl_tune.search.space import read_space
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, there
+from .conftest import note
 
 LR = """
 axes: {}
@@ -111,7 +112,7 @@ def test_running_trials_count_as_bad_ones(compose: Compose, tmp_path: Path, resu
     search, _ = opened(compose(LR), tmp_path)
     for _ in range(10):
         cell = search.request()
-        search.report(cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
+        note(search, cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
     assert len({search.request().run.optim.lr for _ in range(4)}) == 4
 
 
@@ -148,7 +149,7 @@ def test_several_objectives(compose: Compose, tmp_path: Path, results: Any, open
     made = compose(LR, "search.trials=3", "search.objectives=[val/acc_mean,comm/total_bytes]")
     search, _ = opened(made, tmp_path)
     for cell in iter(search.request, None):
-        search.report(cell, results(0.5))
+        note(search, cell, results(0.5))
     (part,) = search.parts
     assert [d.name for d in part.study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert part.trials()[0].values == [pytest.approx(0.5), 60]  # 10 bytes up and down in each of three rounds
@@ -248,9 +249,9 @@ def test_other_test_figures_change_nothing_that_is_suggested(
         search, _ = opened(made, tmp_path / str(flipped))
         for cell in iter(search.request, None):
             found = results(1 - (cell.run.optim.lr - 0.05) ** 2)
-            for record in (record for _, history in found.values() for record in history):
+            for record in (record for history in found.values() for record in history):
                 record["test/acc_mean"] = abs(flipped - record["test/acc_mean"])
-            search.report(cell, found)
+            note(search, cell, found)
         params.append([trial.params for trial in search.parts[0].trials()])
     assert params[0] == params[1]
 
@@ -308,7 +309,7 @@ def test_a_sequence_goes_on_after_a_kill(
     killed: list[Any] = []
     for _ in range(10):
         search, _ = opened(made, tmp_path / "killed")
-        search.report(search.request(), results(0.5))
+        note(search, search.request(), results(0.5))
         killed = [t.params for t in search.parts[0].trials()]
     assert killed == params(made, tmp_path / "whole")
 

@@ -14,7 +14,6 @@ from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.export import export
 from fpl_tune.study.selection import best, choose, chosen, common_seeds
-from fpl_tune.study.status import Status, cell_status
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, MakeStore, there
@@ -81,7 +80,7 @@ def _better_on_seed_4(make_store: MakeStore) -> Store:
 
 def test_more_seeds_of_one_cell_do_not_change_the_winner(make_store: MakeStore) -> None:
     store = _better_on_seed_4(make_store)
-    assert store.summary()["status"].tolist() == ["done", "partial"]
+    assert store.summary()["status"].tolist() == ["done", "queued"]
     assert store.summary()["n"].tolist() == [4, 3]
     found = best(store)
     assert (found.label, found.seeds, found.tested) == ("momentum=0.5", (1, 2, 3), (1, 2, 3))
@@ -201,17 +200,6 @@ def test_trials_outside_the_present_space_are_not_chosen(
     found = there(choose(store.rows(), trials, study.model_copy(update={"axes": {}, "search": search})))
     assert found.label == label
     assert ("outside of search.space" in found.by) == bool(space)
-
-
-def test_the_status_of_a_cell_is_the_worst_of_its_seeds() -> None:
-    done, failed = Status.DONE, Status.FAILED
-    assert cell_status([], 2) is Status.PENDING
-    assert cell_status([done], 2) is Status.PARTIAL
-    assert cell_status([done, done], 2) is done
-    assert cell_status([done, Status.PARTIAL, Status.PRUNED], 3) is Status.PRUNED
-    assert cell_status([failed, Status.DIVERGED], 2) is failed
-    with pytest.raises(ValueError, match="no such"):
-        Status("no such")
 
 
 def test_best_reads_validation_only(make_store: MakeStore) -> None:

@@ -21,12 +21,13 @@ from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
+from fpl_tune.execute.trials import begun
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import bounds
 from fpl_tune.study.cells import Cell, expand
-from fpl_tune.study.fingerprints import fingerprints, stale
+from fpl_tune.study.fingerprints import fingerprints
 from fpl_tune.study.store import Store
 
 RAY_SECONDS = 15.0
@@ -178,7 +179,7 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
 def _items(spec: Study, store: Store, cells: Sequence[Cell]) -> list[Item]:
     """Cells, their missing seeds and their state."""
     searched = Search.plan(spec, preflight.check_of_sizes()) is not None
-    tried = [cell for cell in store.cells() if cell.role == "trial" and not _missing(spec, store, cell)[0]]
+    tried = [c for c in store.cells() if c.role == "trial" and not _missing(spec, store, c)[0]] if store.exists else []
     found: list[Item] = []
     for cell in cells:
         missing, reasons = _missing(spec, store, cell)
@@ -198,8 +199,10 @@ def _items(spec: Study, store: Store, cells: Sequence[Cell]) -> list[Item]:
 
 def _missing(spec: Study, store: Store, cell: Cell) -> tuple[list[int], list[str]]:
     """The seeds of a cell that would run, and why its results are stale, so that all of them would."""
-    reasons = stale(store, cell, fingerprints(cell.run))
-    return (spec.seed_list() if reasons else store.missing(cell, spec)), reasons
+    if not store.exists:
+        return spec.seed_list(), []
+    trial, reasons = begun(store, cell, spec, fingerprints(cell.run))
+    return list(trial.seeds_left), reasons
 
 
 def _reasons(peak: int, setup: ExecutionContext) -> list[str]:

@@ -145,8 +145,9 @@ def _answers(host: str, port: int) -> bool:
 
 @contextmanager
 def _environment(own: bool) -> Iterator[str]:
-    """Sets Ray's variables for the study and restores the environment. Yields the temporary folder of our own Ray.
+    """Sets Ray's variables for the study and restores them. Yields the temporary folder of our own Ray.
 
+    Variables of others stay as they are by then: MLflow's are set by the recorder's thread meanwhile.
     The folder's path is short, since the paths of Ray's sockets are limited to 107 characters. The folder of Ray's
     token, which Ray makes for all to read, is made private.
     """
@@ -161,8 +162,10 @@ def _environment(own: bool) -> Iterator[str]:
         try:
             yield home
         finally:
-            os.environ.clear()
-            os.environ.update(before)
+            for name in {*os.environ, *before}:
+                if name in ENVIRONMENT or name.startswith("RAY_"):
+                    os.environ.pop(name, None)
+                    os.environ.update({name: before[name]} if name in before else {})
 
 
 _SHORT = "/tmp" if os.path.isdir("/tmp") else None

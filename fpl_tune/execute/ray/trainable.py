@@ -159,7 +159,7 @@ class FederatedTrainable(tune.Trainable):
             if report.failure is not None and report.failure.kind == "died":  # Tune then ends the process
                 raise EnvironmentProblem(f"the CUDA context is lost: {report.failure.error}")
             return {REPORT: report}
-        simulation = run.advance()
+        simulation = run.begun if run.begun.done else run.advance()  # done: a checkpoint of the last round was loaded
         for text in run.warnings():
             warnings.warn(text, Notice, stacklevel=2)
         return {**last_figures(run.history), "done": simulation.done, "training_iteration": simulation.round}

@@ -111,27 +111,6 @@ def test_a_node_leaves_while_checkpoints_lie_at_a_url(cluster: Any, run: Make, f
     assert len(list((tmp_path / "ray").rglob("prompts.safetensors"))) == 8, "and was brought to the store"
 
 
-def test_a_cluster_that_cannot_do_it_is_refused_with_what_was_found_where(
-    cluster: Any, run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(said: str, *overrides: str) -> None:
-        with pytest.raises(FplTuneError, match=said):
-            run("axes: {}", f"execution.address='{cluster.address}'", *overrides)
-
-    refused(r"asks for 1 CPU and 1 GPU, but no node has them.*0 GPU", "execution.gpus=1", "execution.device=cuda")
-    refused(r"\(.*\) does not share memory://there with the driver", "execution.checkpoints='memory://there'")
-    cluster.start("other", cpus=2, PYTHONPATH=other_torch(tmp_path))
-    refused(r"has torch 0\.0\.1 \(driver: .*Install the same versions")
-    rows = check_cluster(cluster.address, tmp_path)
-    (wrong,) = [row for row in rows if row["state"] == "wrong"]
-    assert "torch 0.0.1" in wrong["found"]
-    assert wrong["remedy"]
-    assert sum("CPU" in row["found"] for row in rows) >= 3, "every node is listed"
-    os.kill(cluster.raylet("other"), signal.SIGSTOP)
-    monkeypatch.setattr("fpl_tune.execute.ray.nodes.ANSWER_SECONDS", 10.0)
-    refused(r"cannot run a worker: no worker answered within 10 s")
-
-
 def test_a_node_that_joins_late_with_other_versions_ends_the_study_and_charges_no_trial(
     cluster: Any, run: Make, tmp_path: Path
 ) -> None:
@@ -151,3 +130,24 @@ def test_a_node_that_joins_late_with_other_versions_ends_the_study_and_charges_n
         run(body, "protocol.rounds=400", *where, callbacks=[Late()])
     assert caught.value.exit_code == 3
     assert not list((tmp_path / "out").rglob("result.json"))
+
+
+def test_a_cluster_that_cannot_do_it_is_refused_with_what_was_found_where(
+    cluster: Any, run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(said: str, *overrides: str) -> None:
+        with pytest.raises(FplTuneError, match=said):
+            run("axes: {}", f"execution.address='{cluster.address}'", *overrides)
+
+    refused(r"asks for 1 CPU and 1 GPU, but no node has them.*0 GPU", "execution.gpus=1", "execution.device=cuda")
+    refused(r"\(.*\) does not share memory://there with the driver", "execution.checkpoints='memory://there'")
+    cluster.start("other", cpus=2, PYTHONPATH=other_torch(tmp_path))
+    refused(r"has torch 0\.0\.1 \(driver: .*Install the same versions")
+    rows = check_cluster(cluster.address, tmp_path)
+    (wrong,) = [row for row in rows if row["state"] == "wrong"]
+    assert "torch 0.0.1" in wrong["found"]
+    assert wrong["remedy"]
+    assert sum("CPU" in row["found"] for row in rows) >= 3, "every node is listed"
+    os.kill(cluster.raylet("other"), signal.SIGSTOP)
+    monkeypatch.setattr("fpl_tune.execute.ray.nodes.ANSWER_SECONDS", 10.0)
+    refused(r"cannot run a worker: no worker answered within 10 s")

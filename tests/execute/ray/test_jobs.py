@@ -57,7 +57,7 @@ def sent(
 
 
 def one_job() -> Job:
-    return Job(Cell("0", 0, "", "cell", {}, config.compose_run()), (1,), {1})
+    return Job(Cell("0", 0, "", "cell", {}, config.compose_run()), (1,))
 
 
 def on_gpu(folder: Path) -> ExecutionContext:
@@ -122,7 +122,7 @@ def test_an_actor_drops_what_it_held_before_the_next_job_begins(
 def test_an_actor_without_the_studys_folder_sends_its_files_to_the_url(compose: Any, tmp_path: Path) -> None:
     made = compose("axes: {optim: {lr: [0.1]}}", f"execution.checkpoints=file://{tmp_path}/bucket")
     (cell,) = expand(made)
-    job, context = Job(cell, (1, 2), {1, 2}), replace(setup_of(made, tmp_path / "tiny"), address="head:1")
+    job, context = Job(cell, (1, 2)), replace(setup_of(made, tmp_path / "tiny"), address="head:1")
     actor = FederatedTrainable(sent(job, context, versions()))
     reports = [actor.train()[REPORT]]
     while not reports[-1].last:
@@ -170,7 +170,7 @@ def test_a_study_whose_node_is_unfit_ends_with_that_and_charges_no_job(
 def test_gpus_are_filled_by_the_shares_of_their_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One more job than fits may wait. One that was out of memory beside others asks for a GPU of its own."""
     monkeypatch.setattr(executor.ray, "cluster_resources", lambda: {"GPU": 1.0})
-    queue = [Job(SimpleNamespace(id=str(n), run=None), (1,), {1}) for n in range(5)]  # type: ignore[arg-type]
+    queue = [Job(SimpleNamespace(id=str(n), run=None), (1,)) for n in range(5)]  # type: ignore[arg-type]
     queue[0].alone = True
     scheduler: Any = SimpleNamespace(next_job=lambda: queue.pop(0), exhausted=False)
     context = ExecutionContext(tmp_path, tmp_path, device="cuda", gpus=0.4, parallel=8)

@@ -97,6 +97,10 @@ def test_a_restored_run_has_the_figures_of_an_undisturbed_one(tmp_path: Path) ->
     assert second.reset_config({**TINY, "optim.lr": 0.5})
     second.reset_config(TINY)
     assert [figures(r) for r in rounds(second, 3)] == [figures(r) for r in whole], "an actor that is reused"
+    second.save_checkpoint(str(tmp_path / "end"))
+    first.load_checkpoint(str(tmp_path / "end"))
+    (after,) = rounds(first, 1)
+    assert (figures(after), after["done"]) == (figures(whole[-1]), True), "nothing is left to run"
 
 
 def test_a_checkpoint_loads_where_shapes_are_kept_and_nowhere_else(tmp_path: Path) -> None:
