@@ -100,7 +100,7 @@ class Scheduler:
 
     def jobs_with(self, state: State) -> list[Job]:
         """The jobs of trials in a state, in their order."""
-        return [job for key, job in self.jobs.items() if self.trials[key].state is state]
+        return [self.jobs[key] for key in self._keys(state)]
 
     # -- before and after ------------------------------------------------------------------------------------
 
@@ -141,9 +141,9 @@ class Scheduler:
         under_way = set[str]()
         for cell in cells:
             before = self.store.trial(cell)
-            if before.state is State.RUNNING:
-                under_way.add(cell.id)
-            if before.state is State.RUNNING and self._left_ended(cell, before):
+            running = before.state is State.RUNNING
+            under_way |= {cell.id} if running else set()
+            if running and self._left_ended(cell, before):
                 self.trials[cell.id] = before
                 self._end_leg(cell.id)
             else:
@@ -295,6 +295,7 @@ class Scheduler:
         return bool(promoted or pruned)
 
     def _keys(self, state: State) -> list[str]:
+        """Ids of the cells of the trials in a state, in their order."""
         return [key for key in self.jobs if self.trials[key].state is state]
 
     def _request(self, jobs: int = 1) -> None:
