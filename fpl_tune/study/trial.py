@@ -164,7 +164,7 @@ class Trial:
 
     def passed(self, rung: int) -> bool:
         """Whether it went on from a rung that it has reached."""
-        held = self.state in (State.WAITING, State.PRUNED) and self.leg < len(self.legs)
+        held = self.state in (State.WAITING, State.PRUNED) and self.leg < len(self.legs) and self.present.decides
         return rung in self.values and not (held and self.present.rounds == rung)
 
     def apart(self) -> Trial:

@@ -62,6 +62,12 @@ def test_seeds_apart_decide_when_the_last_of_them_has_reached_the_rung() -> None
     assert behind.apart().legs == (Leg((1, 2), 3, True), Leg((1,), 9), Leg((2,), 9)), "what is behind stays"
 
 
+def test_a_trial_stopped_among_its_other_seeds_has_passed_its_last_rung() -> None:
+    values = {leg.rounds: 0.5 for leg in HALVED if leg.decides}
+    stopped = Trial(State.PRUNED, HALVED, len(HALVED) - 1, values)
+    assert all(map(stopped.passed, values))
+
+
 @pytest.mark.parametrize(
     "parts",
     [
