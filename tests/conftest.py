@@ -1,6 +1,7 @@
 """Fixtures that more than one room's tests use."""
 
 import gc
+import json
 import os
 import sqlite3
 import tarfile
@@ -169,6 +170,15 @@ def there(found: Found | None) -> Found:
     """What must not be None."""
     assert found is not None
     return found
+
+
+def outdated(store: Store, label: str = "", **prints: str) -> None:
+    """Makes stored results of other fingerprints: those of one cell, or of all."""
+    for cell in store.cells():
+        for seed in store.seeds(cell) if label in ("", cell.label) else ():
+            path = store.seed_folder(cell, seed) / "result.json"
+            node = json.loads(path.read_text())
+            path.write_text(json.dumps({**node, "fingerprints": {**node["fingerprints"], **prints}}))
 
 
 class Heard(Callback):

@@ -81,7 +81,8 @@ def data_show(
     if format == "table":
         constant = found["constant_prediction"]
         caption = f"A constant prediction reaches {constant:.1%} on the clients' own test images."
-        output.emit(found["clients"], format, title=f"{found['dataset']}, split {found['hash']}", caption=caption)
+        title = f"{found['dataset']}, content {found['content']}, split {found['hash']}"
+        output.emit(found["clients"], format, title=title, caption=caption)
     else:
         output.emit(found, format)
     if export is not None:

@@ -16,7 +16,10 @@ from torch import Tensor
 from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.clip.towers import OPENAI_MEAN, OPENAI_STD, Towers
 from fpl_tune.core import plugins
+from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
+from fpl_tune.core.sources import source_of
+from fpl_tune.data.pool import digest
 
 COMPACT = "compact"
 _FOLDER = "local-dir:"  # open_clip's prefix of a folder with `open_clip_config.json`
@@ -105,6 +108,25 @@ def load_towers(
     mean = getattr(model.visual, "image_mean", None) or OPENAI_MEAN
     std = getattr(model.visual, "image_std", None) or OPENAI_STD
     return Towers(_cast(model, device, dtype), tokenizer, name=name, mean=mean, std=std)
+
+
+def weights_print(name: str, pretrained: str | None = None) -> str:
+    """Digest of the files that `load_towers` would read; "" of a tag of open_clip, which names its weights.
+
+    Raises:
+        ConfigError: the towers are of a package that cannot be imported.
+    """
+    files = [Path(os.path.expanduser(pretrained))] if pretrained else []
+    code = ""
+    if name == COMPACT and pretrained is None:
+        from fpl_tune.clip import compact
+
+        files = [compact.weights_path()]
+    elif name.startswith(_FOLDER):
+        files.append(Path(name.removeprefix(_FOLDER), "open_clip_config.json"))
+    elif name in plugins.names("towers"):
+        code = source_of(plugins.load("towers", name))
+    return digest([code, *map(digest_of, files)])[:16] if code or any(map(Path.is_file, files)) else ""
 
 
 def _cast(model: Any, device: str | torch.device, dtype: torch.dtype) -> Any:

@@ -141,8 +141,8 @@ def _stage_method(method: Method, node: Any, stored: bool) -> Method:
     return inner
 
 
-_NEWER = ("unseen", "global_model", "own_classes", "cross", "validation")
-"""Fields of the protocol that came after results were stored; see `Method.newer`."""
+_NEWER = {"protocol": ("unseen", "global_model", "own_classes", "cross", "validation"), "data": ("content",)}
+"""Fields that came after results were stored, by group; see `Method.newer`."""
 
 
 def as_dict(run: RunSpec) -> dict[str, Any]:
@@ -154,9 +154,10 @@ def identity(run: RunSpec) -> str:
     """The id of a cell: 16 hex digits of its canonical configuration without `data.root`, which is a machine's."""
     node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run, newer=False)
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
-    usual = vars(ProtocolSpec())
-    newer = [name for name in _NEWER if node["protocol"][name] == usual[name]]
-    node["protocol"] = {name: value for name, value in node["protocol"].items() if name not in newer}
+    for group, names in _NEWER.items():
+        usual = vars(_SPECS[group]())
+        newer = [name for name in names if node[group][name] == usual[name]]
+        node[group] = {name: value for name, value in node[group].items() if name not in newer}
     return digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
 
 

@@ -27,7 +27,7 @@ Needs = Literal["pooled", "patches", "pixels"]
 Progress = Callable[[int, int, str], object]
 """Called with images done, images in all and the pool's key, after every batch."""
 
-_VERSION = "2"  # of the file format and of how images are read; raising it invalidates all cached files
+_VERSION = "3"  # of the file format and of how images are read; raising it invalidates all cached files
 _BATCH = 128  # images decoded, and held in memory, at a time
 _SMALL = 64  # pixels of a side up to which several batches are encoded at once
 
@@ -62,7 +62,7 @@ def features(
 
     Raises:
         ConfigError: unknown `needs`, or towers without patches.
-        EnvironmentProblem: an image cannot be read, or the features cannot be written.
+        EnvironmentProblem: an image cannot be read or changes meanwhile, or the features cannot be written.
     """
     if needs not in get_args(Needs):
         raise unknown("kind of image features", needs, get_args(Needs))
@@ -82,6 +82,8 @@ def features(
                 _reserve(unfinished)
                 job.run(array)
                 array.flush()
+                if pool.stamp() != pool.content:
+                    raise EnvironmentProblem(f"Images of {pool.key} changed while they were read. Start again.")
         return torch.from_numpy(np.load(path, mmap_mode="c"))
     except OSError as error:
         raise EnvironmentProblem(
@@ -96,7 +98,7 @@ def _key(job: _Job) -> str:
     arithmetic = str(towers.dtype)
     if towers.dtype == torch.float32 and towers.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         arithmetic += " in tf32"
-    parts = [_VERSION, pool.stamp(), towers.fingerprint, arithmetic, job.kind, pool.transform, str(job.view)]
+    parts = [_VERSION, pool.content, towers.fingerprint, arithmetic, job.kind, pool.transform, str(job.view)]
     return digest(parts)[:16]
 
 

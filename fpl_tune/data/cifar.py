@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpl_tune.core.contents import digests
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.data.files import Layout, cleaned, locate
 from fpl_tune.data.pool import ArrayPool, Dataset
@@ -36,7 +37,7 @@ def load_cifar(spec: DataSpec, layout: Layout) -> Dataset:
         label, *above = (np.concatenate(parts).astype(np.int64) for parts in held)
         if fine:
             coarse[label] = above[0]
-        stats = [(path.name, path.stat()) for path in paths]
+        version = digests(root, files[split]).tobytes().hex()
         pools.append(
             ArrayPool(
                 key=f"{spec.name}-{split}",
@@ -44,8 +45,8 @@ def load_cifar(spec: DataSpec, layout: Layout) -> Dataset:
                 label=label,
                 domain=np.zeros_like(label),
                 transform=spec.name,
-                fetch=partial(_images, tuple(paths)),
-                version=" ".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats),
+                fetch=partial(_images, tuple(paths), version),
+                version=version,
                 rows=np.arange(len(label)),
             )
         )
@@ -55,8 +56,8 @@ def load_cifar(spec: DataSpec, layout: Layout) -> Dataset:
 
 
 @functools.lru_cache(maxsize=2)
-def _images(paths: tuple[Path, ...]) -> NDArray[np.uint8]:
-    """uint8 [n, 32, 32, 3]"""
+def _images(paths: tuple[Path, ...], version: str) -> NDArray[np.uint8]:
+    """uint8 [n, 32, 32, 3]; of another `version`, the files are read again."""
     parts = [np.asarray(_fields(path, "data")[0], dtype=np.uint8) for path in paths]
     return np.concatenate(parts).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 

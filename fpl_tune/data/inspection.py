@@ -27,9 +27,9 @@ def overview(drawn: Split, dataset: Dataset) -> dict[str, Any]:
     """Counts of a split.
 
     Returns:
-        `dataset`, `hash`, and `clients`: for each the number of images by set, of classes, its domains and its most
-        frequent classes. `constant_prediction` is the mean accuracy over clients of a model that predicts the client's
-        most frequent training class for each of its test images.
+        `dataset`, `content` (its fingerprint), `hash`, and `clients`: for each the number of images by set, of classes,
+        its domains and its most frequent classes. `constant_prediction` is the mean accuracy over clients of a model
+        that predicts the client's most frequent training class for each of its test images.
     """
     held = {"train": drawn.train, "val": drawn.val} | {name: test.index for name, test in drawn.tests.items()}
     own = next(iter(drawn.tests.values()))
@@ -48,7 +48,8 @@ def overview(drawn: Split, dataset: Dataset) -> dict[str, Any]:
         )
         reached.append((own.label[client] == top[0]).mean())
     constant = round(float(np.mean(reached)), 6)
-    return {"dataset": dataset.name, "hash": drawn.hash, "constant_prediction": constant, "clients": clients}
+    about = {"dataset": dataset.name, "content": dataset.fingerprint, "hash": drawn.hash}
+    return {**about, "constant_prediction": constant, "clients": clients}
 
 
 def check(spec: DataSpec, *, progress: Progress | None = None) -> dict[str, Any]:

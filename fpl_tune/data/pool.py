@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from fpl_tune.core import contents
 from fpl_tune.core.errors import EnvironmentProblem
 
 Ints = NDArray[np.int64]
@@ -58,7 +59,12 @@ class Pool(ABC):
 
     @abstractmethod
     def stamp(self) -> str:
-        """Hex digest that changes with the images; of files by size and time, without reading them."""
+        """Hex digest that changes with the images: of files by their contents, of drawn ones by what draws them."""
+
+    @cached_property
+    def content(self) -> str:
+        """What `stamp` was when it was first asked."""
+        return self.stamp()
 
     def take(self, rows: Ints) -> Self:
         """The pool of the images `rows`, in their order."""
@@ -76,7 +82,7 @@ class FilePool(Pool):
         return read_image(Path(self.root, self.names[i]))
 
     def stamp(self) -> str:
-        return digest(_stat_line(self.root, name) for name in self.names)
+        return digest(["\n".join(self.names), contents.digests(self.root, self.names).tobytes()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +92,7 @@ class ArrayPool(Pool):
     fetch: Callable[[], NDArray[np.uint8]] = field(default=lambda: np.empty((0, 1, 1, 3), np.uint8))
     """Returns all images uint8 [m, h, w, 3]. A module-level function, so that the pool can be pickled."""
     version: str = ""
-    """Changes when what `fetch` returns changes."""
+    """Changes when what `fetch` returns changes, and is the same on every machine."""
     rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     """[n] row of each image in the array."""
 
@@ -153,11 +159,11 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest over class names, domains and the names, labels and domains of all images."""
-        parts: list[str | bytes] = [self.name, "\n".join(self.classes), "\n".join(self.domains)]
+        """Hex digest over class names, template, domains, and the contents, names, labels and domains of all images."""
+        parts: list[str | bytes] = [self.name, self.template, "\n".join(self.classes), "\n".join(self.domains)]
         for pool in (self.train, self.test):
-            parts += ["\n".join(pool.names), pool.label.tobytes(), pool.domain.tobytes()]
-        return digest(parts)[:16]
+            parts += [pool.content, "\n".join(pool.names), pool.label.tobytes(), pool.domain.tobytes()]
+        return digest([*parts, b"" if self.coarse is None else self.coarse.tobytes()])[:16]
 
 
 def read_image(path: Path) -> Image.Image:
@@ -192,11 +198,3 @@ def read_in_threads(work: Callable[[int], T], n: int, batch: int) -> Iterator[li
         warnings.simplefilter("ignore")  # about odd metadata; only unreadable pixels matter
         for start in range(0, n, batch):
             yield threads.map(work, range(start, min(start + batch, n)))
-
-
-def _stat_line(root: str, name: str) -> str:
-    try:
-        found = os.stat(os.path.join(root, name))
-    except OSError:
-        return f"{name} missing"
-    return f"{name} {found.st_size} {found.st_mtime_ns}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data.partition import ranked
 from fpl_tune.data.pool import Dataset, Pool, join
 from fpl_tune.data.sources import source
@@ -23,7 +23,7 @@ def load(spec: DataSpec) -> Dataset:
 
     Raises:
         ConfigError: unknown data set, domain or value, or a selection without images.
-        EnvironmentProblem: files are missing or damaged.
+        EnvironmentProblem: files are missing or damaged, or their content is not `spec.content`.
     """
     dataset = source(spec.name).loader(spec)
     domains = kept_domains(dataset.name, dataset.domains, spec.domains)
@@ -38,7 +38,13 @@ def load(spec: DataSpec) -> Dataset:
         if not len(kept):
             raise ConfigError(f"{dataset.name} has no {split} images. Check data.root and data.domains.")
         pools.append(_cap(kept, most))
-    return replace(dataset, domains=domains, classes=_names(dataset, spec), train=pools[0], test=pools[1])
+    found = replace(dataset, domains=domains, classes=_names(dataset, spec), train=pools[0], test=pools[1])
+    if spec.content is not None and spec.content != found.fingerprint:
+        raise EnvironmentProblem(
+            f"data.root={spec.root} must hold the content {spec.content} of {spec.name}, but it holds "
+            f"{found.fingerprint}. Name the folder of those images, or leave out data.content."
+        )
+    return found
 
 
 def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:

@@ -58,6 +58,9 @@ class DataSpec:
     """`clip` (bicubic, centre crop), `cifar` (CIFAR statistics, bilinear enlargement) or `auto` (as the papers)."""
     whole_test: list[str] = field(default_factory=list)
     """Domains whose training images become test images, as the target domain of leave-one-domain-out."""
+    content: str | None = None
+    """Fingerprint of the images and labels that must be found, as `fpl-tune data show` prints it; others are refused.
+    None takes any. A study that names several roots sets it, so that cells of different images are different cells."""
     drop_missing: bool = False
     """Continue without listed images whose files are missing, with a warning; otherwise they are an error."""
     permute_classnames: Seed | None = None
@@ -131,7 +134,7 @@ def cross_data(data: DataSpec, named: str) -> DataSpec:
     Its class names are in order, and all of its domains are kept.
     """
     name, _, classes = named.partition("/")
-    return replace(data, name=name, classes=classes, domains=None, whole_test=[], permute_classnames=None)
+    return replace(data, name=name, classes=classes, domains=None, whole_test=[], permute_classnames=None, content=None)
 
 
 def kept_domains(name: str, known: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:

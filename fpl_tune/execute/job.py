@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from fpl_tune.config import ExecutionSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.device import is_out_of_memory, is_poisoned
-from fpl_tune.core.errors import ConfigError, FplTuneError
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.core.files import atomic_write, digest, refused, save_tensors
 from fpl_tune.execute.remote import RemoteStorage, StorageError
 from fpl_tune.simulation import checkpoint
@@ -20,6 +21,7 @@ from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.fingerprints import differing, fingerprints
 
 Output = dict[int, tuple[str, str | None]]
 """Of a finished job, by seed: hash of its split, and name of the file with what it learned, if it did."""
@@ -56,8 +58,8 @@ class Job:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the method's source and the data; a checkpoint with another one is not used."""
-        return f"{self.prints.get('method')}-{self.prints.get('data')}"
+        """Fingerprint of the method's source, the data and the weights; a checkpoint with another one is not used."""
+        return "-".join(str(self.prints.get(part)) for part in ("method", "data", "weights"))
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,10 @@ class ExecutionContext:
         return self.execution.checkpoints or str(self.folder)
 
 
+class Changed(EnvironmentProblem):
+    """A worker finds another source of the method, other data or other weights than the study started with."""
+
+
 class Interrupted(SystemExit):
     """The user's second signal, which ends the process."""
 
@@ -128,7 +134,7 @@ class Failure:
             kind = "memory"
         elif refused(problem):
             kind = "disk"
-        elif isinstance(problem, StorageError):
+        elif isinstance(problem, StorageError | Changed):
             kind = "environment"
         return cls(error, kind, "".join(traceback.format_exception(problem)))
 
@@ -215,7 +221,11 @@ class JobRun:
         return fresh
 
     def begin(self) -> Simulation:
-        """Loads the simulation, and the newest usable checkpoint with its history."""
+        """Loads the simulation, and the newest usable checkpoint with its history.
+
+        Raises:
+            Changed: the method's source, data or weights are not those of the job.
+        """
         context, execution = self.context, self.context.execution
         simulation = Simulation(
             self.job.cell.run,
@@ -227,6 +237,14 @@ class JobRun:
             threads=execution.threads,
             warn=self._warnings.append,
         )
+        if self.job.prints:
+            here = fingerprints(simulation.run, simulation.world)
+            if changed := differing(self.job.prints, here):
+                raise Changed(
+                    f"The {' and '.join(changed)} of {self.job.cell.label} on {socket.gethostname()} "
+                    f"{'differs' if changed == ['method source'] else 'differ'} from what the study started with. Give "
+                    "all nodes the same files, and run the same command again."
+                )
         if self._storage:
             self._storage.pull(f"{context.study}/{self.job.path}", self.folder)
         for found in checkpoint.usable(self.folder) if self.resumes else ():

@@ -31,7 +31,7 @@ from fpl_tune.search.pruning import HALVING, Halving, objective_of, resolved, sc
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.fingerprints import fingerprints, stale
+from fpl_tune.study.fingerprints import Fingerprints, stale
 from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.results import make_result
 from fpl_tune.study.status import FAILURES, Status
@@ -76,7 +76,7 @@ class Scheduler:
         self.signal: int | None = None
         self.prune = resolved(spec)
         self._halving = Halving(spec, self.cells, self.trials, lambda: search.published if search else ())
-        self._prints: dict[str, dict[str, Any]] = {}
+        self._fingerprints, self._prints = Fingerprints(), dict[str, dict[str, Any]]()
         self._skipped: set[str] = set()
         self._apart: set[str] = set()  # cells whose seeds failed together, and so have one retry less
         self._stale: dict[str, list[str]] = {}
@@ -110,7 +110,7 @@ class Scheduler:
             if (known := self.cells.get(cell.id)) is not None:
                 self._unite(known, cell)
                 continue
-            self._prints[cell.id] = fingerprints(cell.run)
+            self._prints[cell.id] = self._fingerprints(cell.run)
             trial, reasons = begun(self.store, cell, self.spec, self._prints[cell.id], retry=self.retry)
             self.cells[cell.id], self.trials[cell.id] = cell, trial
             if reasons and not trial.over:
@@ -162,7 +162,7 @@ class Scheduler:
         """Whether an earlier cell stays in the tables: it has results, and they are of today's method and data."""
         trial, results = self.store.trial(cell), self.store.seed_results(cell)
         try:
-            prints = fingerprints(cell.run)
+            prints = self._fingerprints(cell.run)
         except FplTuneError:  # its data are no longer there: nothing says that it is out of date
             return True
         return (trial.over or bool(trial.counts)) and not any(stale(result, prints) for result in results.values())

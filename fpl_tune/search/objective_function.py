@@ -21,6 +21,7 @@ from fpl_tune.search.search import Search
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
+from fpl_tune.study.fingerprints import differing, fingerprints
 from fpl_tune.study.results import figure
 from fpl_tune.study.trial import State
 
@@ -31,7 +32,8 @@ class Objective:
     """Suggests a point of a study's search space, runs it, and returns the study's objectives.
 
     Values are means over seeds, equal to those of `fpl-tune study`, as are the trial's user attributes, which hold the
-    figures by seed. A point that a complete trial has is not run again.
+    figures by seed, and fingerprints. A point that a complete trial has is not run again, unless the method, data or
+    weights have changed.
 
     Args:
         study: name or file of a study with a search.
@@ -89,13 +91,14 @@ class Objective:
             run = part.at(params)
         except ConfigError as problem:
             raise optuna.TrialPruned(str(problem)) from None
-        key = config.identity(run)
+        key, prints = config.identity(run), fingerprints(run)
         done = trial.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-        known = next((t for t in done if t.user_attrs.get("cell") == key), None)
+        same = (t for t in done if t.user_attrs.get("cell") == key)
+        known = next((t for t in same if not differing(t.user_attrs.get("fingerprints", {}), prints)), None)
         if known is None:
             histories = self._histories(trial, run)
             outcome = part.outcome(key, State.DONE, {h[0]["seed"]: h for h in histories})
-            values, attrs = outcome.values, outcome.attrs
+            values, attrs = outcome.values, {**outcome.attrs, "fingerprints": prints}
         else:
             values, attrs = known.values, known.user_attrs
         for name, value in attrs.items():

@@ -44,19 +44,19 @@ class SamplerFactory:
         self.component = named(self.name)
         self.make(1, "check")
 
-    def make(self, number: int, key: str) -> Any:
+    def make(self, number: int, stream: str) -> Any:
         """The sampler of a trial.
 
         Args:
             number: of the trial within its search, from 0.
-            key: name of the search in the database.
+            stream: tells the random numbers of one search from those of others.
         """
         component = self.component
         if self.search.sampler == AUTO and number >= _MODELLED:
             component = named("tpe")
         # A sequence of QMC is scrambled once: all its trials share the seed.
         part = 0 if issubclass(component.kind, QMCSampler) else number
-        defaults: dict[str, Any] = {"seed": derive("search", self.search.seed, key, part) % 2**32}
+        defaults: dict[str, Any] = {"seed": derive("search", self.search.seed, stream, part) % 2**32}
         if issubclass(component.kind, (TPESampler, GPSampler)):
             defaults["n_startup_trials"] = _STARTUP
         if issubclass(component.kind, TPESampler):

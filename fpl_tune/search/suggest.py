@@ -10,7 +10,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -96,14 +96,18 @@ class CellSearch:
 
     def at(self, point: Mapping[str, Any]) -> RunSpec:
         """The run of a point. Raises `ConfigError` where the method refuses it."""
-        return variant(self.spec.node, {**self.varied, **point})
+        return replace(variant(self.spec.node, {**self.varied, **point}), data=self.run.data)
 
     @cached_property
     def key(self) -> str:
-        """Digest of what is fixed within one search, ranges left out; seeds the sampler."""
+        """Digest of what is fixed within one search, ranges left out; names the study of Optuna."""
+        return f"{self.stream}-{method_source(self.run)[:8]}"
+
+    @cached_property
+    def stream(self) -> str:
+        """As `key`, whatever the method's source: seeds the sampler, so that an edited method is searched alike."""
         fixed = {
             "record": 2,
-            "source": method_source(self.run),
             "sampler": self.samplers.name,
             "seed": self.search.seed,
             "objectives": self.search.objectives,
@@ -257,9 +261,9 @@ class CellSearch:
             with quiet():
                 self.study.sampler = PartialFixedSampler(self.points[number], RandomSampler())
         elif not self.search.trials and self._repeated(number):
-            self.study.sampler = RandomSampler(derive("repeat", self.search.seed, self.key, number) % 2**32)
+            self.study.sampler = RandomSampler(derive("repeat", self.search.seed, self.stream, number) % 2**32)
         else:
-            self.study.sampler = self.samplers.make(number, self.key)
+            self.study.sampler = self.samplers.make(number, self.stream)
         gp = isinstance(self.study.sampler, GPSampler)
         self._storage.partial = TrialState.COMPLETE if gp else TrialState.PRUNED
 

@@ -54,10 +54,11 @@ def deployed(method: Method, task: ClientTask, state: State, *, at_once: int | N
     return {key: leaf.contiguous() for key, leaf in found.items()}
 
 
-def facts(task: ClientTask, transform: object) -> dict[str, str]:
-    """The file's metadata, as JSON: classes, template, number of clients, their domains, and the image transform."""
+def facts(task: ClientTask, transform: object, weights: str) -> dict[str, str]:
+    """The file's metadata, as JSON: classes, template, number of clients, their domains, the image transform, and the
+    digest of the towers' weights."""
     found = {
         "classes": task.known.names, "template": task.known.template, "clients": task.n_clients,
-        "domain": task.domain.tolist(), "n_domains": task.n_domains, "transform": transform,
+        "domain": task.domain.tolist(), "n_domains": task.n_domains, "transform": transform, "weights": weights,
     }  # fmt: skip
     return {"deployed": json.dumps(found)}

@@ -19,6 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from fpl_tune import config
+from fpl_tune.clip.load import weights_print
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import DEPLOYED
 from fpl_tune.data.pool import as_rgb
@@ -38,6 +39,11 @@ class Prompts:
         self.clients = int(facts["clients"])
         self._method, self._how = run.stages[-1].method, transform(facts["transform"])
         self._towers = towers_for(run.clip, device)
+        if facts.get("weights") not in (None, weights_print(run.clip.name, run.clip.pretrained)):
+            raise ConfigError(
+                f"The prompts were learned with other weights than clip.name={run.clip.name} "
+                f"clip.pretrained={run.clip.pretrained} are now. Put back the former file."
+            )
         known = Classes(self._towers, self.classes, facts["template"], run.clip.class_position)
         none = [np.array([], np.int64)] * self.clients
         held = ClientData(torch.zeros(1, self._towers.embed_dim), none, none, towers=self._towers, device=device)
@@ -125,7 +131,7 @@ def load_prompts(folder: str | Path, seed: int | None = None, *, device: str = "
         The models of all clients of that seed.
 
     Raises:
-        ConfigError: the folder holds no exported cell, or not that seed.
+        ConfigError: the folder holds no exported cell, or not that seed, or the weights are others now.
 
     Example:
         >>> import fpl_tune

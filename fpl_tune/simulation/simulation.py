@@ -264,7 +264,7 @@ class Simulation:
         method, transform = self._methods[self._held], self.world.dataset.train.transform
         with self.settings(), large_leaves_in(self._cache_dir):
             return {
-                seed: (learned.deployed(method, task, state), learned.facts(task, transform))
+                seed: (learned.deployed(method, task, state), learned.facts(task, transform, self.world.weights))
                 for seed, task, state in zip(self.seeds, self.tasks, self.states, strict=True)
             }
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
+from fpl_tune.clip.load import weights_print
 from fpl_tune.config import RunSpec
 from fpl_tune.core.device import cores
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.seeds import generator
+from fpl_tune.data import load
+from fpl_tune.data.spec import cross_data
 from fpl_tune.simulation.batches import Cohort, cohort_size, draw_cohort
 from fpl_tune.simulation.evaluate import OWN
 from fpl_tune.simulation.task import ClientTask, SharedData
@@ -72,15 +75,23 @@ _worlds: dict[str, SharedData] = {}
 
 
 def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: Any = None) -> SharedData:
-    """The world of a run, built once per process and shared by all trials that agree on towers, data and needs."""
+    """The world of a run, built once per process and shared by all trials that agree on towers, data and needs.
+
+    Raises:
+        EnvironmentProblem: data or weights are missing, or change while they are read.
+    """
     needs, view, blocks = needs_of(run)
-    cross = run.protocol.cross
-    key = json.dumps([vars(run.clip), vars(run.data), cross, needs, view, blocks, device], sort_keys=True)
+    dataset, cross = load(run.data), {name: load(cross_data(run.data, name)) for name in run.protocol.cross}
+    weights = weights_print(run.clip.name, run.clip.pretrained)
+    prints = [each.fingerprint for each in (dataset, *cross.values())]
+    settings = [vars(run.clip), weights, vars(run.data), prints, [*cross], needs, view, blocks, device]
+    key = json.dumps(settings, sort_keys=True)
     if key not in _worlds:
         _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
         _worlds[key] = SharedData.build(
-            run.clip, run.data, needs, view, cross, blocks, cache_dir=cache_dir, device=device, progress=progress
-        )
+            run.clip, weights, dataset, run.data.views, needs, view, cross, blocks,
+            cache_dir=cache_dir, device=device, progress=progress,
+        )  # fmt: skip
     return _worlds[key]
 
 

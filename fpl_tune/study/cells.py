@@ -7,15 +7,18 @@ whatever order axes were written, and `lam=1` is `lam=1.0`.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from fpl_tune import config
 from fpl_tune.config import GROUPS, RunSpec, Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
+from fpl_tune.data import load
 from fpl_tune.study.records import Cell, Role, axes_of, label, shown, unfold
 
 __all__ = ["CELLS", "Cell", "Role", "apply", "axes_of", "expand", "grid", "label", "shown", "variant"]
@@ -79,7 +82,8 @@ def expand(spec: Study) -> list[Cell]:
 
 def grid(spec: Study, axes: Mapping[str, list[Any]] | None = None) -> Iterator[tuple[dict[str, Any], RunSpec]]:
     """Yields the varied fields and the run of each point of the study's axes, or of others."""
-    axes = axes_of(spec.axes) if axes is None else axes
+    axes, contents = axes_of(spec.axes) if axes is None else axes, dict[str, str]()
+    several = len(_roots(spec)) > 1
     number = math.prod(len(values) for values in axes.values())
     if number > CELLS:
         raise ConfigError(
@@ -87,7 +91,20 @@ def grid(spec: Study, axes: Mapping[str, list[Any]] | None = None) -> Iterator[t
         )
     for values in itertools.product(*axes.values()):
         varied = dict(zip(axes, values, strict=True))
-        yield varied, variant(spec.node, varied)
+        run = variant(spec.node, varied)
+        if several and run.data.root and run.data.content is None:  # else roots of one study would be one cell
+            key = json.dumps(vars(run.data), sort_keys=True)
+            contents[key] = contents.get(key) or load(run.data).fingerprint
+            run = replace(run, data=replace(run.data, content=contents[key]))
+        yield varied, run
+
+
+def _roots(spec: Study) -> set[str]:
+    """The folders of data that a study names."""
+    axes = ((axis, value) for axis, values in axes_of(spec.axes).items() for value in values)
+    bundles = [value if isinstance(value, Mapping) and axis not in GROUPS else {axis: value} for axis, value in axes]
+    bundles += [spec.node, *(reference for reference in spec.references if isinstance(reference, Mapping))]
+    return {str(root) for bundle in bundles if (root := unfold(bundle).get("data.root"))}
 
 
 def _references(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:

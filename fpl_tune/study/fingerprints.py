@@ -1,28 +1,59 @@
-"""Fingerprints of what a result depends on beside its configuration: source of the method, data, versions."""
+"""Fingerprints of what a result depends on beside its configuration: source of the method, data, weights, versions."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
-import sys
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from fpl_tune import methods
+from fpl_tune.clip.load import weights_print
 from fpl_tune.config import RunSpec
+from fpl_tune.core.contents import digest_of
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import digest
-from fpl_tune.data import DataSpec, load
+from fpl_tune.core.sources import source_of
+from fpl_tune.data import load
+from fpl_tune.data.sources import SOURCES, source
 from fpl_tune.data.spec import cross_data
 from fpl_tune.method import Method
+from fpl_tune.simulation.task import SharedData
 from fpl_tune.study.versions import versions
 
+_WORDS = {"method": "method source", "data": "data", "weights": "weights"}
 
-def fingerprints(run: RunSpec) -> dict[str, Any]:
-    """`method` (source), `data` and `versions` of a run; its configuration is the cell's id."""
-    read = [run.data, *(cross_data(run.data, name) for name in run.protocol.cross)]
-    return {"method": method_source(run), "data": " ".join(map(data_print, read)), "versions": versions()}
+
+class Fingerprints:
+    """The fingerprints of runs at one time: data and weights are read once, however many runs share them."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, run: RunSpec) -> dict[str, Any]:
+        """As `fingerprints`."""
+        key = json.dumps([vars(run.clip), vars(run.data), run.partition.file, run.protocol.cross], sort_keys=True)
+        if key not in self._read:
+            self._read[key] = fingerprints(run)
+        return {**self._read[key], "method": method_source(run)}
+
+
+def fingerprints(run: RunSpec, world: SharedData | None = None) -> dict[str, Any]:
+    """`method` (source), `data` and `weights` (contents) and `versions` of a run; its configuration is the cell's id.
+
+    Args:
+        run: the run.
+        world: what a simulation of the run has loaded; None: data and weights as they are now.
+    """
+    if world is None:
+        datasets = [load(run.data), *(load(cross_data(run.data, name)) for name in run.protocol.cross)]
+        weights = weights_print(run.clip.name, run.clip.pretrained)
+    else:
+        datasets = [world.dataset, *(other for other, _ in world.others.values())]
+        weights = world.weights
+    data = [dataset.fingerprint for dataset in datasets]
+    data += [digest(source_of(source(run.data.name).loader))] if run.data.name not in SOURCES else []
+    data += [digest_of(run.partition.file)] if run.partition.file else []
+    return {"method": method_source(run), "data": " ".join(data), "weights": weights, "versions": versions()}
 
 
 def stale(result: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -32,48 +63,30 @@ def stale(result: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         result: as it is stored.
         now: fingerprints of its run today.
     """
-    stored, words = result["fingerprints"], {"method": "method source", "data": "data"}
-    return [word for key, word in words.items() if stored and stored.get(key) != now[key]]
+    stored = result["fingerprints"]
+    return differing(stored, now) if stored else []
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What two fingerprints differ in, versions of packages aside."""
+    return [word for key, word in _WORDS.items() if one.get(key) != other.get(key)]
 
 
 def method_source(run: RunSpec) -> str:
-    """Digest of the code of all methods of a run, wrapped ones included; comments and layout do not count."""
+    """Digest of the code of all methods of a run, wrapped ones included; comments and layout do not count.
+
+    Raises:
+        ConfigError: a stored method whose plug-in cannot be imported.
+    """
     used = [run.method, *(stage.method for stage in run.stages)]
-    return digest("\n".join(map(_code, sorted({name for method in used for name in _names(method)}))), 6)
+    kinds = {kind for method in used for kind in _kinds(method)}
+    return digest("\n".join(sorted({source_of(kind) for kind in kinds})), 6)
 
 
-def _names(method: Method) -> list[str]:
-    """The method's name and those of the methods that it wraps."""
-    parts = (value for value in vars(method).values() if isinstance(value, Method))
-    return [methods.name_of(method), *(name for part in parts for name in _names(part))]
-
-
-@cache
-def _code(name: str) -> str:
-    """The files of a method's class and of what it derives from."""
-    kinds = [kind for kind in methods.find(name).__mro__ if issubclass(kind, Method) and kind is not Method]
-    return "\n".join(syntax(inspect.getsource(inspect.getmodule(kind))) for kind in kinds)  # type: ignore[arg-type]
-
-
-def syntax(source: str) -> str:
-    """The syntax tree of a module as text, without docstrings, comments and layout: the same under every Python."""
-    tree = ast.parse(source)
-    for part in ast.walk(tree):
-        if isinstance(part, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(part) is not None:
-            part.body = part.body[1:]
-        if not getattr(part, "type_params", True):  # a field from Python 3.12 on
-            del part.type_params  # type: ignore[attr-defined]
-    return ast.dump(tree, **_WHOLE)
-
-
-_WHOLE: dict[str, Any] = {"show_empty": True} if sys.version_info >= (3, 13) else {}  # before, empty fields always show
-
-
-def data_print(data: DataSpec) -> str:
-    """Fingerprint of a data set as it lies on disk; the data set is listed once per process."""
-    return _data_print(json.dumps(vars(data), sort_keys=True))
-
-
-@cache
-def _data_print(text: str) -> str:
-    return load(DataSpec(**json.loads(text))).fingerprint
+def _kinds(method: Method) -> set[type[Method]]:
+    """The classes of a method and of those that it wraps, and what they derive from."""
+    if isinstance(method, methods.Absent):
+        raise ConfigError(method.why)
+    parts = [part for part in vars(method).values() if isinstance(part, Method)]
+    own = {kind for kind in type(method).__mro__ if issubclass(kind, Method) and kind is not Method}
+    return own.union(*map(_kinds, parts))

@@ -205,17 +205,36 @@ def test_an_unreadable_image_ends_the_build_with_its_name(odd_images: Path, tmp_
     assert len(features(data.train, Eye(), cache_dir=tmp_path / "cache")) == len(data.train)
 
 
+def cats_of(root: Path) -> Pool:
+    pool = load(DataSpec("folder", root=str(root))).train
+    return pool.take(np.flatnonzero(pool.label == 0))
+
+
 def test_a_changed_file_is_encoded_again(odd_images: Path, tmp_path: Path) -> None:
-    pool = load(DataSpec("folder", root=str(odd_images))).train
-    cats = pool.take(np.flatnonzero(pool.label == 0))
-    eye = Eye()
+    eye, cats = Eye(), cats_of(odd_images)
     features(cats, eye, cache_dir=tmp_path)
     path = odd_images / cats.names[0]
+    before = path.read_bytes()
     path.write_bytes((odd_images / cats.names[1]).read_bytes())
     os.utime(path, ns=(1, 1))
-    held = features(cats, eye, cache_dir=tmp_path)
+    held = features(cats_of(odd_images), eye, cache_dir=tmp_path)
     assert eye.seen == 2 * len(cats)
     assert torch.equal(held[0], held[1])
+    path.write_bytes(before)
+    features(cats_of(odd_images), eye, cache_dir=tmp_path)
+    assert eye.seen == 2 * len(cats), "the former content, under another time"
+
+
+def test_a_file_that_changes_while_it_is_read_leaves_nothing(odd_images: Path, tmp_path: Path) -> None:
+    cats = cats_of(odd_images)
+
+    def meddle(*_: object) -> None:
+        (odd_images / cats.names[0]).write_bytes((odd_images / cats.names[1]).read_bytes())
+
+    with pytest.raises(EnvironmentProblem, match="Images of folder-train changed while they were read"):
+        features(cats, Eye(), cache_dir=tmp_path / "cache", progress=meddle)
+    assert list((tmp_path / "cache").glob("*.npy")) == []
+    assert len(features(cats_of(odd_images), Eye(), cache_dir=tmp_path / "cache")) == len(cats)
 
 
 def test_bad_requests(pool: Pool, tmp_path: Path) -> None:

@@ -23,6 +23,25 @@ def test_same_seed_same_images(style: str) -> None:
     assert not np.array_equal(first, other)
 
 
+DRAWN = {
+    "clipart": (201.20, 17.74),
+    "infograph": (194.33, 16.68),
+    "painting": (134.89, 16.68),
+    "quickdraw": (243.13, 13.54),
+    "photo": (119.46, 12.69),
+    "sketch": (216.38, 20.32),
+}
+"""Mean of the pixels of version 1, and of the differences of neighbours in a row."""
+
+
+@pytest.mark.parametrize("style", shapes.STYLES)
+def test_the_drawing_is_that_of_its_version(style: str) -> None:
+    """Results and cached features know the drawn images by `shapes._VERSION` alone: raise it with these figures."""
+    images, _ = shapes.draw(20, style=style, seed=0, shape=np.arange(20))
+    pixels = images.astype(float)
+    assert (pixels.mean(), np.abs(np.diff(pixels, axis=2)).mean()) == pytest.approx(DRAWN[style], abs=0.02)
+
+
 @pytest.mark.parametrize("style", shapes.STYLES)
 def test_every_image_of_every_shape_shows_something(style: str) -> None:
     images, labels = shapes.pool(style, "train", per_class=5)

@@ -8,7 +8,6 @@ import pytest
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
-from fpl_tune.execute import scheduler as driver
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.execute.runner import run_study
@@ -21,7 +20,7 @@ from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 from fpl_tune.track import runs
 
-from ..conftest import Compose, Heard
+from ..conftest import Compose, Heard, outdated
 
 LATE = 0.3
 """The rate whose cell starts slowly and wins."""
@@ -101,10 +100,10 @@ def test_a_pruned_trial_stays_pruned_under_the_same_rule_and_more_seeds_of_the_o
 @pytest.mark.usefixtures("slow_winner")
 def test_refused_preflight_removes_nothing(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results out of date are kept until new ones are there, and count meanwhile for nothing that runs."""
-    made, real = compose(GRID, "protocol.rounds=2"), driver.fingerprints
+    made = compose(GRID, "protocol.rounds=2")
     run(made, tmp_path)
+    outdated(Store.open(tmp_path, "tiny"), method="another")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    monkeypatch.setattr(driver, "fingerprints", lambda run: {**real(run), "method": "another"})
 
     def infeasible(*_: Any, **__: Any) -> Any:
         raise ConfigError("no room")

@@ -9,11 +9,9 @@ import pytest
 import torch
 
 import fpl_tune
-from fpl_tune import methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline, manage, runner
-from fpl_tune.execute import scheduler as driver
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.plan import preflight
@@ -21,9 +19,10 @@ from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.fingerprints import fingerprints
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, Heard, figures_of, note_steps
+from ..conftest import Compose, Heard, figures_of, note_steps, outdated
 
 
 def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
@@ -177,17 +176,10 @@ def test_a_diverged_seed_is_not_tried_again(compose: Compose, tmp_path: Path, mo
     assert tried == []
 
 
-def test_a_changed_method_is_stale_and_runs_again(
-    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_method_is_stale_and_runs_again(compose: Compose, tmp_path: Path) -> None:
     made = compose("axes: {optim: {lr: [0.1]}}\nreferences: [{method: zeroshot}]")
     run_study(made, root=tmp_path)
-    real = driver.fingerprints
-
-    def edited(run: Any) -> dict[str, Any]:
-        return {**real(run), "method": "another"} if methods.name_of(run.method) == "promptfl" else real(run)
-
-    monkeypatch.setattr(driver, "fingerprints", edited)
+    outdated(Store.open(tmp_path, "tiny"), "lr=0.1", method="another")
     log = Heard()
     outcome = run_study(made, root=tmp_path, callbacks=[log])
     assert log.stales == ["lr=0.1: method source"]
@@ -199,7 +191,7 @@ def test_a_result_names_what_it_depends_on(compose: Compose, tmp_path: Path) -> 
     run_study(compose("axes: {optim: {lr: [0.1]}}", "seeds=1"), root=tmp_path)
     store = Store(tmp_path, "tiny")
     (cell,) = store.cells()
-    assert store.fingerprints(cell) == driver.fingerprints(cell.run)
+    assert store.fingerprints(cell) == fingerprints(cell.run)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """The cells of a study: what they are, what they are called, and what makes their results stale."""
 
-import ast
-import inspect
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +9,8 @@ import pytest
 
 from fpl_tune import config, data, methods
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.methods.kgcoop import KgCoOp
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.study import fingerprints
 from fpl_tune.study.cells import expand, label, variant
-from fpl_tune.study.fingerprints import syntax
 from fpl_tune.study.partition import shares
 
 
@@ -121,38 +115,6 @@ def test_axes_of_a_wrapped_method_reach_its_stages(compose: Callable[..., Any]) 
         (PromptFL(n_ctx=4), 3, 1),
     ]
     assert len({cell.id for cell in cells}) == 4
-
-
-def test_the_fingerprint_of_a_method_covers_what_it_derives_from() -> None:
-    merge = "FunctionDef(name='merge'"
-    assert merge not in ast.dump(ast.parse(Path(inspect.getfile(KgCoOp)).read_text(encoding="utf-8")))
-    assert merge in fingerprints._code("kgcoop")
-
-
-SOURCE = '''
-"""A module."""
-
-
-class Mine:
-    """A class."""
-
-    def f(self, x):
-        """A function."""
-        return [x]  # itself
-'''
-TREE = (
-    "Module(body=[ClassDef(name='Mine', bases=[], keywords=[], body=[FunctionDef(name='f', args=arguments("
-    "posonlyargs=[], args=[arg(arg='self'), arg(arg='x')], kwonlyargs=[], kw_defaults=[], defaults=[]), "
-    "body=[Return(value=List(elts=[Name(id='x', ctx=Load())], ctx=Load()))], decorator_list=[])], decorator_list=[])], "
-    "type_ignores=[])"
-)
-
-
-def test_a_source_is_its_syntax_under_every_python() -> None:
-    """Python 3.12 has a field more, and 3.13 leaves empty ones out: results outlive such an update."""
-    assert syntax(SOURCE) == TREE
-    assert syntax("class Mine:\n  def f(self, x): return ([x])") == TREE
-    assert syntax(SOURCE.replace("[x]", "[x, x]")) != TREE
 
 
 def test_shares_are_those_that_the_run_trains_on():

@@ -27,7 +27,7 @@ from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import bounds
 from fpl_tune.study.cells import Cell, expand
-from fpl_tune.study.fingerprints import fingerprints
+from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.store import Store
 
 RAY_SECONDS = 15.0
@@ -179,10 +179,11 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
 def _items(spec: Study, store: Store, cells: Sequence[Cell]) -> list[Item]:
     """Cells, their missing seeds and their state."""
     searched = Search.plan(spec, preflight.check_of_sizes()) is not None
-    tried = [c for c in store.cells() if c.role == "trial" and not _missing(spec, store, c)[0]] if store.exists else []
+    prints, cells_before = Fingerprints(), store.cells() if store.exists else []
+    tried = [c for c in cells_before if c.role == "trial" and not _missing(spec, store, c, prints)[0]]
     found: list[Item] = []
     for cell in cells:
-        missing, reasons = _missing(spec, store, cell)
+        missing, reasons = _missing(spec, store, cell, prints)
         whole = len(missing) == len(spec.seed_list())
         status = "stale" if reasons else "new" if whole else "partial" if missing else "done"
         if not searched or cell.role != "cell":
@@ -197,11 +198,11 @@ def _items(spec: Study, store: Store, cells: Sequence[Cell]) -> list[Item]:
     return found
 
 
-def _missing(spec: Study, store: Store, cell: Cell) -> tuple[list[int], list[str]]:
+def _missing(spec: Study, store: Store, cell: Cell, prints: Fingerprints) -> tuple[list[int], list[str]]:
     """The seeds of a cell that would run, and why its results are stale, so that all of them would."""
     if not store.exists:
         return spec.seed_list(), []
-    trial, reasons = begun(store, cell, spec, fingerprints(cell.run))
+    trial, reasons = begun(store, cell, spec, prints(cell.run))
     return list(trial.seeds_left), reasons
 
 

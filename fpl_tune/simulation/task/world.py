@@ -14,10 +14,11 @@ from torch import Tensor
 
 from fpl_tune.clip import Towers, load_towers
 from fpl_tune.clip.allocator import keep_freed_memory, trim
+from fpl_tune.clip.load import weights_print
 from fpl_tune.config.specs import ClipSpec
 from fpl_tune.core.device import usable_bytes
-from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, load, split
-from fpl_tune.data.spec import cross_data
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, split
 from fpl_tune.data.transform import pools_and_views
 from fpl_tune.simulation.task.classes import GENERIC_TEMPLATE, Classes
 from fpl_tune.simulation.task.client_task import ClientTask
@@ -59,39 +60,48 @@ class SharedData:
     """Other data sets that are tested on, by name, and the features of their test images."""
     passed: int = 0
     """Blocks of the image tower that the images have passed."""
+    weights: str = ""
+    """Digest of the files that the towers were read from."""
     _classes: dict[tuple[str, ...], Classes] = field(default_factory=dict)
 
     @classmethod
     def build(
         cls,
         clip: ClipSpec,
-        data: DataSpec,
+        weights: str,
+        dataset: Dataset,
+        n_views: int,
         needs: str,
         view: str | None = None,
-        cross: Sequence[str] = (),
+        cross: Mapping[str, Dataset] | None = None,
         image_blocks: int | None = None,
         *,
         cache_dir: Path,
         device: str = "cpu",
         progress: Any = None,
     ) -> SharedData:
-        """Loads towers and data set, and the image features that `needs` names (from the cache where it holds them).
+        """Loads towers, and the image features that `needs` names (from the cache where it holds them).
 
+        weights: digest of the files of the towers, by `weights_print`.
+        n_views: random views of each training image (`DataSpec.views`).
         view: kind of the second view that the method asks for (`Method.view`).
-        cross: other data sets that are tested on (`ProtocolSpec.cross`).
+        cross: other data sets that are tested on, by name (`ProtocolSpec.cross`).
         image_blocks: the last blocks of the image tower that what is learned reaches (`Method.image_blocks`).
+
+        Raises:
+            EnvironmentProblem: data or weights are missing, or change while they are read.
         """
         keep_freed_memory()
         towers = towers_for(clip, device)
-        dataset = load(data)
+        if weights_print(clip.name, clip.pretrained) != weights:
+            raise EnvironmentProblem(f"The weights {clip.pretrained} changed while they were read. Start again.")
         passed = towers.blocks_below(image_blocks)
         read = partial(features, towers=towers, needs=needs, blocks=passed, cache_dir=cache_dir, progress=progress)
-        tables = [read(pool, view=look) for pool, look in pools_and_views(dataset, data.views, view)]
+        tables = [read(pool, view=look) for pool, look in pools_and_views(dataset, n_views, view)]
         train, test, *views = _placed(tables, towers.device)
-        tested = {name: load(cross_data(data, name)) for name in cross}
-        others = {name: (other, read(other.test)) for name, other in tested.items()}
+        others = {name: (other, read(other.test)) for name, other in (cross or {}).items()}
         trim()  # what encoding images took
-        return cls(towers, dataset, clip, train, test, views[: data.views], views[data.views :], others, passed)
+        return cls(towers, dataset, clip, train, test, views[:n_views], views[n_views:], others, passed, weights)
 
     def classes(self, dataset: Dataset, ids: Sequence[int] | np.ndarray) -> Classes:
         names, template = tuple(dataset.classes[i] for i in ids), self.clip.template

@@ -24,7 +24,7 @@ from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
 
-from ...conftest import Compose
+from ...conftest import Compose, outdated
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 METHODS = """
@@ -62,7 +62,7 @@ def test_a_cell_that_cannot_start_is_named(compose: Compose, tmp_path: Path) -> 
             refuse(made, root=tmp_path)
 
 
-def test_cells_are_done_partial_new_or_stale(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_are_done_partial_new_or_stale(compose: Compose, tmp_path: Path) -> None:
     run_study(compose(ONE), root=tmp_path)
 
     def states(body: str, *overrides: str) -> list[tuple[str, int, str]]:
@@ -72,9 +72,8 @@ def test_cells_are_done_partial_new_or_stale(compose: Compose, tmp_path: Path, m
     assert states("axes: {optim: {lr: [0.1, 0.2]}}") == [("done", 0, ""), ("new", 2, "")]
     assert states(ONE, "seeds=4") == [("partial", 2, "")]
     assert make_plan(compose(ONE), root=tmp_path).totals()["seconds"] == 0
-    real = planning.fingerprints
-    monkeypatch.setattr(planning, "fingerprints", lambda run: {**real(run), "data": "other"})
-    assert states(ONE) == [("stale", 2, "data")]
+    outdated(Store.open(tmp_path, "tiny"), data="other", weights="other")
+    assert states(ONE) == [("stale", 2, "data, weights")]
 
 
 @pytest.mark.usefixtures("two_seconds")
