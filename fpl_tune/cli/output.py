@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -21,6 +20,7 @@ from rich.text import Text
 
 from fpl_tune.core.formatting import plain, plus_minus, time_left
 from fpl_tune.core.metrics import metric
+from fpl_tune.core.yaml_files import write_mapping
 
 Row = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ def emit(
 
 def emit_config(node: Mapping[str, Any]) -> None:
     """Prints a resolved configuration as YAML, which can be read back."""
-    print(yaml.safe_dump(dict(node), sort_keys=False, allow_unicode=True), end="")
+    print(write_mapping(node, unicode=True), end="")
 
 
 def left(seconds: float | None, *, ending: bool = False, again: str = "") -> str:

@@ -23,7 +23,7 @@ from fpl_tune.config.specs import RUN_FIELDS, RunSpec, Study, StudySpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
-from fpl_tune.core.nested import GROUPS
+from fpl_tune.core.nested import GROUPS, flatten, get_field, refuse_two_values
 from fpl_tune.core.paths import shipped, study_file
 from fpl_tune.core.spec import validated
 from fpl_tune.core.yaml_files import read_mapping
@@ -71,11 +71,16 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
         overrides = [*node["paper_scale"], *overrides]
         node = _compose(path.stem, path.resolve().parent, overrides)
     _prefer_choices(node, overrides)
+    _prefer_overrides(node, overrides)
+    refuse_two_values({"axes": node.get("axes"), "search": node.get("search")}, path.name)
     node.pop("schema", None)  # a stored study's
-    node["name"] = path.stem if node.get("name") in (None, "study") else str(node["name"])
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", node["name"]):  # it becomes a folder
+    named = node.get("name")
+    node["name"] = path.stem if named in (None, "study") else str(named)
+    is_folder = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", node["name"])
+    if not is_folder or isinstance(named, float):  # 1.10 would be 1.1
         raise ConfigError(
-            f"A study's name holds letters, digits, '_', '-' and '.', 100 at most, but is {node['name']!r}."
+            f"A study's name holds letters, digits, '_', '-' and '.', 100 at most, but is {named!r}."
+            f"{' Quote it.' if is_folder else ''}"
         )
     for field in node.keys() - {f.name for f in fields(StudySpec)}:
         raise no_field(field, node)
@@ -122,6 +127,21 @@ def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
     for dotted, value in given:
         if dotted.split(".")[0] in GROUPS and "." in dotted:
             set_field(node, dotted, value)
+
+
+def _prefer_overrides(node: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Lets an override of an axis or range, in place, replace the file's that names its field with dots, `method.lam`.
+
+    Hydra puts `axes.method.lam` beside it, inside `method`.
+    """
+    for key in {override.key_or_group for override in parse(overrides) if not override.is_delete()}:
+        for part in ("axes", "search.space"):
+            field = key.removeprefix(f"{part}.")
+            inside, _, last = field.rpartition(".")
+            if field != key and inside and field in (written := get_field(node, part)):
+                written[field] = get_field(written, inside).pop(last)
+                if not flatten(written[group := field.partition(".")[0]]):
+                    del written[group]
 
 
 def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:

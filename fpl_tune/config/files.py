@@ -27,9 +27,12 @@ def check_study(path: Path) -> dict[str, Any]:
     """The content of a study file; it and those in its folder that it builds on are checked before Hydra reads them.
 
     Raises:
-        ConfigError: it is not UTF-8 or YAML, not a mapping, has no `defaults` (unless it is a stored study), builds on
-            itself, is too large or too deep with its aliases written out, or holds a resolver.
+        ConfigError: it does not end in .yaml, is not UTF-8 or YAML, not a mapping, has no `defaults` (unless it is a
+            stored study), builds on itself, is too large or too deep with its aliases written out, holds a resolver, a
+            field twice, or a value that versions of YAML read differently.
     """
+    if path.suffix != ".yaml":
+        raise ConfigError(f"Hydra reads files that end in .yaml, but the study is {path.name}. Rename it.")
     node = read_mapping(path, "A study")
     if "defaults" not in node and not set(RUN_FIELDS) <= node.keys():  # a stored study has all fields and no defaults
         raise ConfigError(f"{path.name} does not say what it builds on. Begin it with `defaults: [/study, _self_]`.")
@@ -43,6 +46,12 @@ def _check_bases(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) 
     """Checks the files that a file builds on, as far as they lie in its own folder."""
     if path in before:
         raise ConfigError(f"{path.name} builds on itself: {' -> '.join(p.name for p in (*before, path))}.")
+    if dotted := next((str(name) for name in node if "." in str(name)), None):
+        nested = dotted.replace(".", ": {") + ": ..." + "}" * dotted.count(".")
+        raise ConfigError(
+            f"{path.name} has the key {dotted!r}, but names with dots are for the command line, axes and variants. "
+            f"Write {nested}."
+        )
     if "hydra" in node:
         raise ConfigError(f"{path.name} holds settings of Hydra itself, which may call code. Remove 'hydra'.")
     words = [word.strip("/") for word in re.findall(r"[\w./-]+", str(node.get("defaults")))]

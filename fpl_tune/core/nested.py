@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from fpl_tune.core.errors import ConfigError
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 """Parts of a run that a configuration chooses by name."""
@@ -29,9 +31,37 @@ def flatten(
         prefix: of the names.
         whole: whether a mapping is kept as a value, by its dotted name and itself.
     """
-    found: dict[str, Any] = {}
+    return dict(_leaves(node, prefix, whole))
+
+
+def _leaves(
+    node: Mapping[str, Any], prefix: str = "", whole: Callable[[str, Mapping[str, Any]], bool] | None = None
+) -> Iterator[tuple[str, Any]]:
     for name, value in node.items():
         dotted = f"{prefix}{name}"
-        inside = isinstance(value, Mapping) and not (whole and whole(dotted, value))
-        found |= flatten(value, f"{dotted}.", whole) if inside else {dotted: value}
-    return found
+        if isinstance(value, Mapping) and not (whole and whole(dotted, value)):
+            yield from _leaves(value, f"{dotted}.", whole)
+        else:
+            yield dotted, value
+
+
+def refuse_two_values(node: Any, where: str) -> None:
+    """Refuses a field that is written twice, as `optim.lr` and inside `optim`, in a dict or in those of its lists.
+
+    Args:
+        node: plain values.
+        where: what holds them, for messages.
+
+    Raises:
+        ConfigError: a field has two values.
+    """
+    if isinstance(node, list):
+        for value in node:
+            refuse_two_values(value, where)
+    elif isinstance(node, Mapping):
+        found: dict[str, Any] = {}
+        for dotted, value in _leaves(node):
+            if dotted in found:
+                raise ConfigError(f"{where} gives {dotted} two values, {found[dotted]!r} and {value!r}. Remove one.")
+            found[dotted] = value
+            refuse_two_values(value, where)

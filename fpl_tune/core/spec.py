@@ -37,12 +37,16 @@ _KINDS = {
     "int": "must be a whole number",
     "bool": "must be true or false",
     "string": "must be a text",
+    "str": "must be a text",
     "list": "must be a list",
     "tuple": "must be a list",
     "dict": "must be a mapping of names to values",
     "dataclass": "must be a mapping of its fields",
     "finite": "must be a finite number",
 }
+_CONVERSIONS = {
+    (str, bool), (str, int), (str, float), (bool, int), (bool, float), (int, bool), (float, bool), (float, str),
+}  # fmt: skip
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
@@ -65,9 +69,38 @@ def validated(kind: type[Spec], values: Any, where: str) -> Spec:
             if name not in known:
                 raise unknown("field", join_name(where, name), [join_name(where, field) for field in known])
     try:
-        return _adapter(kind).validate_python(values)
+        made: Any = _adapter(kind).validate_python(values)
     except ValidationError as problem:
         raise refusal(problem, where) from None
+    refuse_conversions(values, made, where)
+    return made
+
+
+def refuse_conversions(given: Any, made: Any, where: str) -> None:
+    """Refuses values that pydantic turned into others: texts into numbers, `true` into 1, 1.10 into the text 1.1.
+
+    Whole numbers stand for fractions and texts, and 3.0 for 3.
+
+    Args:
+        given: plain values.
+        made: what pydantic made of them.
+        where: their dotted name.
+
+    Raises:
+        ConfigError: a value was turned into another, or is the text None.
+    """
+    if isinstance(given, Mapping):
+        inside = made.values() if isinstance(made, Mapping) else (getattr(made, name) for name in given)
+        for (name, value), other in zip(given.items(), inside, strict=True):
+            refuse_conversions(value, other, join_name(where, name))
+    elif isinstance(given, list) and isinstance(made, list | tuple):
+        for i, (one, other) in enumerate(zip(given, made, strict=False)):
+            refuse_conversions(one, other, join_name(where, i))
+    elif given == "None":
+        raise ConfigError(f"{where} is the text 'None'. Write null.")
+    elif (type(given), type(made)) in _CONVERSIONS:
+        quote = " Quote it." if isinstance(made, str) else ""
+        raise ConfigError(f"{where} {_KINDS[type(made).__name__]}, but is {shown(given)}.{quote}")
 
 
 def refusal(problem: ValidationError, where: str) -> ConfigError:
@@ -91,7 +124,8 @@ def refusal(problem: ValidationError, where: str) -> ConfigError:
         return ConfigError(f"{name} cannot be null. Leave it out, or take it away: '~{name}'.")
     rule = _KINDS.get("int" if kind == "int_from_float" else kind.partition("_")[0])
     rule = rule or first["msg"].replace("Input should be", "must be")
-    return ConfigError(f"{name} {rule}, but is {shown(value)}.")
+    remedy = " Write null." if str(value).lower() == "none" else ""
+    return ConfigError(f"{name} {rule}, but is {shown(value)}.{remedy}")
 
 
 def shown(value: Any) -> str:

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
-from fpl_tune.core.spec import SPEC, refusal
+from fpl_tune.core.spec import SPEC, refusal, refuse_conversions
 from fpl_tune.method import Method
 
 LARGEST = 100_000
@@ -102,6 +102,7 @@ def build(node: Any, where: str = "method") -> Method:
         if (cause := first.get("ctx", {}).get("error")) and not first["loc"]:  # a plug-in's check of several fields
             raise ConfigError(f"{where} {name!r} refuses its options: {plugins.describe_error(cause)}.") from problem
         raise refusal(problem, where) from None
+    refuse_conversions(values, method, where)
     for field, value in vars(method).items():
         if isinstance(value, int) and abs(value) > LARGEST:
             raise ConfigError(f"{where}.{field} must be <= {LARGEST}, but is {value}.")

@@ -19,11 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
-
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.files import write_text
 from fpl_tune.core.redact import redact
+from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, results, schema
 from fpl_tune.study.records import COLUMNS, Cell
 from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, ResultFile, StudyFile
@@ -394,4 +393,4 @@ def _write(path: Path, content: Any) -> None:
 
 def as_yaml(node: Mapping[str, Any]) -> str:
     """A configuration as YAML, in its order; tuples become lists."""
-    return yaml.safe_dump(json.loads(json.dumps(node)), sort_keys=False)
+    return write_mapping(json.loads(json.dumps(node)))

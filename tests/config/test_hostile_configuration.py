@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fpl_tune.config import RunSpec, StudySpec, as_dict, compose_run, compose_study, identity, to_run
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.study.cells import Cell, expand
 
 HEAD = "defaults: [/study, _self_]\n"
@@ -73,7 +74,72 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "environment": (HEAD + "title: ${oc.env:HOME}", r"\$\{oc.env:HOME\}"),
     "environment_nested": (HEAD + "title: '${let.${oc.env:HOME}}'", "only references"),
     "reference": (HEAD + "title: ${let.nothing}", "let.nothing"),
-    "key_twice": (HEAD + "seeds: 3\nseeds: 4", "found duplicate key seeds .* line 3"),
+    "key_twice": (HEAD + "seeds: 3\nseeds: 4", "gives 'seeds' a second time in line 3"),
+    "dotted": (HEAD + "optim.lr: 0.1", r"has the key 'optim.lr'.* Write optim: \{lr: ...\}\."),
+    "dotted_deep": (HEAD + "optim.groups.u: 1", r"Write optim: \{groups: \{u: ...\}\}\."),
+    "dotted_too": (HEAD + "optim: {lr: 0.1}\noptim.lr: 0.2", "gives optim.lr two values, 0.1 and 0.2. Remove one"),
+    "axis_twice": (
+        HEAD + "axes: {method: {n_ctx: [2]}, method.n_ctx: [4]}",
+        r"gives axes.method.n_ctx two values, \[2\] and \[4\]",
+    ),
+    "variant_two_values": (
+        HEAD + "axes: {v: [{label: a, optim.lr: 1, optim: {lr: 2}}]}",
+        "gives optim.lr two values, 1 and 2",
+    ),
+    "reference_two_values": (
+        HEAD + "references: [{optim.lr: 1, optim: {lr: 1}}]",
+        "gives optim.lr two values, 1 and 1",
+    ),
+    "range_twice": (
+        HEAD + "search: {space: {optim.lr: {low: 1, high: 2}, optim: {lr: {low: 0, high: 2}}}}",
+        "search.space.optim.lr.low two values",
+    ),
+    "base_two_values": (
+        "defaults: [base, _self_]\naxes: {method.n_ctx: [4]}",
+        "base_two_values.yaml gives axes.method",
+    ),
+    "base_unread": ("defaults: [base, _self_]\ntitle: 'no'\nname: on", "has `on` in line 3"),
+    "claim_two_values": (
+        HEAD + "report: {claims: {a: {says: a, cells: {method.n_ctx: 2, method: {n_ctx: 4}}, versus: {x: 1}}}}",
+        "report.claims.a.cells.method.n_ctx two values",
+    ),
+    "deep_key_twice": (
+        HEAD + "references:\n  - optim.lr: 1\n    optim.lr: 2",
+        "gives 'optim.lr' a second time in line 4",
+    ),
+    "number_key_twice": (HEAD + "let: {1: 2, 1: 3}", "gives '1' a second time in line 2"),
+    "quoted_key_twice": (HEAD + "let: {a: 2, 'a': 3}", "gives 'a' a second time in line 2"),
+    "merge_twice": (HEAD + "let: {x: &x {a: 1}, <<: *x, <<: *x}", "gives '<<' a second time"),
+    "anchor_twice": (HEAD + "let: {x: &a 1, y: &a 2}", "duplicate anchor"),
+    "documents": (HEAD + "---\nseeds: 4", "single document"),
+    "list_of_words": (HEAD + "axes: {optim.lr: 0.1, 0.2}", "An axis is a list"),
+    "decimal_comma": (HEAD + "optim: {lr: 0,1}", "no field 'optim.1'"),
+    "colon": (HEAD + "title: a: b", "mapping values are not allowed"),
+    "truth_text": (HEAD + "clip: {tf32: 'on'}", "clip.tf32 must be true or false, but is 'on'"),
+    "truth_number": (HEAD + "clip: {tf32: 1}", "clip.tf32 must be true or false, but is 1"),
+    "truth_letter": (HEAD + "clip: {tf32: y}", "clip.tf32 must be true or false, but is 'y'"),
+    "literal_number": (HEAD + "clip: {quick_gelu: 1}", "clip.quick_gelu must be true or false, but is 1"),
+    "auto_number": (HEAD + "execution: {graphs: 1.0}", "execution.graphs must be true or false, but is 1.0"),
+    "number_text": (HEAD + "optim: {lr: '0.1'}", "optim.lr must be a number, but is '0.1'"),
+    "number_truth": (HEAD + "optim: {lr: true}", "optim.lr must be a number, but is True"),
+    "whole_truth": (HEAD + "data: {shots: true}", "data.shots must be a whole number, but is True"),
+    "in_a_list": (HEAD + "optim: {betas: [0.9, '0.99']}", "optim.betas.1 must be a number, but is '0.99'"),
+    "in_a_mapping": (HEAD + "optim: {groups: {u: '1'}}", "optim.groups.u must be a number, but is '1'"),
+    "of_a_method": (HEAD + "method: {n_ctx: '4'}", "method.n_ctx must be a whole number, but is '4'"),
+    "of_a_stage": (HEAD + "stages: [{rounds: '4'}]", "stages.0.rounds must be a whole number, but is '4'"),
+    "of_a_claim": (
+        HEAD + "report: {claims: {a: {says: a, cells: {x: 1}, versus: {x: 2}, margin: '1'}}}",
+        "report.claims.a.margin must be a number, but is '1'",
+    ),
+    "seeds_text": (HEAD + "seeds: '3'", "seeds must be a number from 1 to 10000.*, but is '3'"),
+    "text_number": (HEAD + "title: 1.10", "title must be a text, but is 1.1. Quote it"),
+    "name_number": (HEAD + "name: 1.10", "name .*, but is 1.1. Quote it"),
+    "none": (HEAD + "data: {shots: None}", "data.shots must be a whole number, but is 'None'. Write null"),
+    "none_of_a_text": (HEAD + "data: {root: None}", "data.root is the text 'None'. Write null"),
+    "none_in_an_axis": (HEAD + "axes: {data.shots: [4, None]}", "axes.data.shots.1 is the text 'None'. Write null"),
+    "nan": (HEAD + "axes: {optim.lr: [.nan]}", "optim.lr must be a finite number, but is nan"),
+    "infinite": (HEAD + "optim: {lr: 1e400}", "optim.lr must be a finite number, but is inf"),
+    "wide_digits": (HEAD + "optim: {lr: １}", "optim.lr must be a number, but is '１'"),
     "axis_of_a_study": (
         HEAD + "axes: {execution: {parallel: [1, 2]}}",
         r"execution.parallel holds for a whole study and cannot vary between its cells\. Set execution.parallel=VALUE",
@@ -96,6 +162,7 @@ def test_a_study_file_that_cannot_be_is_refused(name: str, tmp_path: Path) -> No
     path = tmp_path / f"{name}.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "second.yaml").write_text("defaults: [first]")
+    (tmp_path / "base.yaml").write_text(HEAD + "axes: {method: {n_ctx: [2]}}")
     said = outcome(lambda: expand(compose_study(str(path))))
     with pytest.raises(ConfigError, match=says):
         raise ConfigError(said)
@@ -136,6 +203,22 @@ OVERRIDES = {
     "x" * 100_000 + "=1": "characters at most",
     "optim.lr=" + "[" * 200 + "]" * 200: "deeper than",
     "axes.optim.lr=[1]": "a field of studies",
+    "optim.lr=on": "optim.lr must be a number, but is 'on'",
+    "optim.lr=true": "optim.lr must be a number, but is True",
+    "optim.lr='0.5'": "optim.lr must be a number, but is '0.5'",
+    "optim.lr=1e400": "optim.lr must be a finite number",
+    "clip.tf32=yes": "clip.tf32 must be true or false, but is 'yes'",
+    "clip.tf32=1": "clip.tf32 must be true or false, but is 1",
+    "clip.tf32='true'": "clip.tf32 must be true or false, but is 'true'",
+    "data.shots=010": "data.shots must be a whole number, but is '010'",
+    "data.shots=0x10": "data.shots must be a whole number, but is '0x10'",
+    "data.shots=None": "data.shots must be a whole number, but is 'None'. Write null",
+    "data.shots=": "data.shots must be a whole number, but is ''",
+    "data.root=None": "data.root is the text 'None'. Write null",
+    "data.classes=1.10": "data.classes must be a text, but is 1.1. Quote it",
+    "data.domains=[1,2.50]": "data.domains.1 must be a text, but is 2.5. Quote it",
+    "optim.groups={u:'1'}": "optim.groups.u must be a number, but is '1'",
+    "stages=[{rounds:true}]": "stages.0.rounds must be a whole number, but is True",
 }
 
 
@@ -155,6 +238,11 @@ OF_STUDIES = {
     "axes.x={a: 1": "is not an override",
     "let.a=${let.a}": "itself a reference",
     "report.rule=best": "no report.rule 'best'. Did you mean 'best_",
+    "title=1.10": "title must be a text, but is 1.1. Quote it",
+    "name=1.10": "name .*, but is 1.1. Quote it",
+    "seeds=010": "seeds must be a number .*, but is '010'",
+    "search.trials='3'": "search.trials must be a whole number, but is '3'",
+    "axes.v=[{label: a, optim.lr: 1, optim: {lr: 2}}]": "gives optim.lr two values, 1 and 2",
     "axes.method=[promptfl]": "Error merging override .*axes.method=.*Cannot merge",
 }
 
@@ -170,6 +258,30 @@ def test_rates_by_leaf_may_be_given_as_one_mapping_or_one_by_one() -> None:
     assert together == apart
     own = compose_run().optim.groups
     assert together.optim.groups == {**own, "u": 1.0, "v": 2.0}
+
+
+def test_the_last_override_of_a_field_counts_and_a_field_over_its_groups_option() -> None:
+    assert compose_run(["optim.lr=1", "optim.lr=2"]).optim.lr == 2
+    assert compose_run(["optim.lr=2", "optim=adamw"]).optim.lr == 2
+    assert compose_run(["method=promptfl", "method=zeroshot"]).method == compose_run(["method=zeroshot"]).method
+
+
+@pytest.mark.parametrize(
+    "axes", ["{method.n_ctx: [2]}", "{method: {n_ctx: [2]}}", "{method: {weights: [size]}, method.n_ctx: [2]}"]
+)
+def test_an_axis_on_the_command_line_replaces_the_files_however_it_is_spelled(tmp_path: Path, axes: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{HEAD}axes: {axes}")
+    given = ["axes.method.n_ctx=[4]", "axes.method.n_ctx=[8]"]
+    assert [cell.run.method for cell in expand(compose_study(str(path), given))] == [PromptFL(n_ctx=8)]
+
+
+def test_a_study_ends_in_yaml(tmp_path: Path) -> None:
+    """Hydra would compose another study of that name, such as the shipped one."""
+    path = tmp_path / "lambda_sweep.yml"
+    path.write_text(HEAD)
+    with pytest.raises(ConfigError, match=r"end in \.yaml, but the study is lambda_sweep\.yml\. Rename it"):
+        compose_study(str(path))
 
 
 def test_references_to_own_fields_resolve(tmp_path: Path) -> None:
