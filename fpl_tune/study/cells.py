@@ -21,40 +21,55 @@ from fpl_tune.core.formatting import counted
 from fpl_tune.data import load
 from fpl_tune.study.records import Cell, Role, axes_of, label, shown, unfold
 
-__all__ = ["CELLS", "Cell", "Role", "apply", "axes_of", "expand", "grid", "label", "shown", "variant"]
+__all__ = ["CELLS", "Cell", "Role", "apply", "axes_of", "expand", "fields_of", "grid", "label", "shown", "variant"]
 
 _TRAINING = ("optim", "protocol")
 CELLS = 100_000
 """Largest number of cells of the axes."""
 
 
+def fields_of(varied: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides by dotted name, those inside bundles included, without labels.
+
+    Raises:
+        ConfigError: two axes, or an axis and a bundle, set one field.
+    """
+    found: dict[str, Any] = {}
+    for name, value in varied.items():
+        bundle = isinstance(value, Mapping) and name not in (*GROUPS, "optim.groups")
+        for field, own in unfold(value if bundle else {name: value}).items():
+            if field in found and field != "label":
+                raise ConfigError(f"A cell gets {field} twice, {found[field]!r} and {own!r}. Vary it in one axis.")
+            found[field] = own
+    found.pop("label", None)
+    return found
+
+
 def apply(node: dict[str, Any], dotted: str, value: Any) -> None:
-    """Sets a field, a group (`method: promptfl`) or a bundle of both (a mapping) of a composed dict in place.
+    """Sets a field, or chooses a group's option (`method: promptfl`), of a composed dict in place.
 
     Raises:
         ConfigError: there is no such field or option.
     """
-    if isinstance(value, Mapping) and dotted not in GROUPS:
-        for name, part in unfold(value).items():
-            if name != "label":
-                apply(node, name, part)
-    elif dotted in GROUPS and isinstance(value, str):
+    if dotted in GROUPS and isinstance(value, str):
         root = node["data"].get("root")
         node.update(deepcopy(config.choose(dotted, value)))
         if dotted == "data" and node["data"].get("root") is None:
             node["data"]["root"] = root
+    elif dotted == "method":
+        node.update(method=deepcopy(value), stages=[])
     else:
         config.set_field(node, dotted, deepcopy(value))
 
 
 def variant(node: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunSpec:
-    """The run of a composed dict with overrides by dotted name; groups and bundles first: they bring the fields.
+    """The run of a composed dict with overrides by dotted name; groups first: they bring the fields.
 
     Raises:
-        ConfigError: there is no such field, or it refuses the value.
+        ConfigError: there is no such field, it refuses the value, or it has two.
     """
     here = {name: deepcopy(node[name]) for name in config.RUN_FIELDS}
-    for name, value in sorted(overrides.items(), key=lambda o: (o[0] not in GROUPS, not isinstance(o[1], Mapping))):
+    for name, value in sorted(fields_of(overrides).items(), key=lambda field: field[0] not in GROUPS):
         apply(here, name, value)
     return config.to_run(here)
 
@@ -66,7 +81,7 @@ def expand(spec: Study) -> list[Cell]:
     such as zero-shot CLIP, is run once for all settings of training.
 
     Raises:
-        ConfigError: an axis or reference that names no field, or a value that its field refuses.
+        ConfigError: an axis or reference that names no field, a value that its field refuses, or one label twice.
     """
     cells: dict[str, Cell] = {}
     roles: list[tuple[Role, Iterator[tuple[dict[str, Any], RunSpec]]]] = [
@@ -77,6 +92,13 @@ def expand(spec: Study) -> list[Cell]:
         for varied, run in points:
             key = config.identity(run)
             cells.setdefault(key, Cell(key, len(cells), label(varied), role, varied, run))
+    named: dict[str, Cell] = {}
+    for cell in cells.values():
+        if cell is not named.setdefault(cell.label, cell):
+            raise ConfigError(
+                f"Two cells have the label {cell.label!r}, by which tables and claims name one. Give each its own: "
+                "{label: ..., field: value}; numbers in labels have six digits."
+            )
     return list(cells.values())
 
 

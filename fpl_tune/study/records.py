@@ -92,10 +92,16 @@ def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def unfold(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides of a bundle by dotted name, groups' own names kept; groups first, since they bring the fields."""
+    """Overrides of a bundle by dotted name, groups' own names kept; groups first, since they bring the fields.
+
+    Raises:
+        ConfigError: its label is not a text.
+    """
+    if not isinstance(bundle.get("label", ""), str):
+        raise ConfigError(f"A label is a text, but is {bundle['label']!r}. Quote it.")
     found: dict[str, Any] = {}
     for name, value in bundle.items():
-        if isinstance(value, Mapping) and name != "optim.groups":
+        if isinstance(value, Mapping) and name != "optim.groups" and not (name == "method" and "name" in value):
             found.update({f"{name}.{inner}": part for inner, part in unfold(cast(Any, value)).items()})
         else:
             found[name] = value

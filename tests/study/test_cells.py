@@ -98,6 +98,60 @@ def test_refused_axes(compose: Callable[..., Any], axes: str, says: str) -> None
         expand(made)
 
 
+@pytest.mark.parametrize(
+    ("axes", "says"),
+    [
+        ("{v: [{label: a, method.n_ctx: 2}, {label: a, method.n_ctx: 4}]}", "Two cells have the label 'a'"),
+        ("{optim.lr: [0.1, 0.10000001]}", "Two cells have the label 'lr=0.1'.* six digits"),
+        ("{data.domains: [[a, b], [a+b]]}", "Two cells have the label 'domains=a\\+b'"),
+        ("{v: [{label: a, method.n_ctx: 2}], method.n_ctx: [4]}", "gets method.n_ctx twice, 2 and 4"),
+        ("{v: [{label: a, optim.lr: 2}], w: [{label: b, optim: {lr: 3}}]}", "gets optim.lr twice, 2 and 3"),
+        ("{v: [{label: a, method: coop}], method: [promptfl]}", "gets method twice, 'coop' and 'promptfl'"),
+        ("{v: [{label: 1.0, method.n_ctx: 2}]}", "A label is a text, but is 1.0. Quote it"),
+        ("{v: [{label: true, method.n_ctx: 2}]}", "A label is a text, but is True"),
+        ("{v: [{label: null, method.n_ctx: 2}]}", "A label is a text, but is None"),
+        ("{optim.lr: ['0.5', 1]}", "optim.lr must be a number, but is '0.5'"),
+        ("{optim.lr: [0.5, true]}", "optim.lr must be a number, but is True"),
+        ("{clip.tf32: ['true', false]}", "clip.tf32 must be true or false, but is 'true'"),
+        ("{clip.tf32: [0, 1]}", "clip.tf32 must be true or false, but is 0"),
+        ("{method.n_ctx: ['4']}", "method.n_ctx must be a whole number, but is '4'"),
+        ("{optim.groups.u: ['1']}", "optim.groups.u must be a number, but is '1'"),
+    ],
+)
+def test_axes_that_say_two_things_are_refused(compose: Callable[..., Any], axes: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        expand(compose(f"axes: {axes}"))
+
+
+def test_two_references_of_one_label_are_refused(compose: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"Two cells have the label 'r, lr=0\.1'"):
+        expand(compose("axes: {}\nreferences: [{label: r, optim.lr: 0.1}, {label: r, optim.lr: 0.10000001}]"))
+
+
+def test_a_group_that_one_axis_chooses_keeps_the_field_that_another_sets(compose: Callable[..., Any]) -> None:
+    for axes in (
+        "{v: [{label: a, optim.lr: 1}], w: [{label: b, optim: adamw}]}",
+        "{w: [{label: b, optim: adamw}], v: [{label: a, optim.lr: 1}]}",
+        "{v: [{label: a, optim.lr: 1}], optim: [adamw]}",
+    ):
+        (cell,) = expand(compose(f"axes: {axes}"))
+        assert (cell.run.optim.name, cell.run.optim.lr) == ("adamw", 1)
+
+
+def test_fields_of_a_group_leave_the_others_of_the_study(compose: Callable[..., Any]) -> None:
+    first, second = expand(compose("optim: {batch: 8}\naxes: {optim: [{lr: 1}, {lr: 2, groups: {u: 3}}]}"))
+    assert [cell.run.optim.batch for cell in (first, second)] == [8, 8]
+    assert second.run.optim.groups == {**first.run.optim.groups, "u": 3}
+    (whole,) = expand(compose("axes: {optim.groups: [{u: 2}]}"))
+    assert whole.run.optim.groups == {"u": 2}
+
+
+@pytest.mark.parametrize("axes", ["{method: [{name: coop}]}", "{v: [{label: coop, method: {name: coop}}]}"])
+def test_a_method_that_is_written_out_takes_nothing_of_the_studys(compose: Callable[..., Any], axes: str) -> None:
+    (cell,) = expand(compose(f"axes: {axes}", "method=promptfl_ft"))
+    assert (cell.run.method, len(cell.run.stages)) == (methods.build({"name": "coop"}), 1)
+
+
 def test_label_names_only_what_is_needed() -> None:
     assert label({"method.lam": 0.5, "optim.lr": 0.0100}) == "lam=0.5, lr=0.01"
     assert label({"data.seed": 1, "partition.seed": 2}) == "data.seed=1, partition.seed=2"
