@@ -17,7 +17,7 @@ from fpl_tune import config, methods
 from fpl_tune.config import SearchSpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.paths import shipped
-from fpl_tune.core.spec import SPEC, validated
+from fpl_tune.core.spec import SPEC, shown, validated
 from fpl_tune.search.components import quiet
 from fpl_tune.study.selection import SETTING, TUNABLE
 
@@ -38,6 +38,19 @@ class Entry:
     """Field -> value, or list of values, where this field is searched."""
 
 
+_FOREIGN = {
+    "low": ("min", "minimum", "min_value", "lower", "start"),
+    "high": ("max", "maximum", "max_value", "upper", "stop", "end"),
+    "choices": ("values", "value", "choice", "categories", "categorical", "options", "grid", "grid_search"),
+    "step": ("q", "quantization"),
+    "low and high": ("range", "bounds", "interval", "uniform", "randint", "int", "float"),
+    "low, high and log: true": ("loguniform", "log_uniform", "log_uniform_values", "lograndint", "log_scale"),
+    "low and high, with log: true or a step, or choices": ("distribution", "type", "quniform", "normal"),
+}
+"""Words of other tools, by what is written here."""
+_WORDS = {word: ours for ours, words in _FOREIGN.items() for word in words}
+
+
 class Param(NamedTuple):
     """A field and its distribution."""
 
@@ -46,6 +59,12 @@ class Param(NamedTuple):
     distribution: Distribution
     when: Mapping[str, Sequence[Any]] = {}
     """The field is searched only where each of these fields has one of these values."""
+
+    @property
+    def ends(self) -> Sequence[Any]:
+        """The choices, or both ends of the range."""
+        d = self.distribution
+        return d.choices if isinstance(d, CategoricalDistribution) else (d.low, d.high)
 
     def suggest(self, trial: optuna.trial.Trial) -> Any:
         """The trial's value of the field."""
@@ -141,39 +160,44 @@ def read_space(
     Args:
         names: names of files in search_spaces/; the first that exists counts.
         search: the study's `search`.
-        axes: dotted names of the study's axes.
+        axes: dotted names of the study's axes, and of the fields in its bundles.
         node: the run that is searched. Its integer fields are searched as integers.
 
     Raises:
-        ConfigError: the space does not exist, a key is unknown, a range is empty or inverted, or an axis is searched
-            too, or a field that decides on which clients and images trials are compared.
+        ConfigError: the space does not exist, a key is unknown or a range empty or inverted, be the field searched or
+            not, `only` names a field twice, or an axis is searched too, or a field that decides on which clients and
+            images trials are compared.
     """
     file = _file(names)
     schedule = _file(["schedule"])["space"] if file else {}
-    overrides = config.flatten(search.space, whole=lambda _, entry: not entry.keys().isdisjoint(vars(Entry())))
+    overrides = config.flatten(search.space, whole=_is_entry)
     entries: dict[str, Any] = {**file.get("space", {}), **schedule, **overrides}
+    every = {name: _param(name, entry, _is_integer(name, node or {})) for name, entry in entries.items()}
+    for name in overrides:
+        if node and not _is_field(name, node):
+            raise ConfigError(f"search.space.{name}: {config.no_field(name, node)}")
     for name in search.only:
-        if name not in entries:
-            raise ConfigError(f"search.only names {name!r}. {did_you_mean(name, entries)}")
-    entries = {name: entry for name, entry in entries.items() if name in (search.only or entries)}
-    if not entries:
+        if name not in every or search.only.count(name) > 1:
+            twice = "Remove one." if name in every else did_you_mean(name, every)
+            raise ConfigError(f"search.only names {name!r}{' twice' if name in every else ''}. {twice}")
+    known = {name: param for name, param in every.items() if name in (search.only or every)}
+    if not known:
         raise ConfigError(
             f"A search needs a space, but there is no search_spaces/{names[0]}.yaml. "
             "Write search.space={<field>: {low: ..., high: ...}}."
         )
-    for name in entries:
+    for name in known:
         clash = next((a for a in axes if name == a or (name.startswith(f"{a}.") and a != "method")), None)
         if clash is not None:
             raise ConfigError(
                 f"A field is an axis or searched, not both, but {name} is both. "
-                f"Remove axes.{clash}, or name what is searched in search.only."
+                f"Take {clash} out of axes, or name what is searched in search.only."
             )
         if name.partition(".")[0] in SETTING and name not in TUNABLE:
             raise ConfigError(
                 "Trials compare on the same data, clients and evaluation, so that a search varies how clients train "
                 f"alone, but {name} is searched. Make it an axis, axes.{name}=[...], and remove search.space.{name}."
             )
-    known = {name: _param(name, entry, _is_integer(name, node or {})) for name, entry in entries.items()}
     points = [{n: v for n, v in point.items() if n in known} for point in file.get("published", [])]
     unique = {repr(sorted(point.items())): point for point in points if point}.values()
     inside = [point for point in unique if all(known[n].holds(v) for n, v in point.items())]
@@ -199,14 +223,36 @@ def _is_integer(name: str, node: Mapping[str, Any]) -> bool:
     return types.get(name) == "int | None"
 
 
+def _is_entry(_: str, node: Mapping[str, Any]) -> bool:
+    """Whether a mapping in a space is an entry, be it a wrong one, and not a group of them."""
+    return not node.keys().isdisjoint({*vars(Entry()), *_WORDS}) or not any(
+        isinstance(value, Mapping | list) for value in node.values()
+    )
+
+
+def _is_field(name: str, node: Mapping[str, Any]) -> bool:
+    """Whether a run has a field, or can have it: with another method, or as the rate of a leaf."""
+    inside, _, last = name.rpartition(".")
+    if inside.partition(".")[0] == "method":
+        return bool(methods.owners(last))
+    return inside == "optim.groups" or last in (config.get_field(node, inside) if inside else node)
+
+
 def _param(name: str, node: Any, integer: bool) -> Param:
     """A parameter from its entry. `integer`: the field holds integers."""
     where = f"search.space.{name}"
+    if not isinstance(node, Mapping | list):
+        raise ConfigError(f"{where} must be {{low: ..., high: ...}} or a list of choices, but is {shown(node)}.")
+    for word in node:
+        if isinstance(node, Mapping) and word in _WORDS:
+            raise ConfigError(f"There is no field '{where}.{word}'. Write {_WORDS[word]}.")
     entry = validated(Entry, {"choices": node} if isinstance(node, list) else node, where)
     when = {str(f): v if isinstance(v, list) else [v] for f, v in entry.when.items()}
-    if entry.choices is not None:
-        return Param(name, CategoricalDistribution(entry.choices), when)
     low, high, step = entry.low, entry.high, entry.step
+    if entry.choices is not None:
+        if entry.log or (low, high, step) != (None, None, None):
+            raise ConfigError(f"{where} is a range or choices, but is both: {shown(node)}. Remove one.")
+        return Param(name, CategoricalDistribution(entry.choices), when)
     if low is None or high is None or not low < high or (step or 0) > high - low:
         raise ConfigError(f"{where} must have low < high, and a step up to high - low, or choices, but is {node!r}.")
     try:

@@ -21,7 +21,7 @@ from optuna.samplers import GPSampler, PartialFixedSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fpl_tune import config
-from fpl_tune.config import RunSpec, Study
+from fpl_tune.config import GROUPS, RunSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.files import digest
 from fpl_tune.method import derive
@@ -31,7 +31,7 @@ from fpl_tune.search.record import CELL, Outcome, TrialJournal, is_told
 from fpl_tune.search.samplers import SamplerFactory, directions_of
 from fpl_tune.search.space import names_of, read_space
 from fpl_tune.simulation.simulation import Record
-from fpl_tune.study.cells import Cell, axes_of, label, variant
+from fpl_tune.study.cells import Cell, axes_of, fields_of, label, variant
 from fpl_tune.study.fingerprints import method_source
 from fpl_tune.study.results import TEST, aggregate, figure
 from fpl_tune.study.selection import selecting_rule
@@ -77,13 +77,16 @@ class CellSearch:
         self.search, self.node = self.spec.search, config.as_dict(self.run)
         self.rule = selecting_rule(self.spec.report.rule)
         names = names_of(self.node["method"], self.varied.get("method"))
-        self.space = read_space(names, self.search, list(axes_of(self.spec.axes)), self.node)
+        bundled = [name for name in fields_of(self.varied) if name not in GROUPS]
+        self.space = read_space(names, self.search, [*axes_of(self.spec.axes), *bundled], self.node)
         for param in self.space.params:
-            try:
-                self.at({**{name: values[0] for name, values in param.when.items()}, param.name: param.nearest(None)})
-            except ConfigError as problem:
-                if "no field" in str(problem):
-                    raise ConfigError(f"search.space.{param.name}: {problem}") from None
+            for value in param.ends:
+                try:
+                    self.at({**{name: values[0] for name, values in param.when.items()}, param.name: value})
+                except ConfigError as problem:  # one that the method refuses beside other values costs a trial nothing
+                    own = (f"{param.name} ", f"There is no {param.name} ")
+                    if str(problem).startswith(own) or "no field" in str(problem):
+                        raise ConfigError(f"search.space.{param.name}: {problem}") from None
         points = (self.space.complete(point, self.node, self.varied) for point in self.space.published)
         self.points = list({repr(point): point for point in points}.values())
         """The published points, which are tried first."""

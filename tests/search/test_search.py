@@ -184,6 +184,11 @@ def test_conditions_choose_what_is_sampled(compose: Compose, tmp_path: Path, ope
         (["search.objectives=[test/acc_mean]"], "'test/acc_mean' is not a validation metric or a cost. Test figures"),
         (["search.objectives=[val/acc]"], "'val/acc' is not a validation metric or a cost. Did you mean"),
         (["search.objectives=[]"], "needs an objective"),
+        (["search.only=[optim.lr,optim.lr]"], "search.only names 'optim.lr' twice"),
+        (
+            ["+axes.v=[{label: a, optim.lr: 0.1}]"],
+            "searched, not both, but optim.lr is both. Take optim.lr out of axes",
+        ),
         (["search.only=[optim.lrr]"], "search.only names 'optim.lrr'. Did you mean 'optim.lr'"),
         (["+axes.optim.lr=[0.1]"], "an axis or searched, not both"),
         (["data.val=0"], "reads validation figures"),
@@ -220,6 +225,59 @@ def test_refused_spaces(compose: Compose, space: str, says: str) -> None:
     made = compose(f"axes: {{}}\nsearch: {{sampler: tpe, space: {space}}}")
     with pytest.raises(ConfigError, match=says):
         Search.plan(made)
+
+
+@pytest.mark.parametrize("only", ["[method.n_ctx]", "[]"])
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        ("{optim.lr: {min: 0.1, max: 1}}", r"no field 'search.space.optim.lr.min'\. Write low\."),
+        ("{optim: {lr: {max: 1, min: 0.1}}}", r"no field 'search.space.optim.lr.max'\. Write high\."),
+        ("{optim.lr: {values: [0.1, 1]}}", r"optim.lr.values'\. Write choices\."),
+        ("{optim.lr: {distribution: uniform, low: 0, high: 1}}", r"lr.distribution'\. Write low and high, with log"),
+        ("{optim.lr: {loguniform: [0.1, 1]}}", r"lr.loguniform'\. Write low, high and log: true\."),
+        ("{optim.lr: {low: 0, high: 1, q: 0.1}}", r"optim.lr.q'\. Write step\."),
+        ("{optim.lr: {range: [0, 1]}}", r"optim.lr.range'\. Write low and high\."),
+        ("{optim.lr: {lwo: 0, hihg: 1}}", "optim.lr.lwo'. Did you mean 'search.space.optim.lr.low'"),
+        ("{optim.lr: {}}", "must have low < high"),
+        ("{optim.lr: 0.1}", "must be {low: ..., high: ...} or a list of choices, but is 0.1"),
+        ("{optim.lr: 'loguniform(1e-4, 1)'}", "or a list of choices, but is 'loguniform"),
+        ("{optim.lr: null}", "or a list of choices, but is None"),
+        ("{optim.lr: {low: 0.1, high: 1, choices: [1]}}", "optim.lr is a range or choices, but is both"),
+        ("{optim.lr: {low: '0.1', high: 1}}", "optim.lr.low must be a number, but is '0.1'"),
+        ("{optim.lr: {low: true, high: 2}}", "optim.lr.low must be a number, but is True"),
+        ("{optim.lr: {low: 0.1, high: 2, log: 1}}", "optim.lr.log must be true or false, but is 1"),
+        ("{optim.lrr: [0.1, 1]}", r"search.space.optim.lrr: There is no field 'optim.lrr'\. Did you mean 'optim.lr'"),
+        ("{method.foo: [1, 2]}", "search.space.method.foo: promptfl has no field 'foo'"),
+    ],
+)
+def test_a_wrong_entry_is_refused_be_its_field_searched_or_not(
+    compose: Compose, space: str, only: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Search.plan(compose(f"axes: {{}}\nsearch: {{sampler: tpe, only: {only}, space: {space}}}"))
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        ("{optim.lr: ['0.1', '1']}", "search.space.optim.lr: optim.lr must be a number, but is '0.1'"),
+        ("{optim.lr: [0.1, true]}", "optim.lr must be a number, but is True"),
+        ("{optim.lr: {low: -1, high: 1}}", "optim.lr must be >= 0, but is -1"),
+        ("{clip.tf32: [0, 1]}", "clip.tf32 must be true or false, but is 0"),
+        ("{optim.name: [sgd, adm]}", "no optim.name 'adm'. Did you mean 'adam'"),
+    ],
+)
+def test_values_that_no_trial_could_have_are_refused(compose: Compose, space: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Search.plan(compose(f"axes: {{}}\nsearch: {{sampler: tpe, space: {space}}}"))
+
+
+@pytest.mark.parametrize("space", ["{optim.lr: {low: 1, high: 2}}", "{optim: {lr: {low: 1, high: 2}}}"])
+def test_a_range_on_the_command_line_replaces_the_files(compose: Compose, space: str) -> None:
+    body = f"axes: {{}}\nsearch: {{sampler: tpe, only: [optim.lr], space: {space}}}"
+    search = there(Search.plan(compose(body, "search.space.optim.lr={low: 1, high: 3}")))
+    assert [param.distribution for param in search.parts[0].space.params] == [FloatDistribution(1, 3)]
 
 
 def test_how_clients_train_may_be_searched(compose: Compose) -> None:
