@@ -123,10 +123,9 @@ def grid(spec: Study, axes: Mapping[str, list[Any]] | None = None) -> Iterator[t
 
 def _roots(spec: Study) -> set[str]:
     """The folders of data that a study names."""
-    axes = ((axis, value) for axis, values in axes_of(spec.axes).items() for value in values)
-    bundles = [value if isinstance(value, Mapping) and axis not in GROUPS else {axis: value} for axis, value in axes]
-    bundles += [spec.node, *(reference for reference in spec.references if isinstance(reference, Mapping))]
-    return {str(root) for bundle in bundles if (root := unfold(bundle).get("data.root"))}
+    bundles = [{axis: value} for axis, values in axes_of(spec.axes).items() for value in values]
+    bundles += [{"data": spec.node["data"]}, *(each for each in spec.references if isinstance(each, Mapping))]
+    return {str(root) for bundle in bundles if (root := fields_of(bundle).get("data.root"))}
 
 
 def _references(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:
