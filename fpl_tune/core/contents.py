@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import time
 import warnings
 import zipfile
@@ -74,10 +75,12 @@ def digest_of(path: str | Path) -> str:
 
 
 def _stat(path: str) -> tuple[int, int, int, int]:
-    """Size, times in ns of the last change of content and of metadata, and inode; the size is -1 without a file."""
+    """Size, times in ns of the last change of content and of metadata, and inode; the size is -1 of what is no file."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
+        return -1, 0, 0, 0
+    if not stat.S_ISREG(found.st_mode):  # a device or a pipe may never end
         return -1, 0, 0, 0
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino & (2**63 - 1)
 

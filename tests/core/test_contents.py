@@ -140,7 +140,8 @@ def test_without_a_cache_folder_contents_are_read_each_time(files: Path, monkeyp
 def test_the_digest_of_one_file(files: Path) -> None:
     assert contents.digest_of(files / NAMES[0]) == found(files)[0]
     assert contents.digest_of(files / "none") == ""
-    assert contents.digest_of(files) == "", "a folder"
+    os.mkfifo(files / "pipe")
+    assert [contents.digest_of(path) for path in (files, files / "pipe", Path("/dev/zero"))] == ["", "", ""]
 
 
 def test_digests_differ_where_contents_do(files: Path) -> None:

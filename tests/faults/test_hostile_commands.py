@@ -43,7 +43,7 @@ MORE = [
     "method=builtins:exec", "method=toy:", "method=:Toy", "method=a.b.c:D", "method.name=promptfl",
     "method={name: promptfl}", "method.name=os:system", "axes.method.name=[os:system]",
     "method.n_ctx=-1", "optim.lr=inf", "optim.lr=1e309", "optim.lr=[1]", "optim.lr={a: 1}",
-    "optim.lr=true", "optim.lr=''", "optim.groups.a=b", "protocol.rounds=1.5", "protocol.rounds=true",
+    "optim.lr=''", "optim.groups.a=b", "protocol.rounds=1.5", "protocol.rounds=true",
     "protocol.rounds=1e3", "protocol.participation=2", "partition.n_clients=0", "partition.n_clients=50",
     "data.domains=[]", "data.domains=[nowhere]", "data.domains=clipart", "data.shots=-1", "data.classes=x", "name=",
     "name=.", "name=-x", "name=a/b", "title={}", "title=$x$", "note=\\", "seeds=", "seeds=[]", "seeds=[1,[2]]",
