@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import filesize
@@ -20,6 +20,12 @@ def listed(noun: str, items: Iterable[object]) -> str:
     """`seed 1`, `seeds 1, 2`."""
     texts = [str(item) for item in items]
     return f"{noun if len(texts) == 1 else f'{noun}s'} {', '.join(texts)}"
+
+
+def some(items: Sequence[object], most: int = 8) -> str:
+    """`a, b, c`; of more than `most` items the first, and the number of the others: `a, b and 12 more`."""
+    shown = ", ".join(str(item) for item in items[:most])
+    return f"{shown} and {len(items) - most:,} more" if len(items) > most else shown
 
 
 def percent(metric: str) -> bool:

@@ -1,11 +1,10 @@
-"""Data sets in files: find the folder, list its images, check that listed ones exist, split without a list."""
+"""Data sets in files: find the folder, check that listed images exist, split without a list."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import re
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +18,6 @@ from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.formatting import counted
 from fpl_tune.data.pool import Dataset, FilePool
 from fpl_tune.data.spec import DataSpec
-
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 Row = tuple[str, int, int]
 """A listed image: path below the root, class id, domain id."""
@@ -49,8 +46,8 @@ class Layout:
     """Domains in their order, and the possible folders of each, compared without case and punctuation."""
     classes: Sequence[str] = ()
     """Classes in the order of their labels, where it is not that of lists or folders."""
-    rename: Mapping[str, str | None] = field(default_factory=dict)
-    """Names of classes that differ from their folders; None skips a folder."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """Names of classes that differ from their folders, which are compared without case and punctuation."""
 
 
 def assemble(
@@ -127,29 +124,8 @@ def locate(spec: DataSpec, layout: Layout, markers: Sequence[str]) -> Path:
 
 
 def plain(name: str) -> str:
-    """A folder name without case, blanks and punctuation: "Real World" equals "real_world"."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def subfolders(folder: Path) -> dict[str, Path]:
-    """The visible folders in a folder by their name, in alphabetical order.
-
-    Raises:
-        EnvironmentProblem: there is no such folder.
-    """
-    if not folder.is_dir():
-        raise EnvironmentProblem(f"There is no folder {folder}. Complete the download.")
-    return {p.name: p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith((".", "__"))}
-
-
-def images_in(folder: Path, root: Path) -> list[str]:
-    """The visible image files (by their suffix) below a folder, sorted, as paths below `root`."""
-    found: list[str] = []
-    for at, _, files in os.walk(folder):
-        below = Path(at).relative_to(root).as_posix()
-        images = (file for file in files if os.path.splitext(file)[1].lower() in SUFFIXES)
-        found += [f"{below}/{image}" for image in images if not image.startswith(".")]
-    return sorted(found)
+    """A folder name without case, blanks and punctuation, for the catalogue's own: "Real World" equals "real_world"."""
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
 def _present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:
@@ -217,7 +193,9 @@ def divide(groups: Iterable[Group], test_share: float, seed: int) -> tuple[Rows,
     train: Rows = []
     test: Rows = []
     for group, names, label, domain in groups:
-        order = np.random.default_rng([seed, zlib.crc32(group.encode())]).permutation(len(names))
+        order = np.random.default_rng([seed, zlib.crc32(group.encode(errors="surrogateescape"))]).permutation(
+            len(names)
+        )
         most = max(len(names) - 1, min(len(names), 1))
         edge = min(round((1 - test_share) * len(names)), most)
         for part, into in ((order[:edge], train), (order[edge:], test)):

@@ -21,6 +21,7 @@ from fpl_tune.data.splits import Split
 
 _AT_ONCE = 4096  # images submitted to the threads at a time
 _SHOWN = 5  # first cases of a finding
+_LEAK = "on both sides of the split"
 
 
 def overview(drawn: Split, dataset: Dataset) -> dict[str, Any]:
@@ -61,8 +62,9 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> dict[str, Any]
 
     Returns:
         `dataset`, `fingerprint`, `notes`; `sizes`: numbers of images by domain beside the published ones; `findings`:
-        missing and unreadable images and copies, each with its number and first cases; `sound`: whether the data set
-        can be used and is the published one.
+        missing and unreadable images and copies, each with its number and first cases; `whole`: whether all images can
+        be read and are as many as published; `sound`: whether, moreover, no test image is a copy of a training image,
+        unless an official split has it so.
 
     Raises:
         ConfigError: an unknown data set, domain or value.
@@ -86,20 +88,34 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> dict[str, Any]
     sizes = list(_sizes(dataset, spec))
     if any(row["published"].endswith("differs") for row in sizes):
         findings.append(_finding("number of images differs from the published one", [""]))
-    sound = not findings
+    whole, official = not findings, source(spec.name).official
     copies: dict[str, list[str]] = defaultdict(list)
     for cases in seen.values():
         names, labels, parts = zip(*cases, strict=True)
-        if len(names) > 1:
-            sides = "on both sides of the split" if len(set(parts)) > 1 else "on one side of the split"
-            copies["under different labels" if len(set(labels)) > 1 else sides].append(" = ".join(names))
-    findings += [_finding(f"copies of an image {kind}", cases) for kind, cases in copies.items()]
-    about = {"dataset": dataset.name, "fingerprint": dataset.fingerprint, "notes": dataset.notes}
-    return {**about, "sizes": sizes, "findings": findings, "sound": sound}
+        kinds = {_LEAK: len(set(parts)) > 1, "under different labels": len(set(labels)) > 1}
+        kinds["on one side of the split"] = len(names) > 1 and not any(kinds.values())
+        for kind in (kind for kind, applies in kinds.items() if applies):
+            copies[kind].append(" = ".join(names))
+    remedies = {} if official else {_LEAK: ": delete all but one of each, or put them on one side"}
+    findings += [_finding(f"copies of an image {kind}{remedies.get(kind, '')}", of) for kind, of in copies.items()]
+    return {
+        "dataset": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "notes": [_printable(note) for note in dataset.notes],
+        "sizes": sizes,
+        "findings": findings,
+        "whole": whole,
+        "sound": whole and (official or _LEAK not in copies),
+    }
+
+
+def _printable(text: str) -> str:
+    """The text with bytes of names that are not UTF-8 as escapes, which every terminal and JSON takes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _finding(what: str, cases: Sequence[str]) -> dict[str, Any]:
-    return {"finding": what, "cases": len(cases), "first": "\n".join(cases[:_SHOWN])}
+    return {"finding": what, "cases": len(cases), "first": _printable("\n".join(cases[:_SHOWN]))}
 
 
 def _read(pool: Pool, progress: Progress | None) -> Iterator[list[tuple[str, str]]]:
@@ -122,7 +138,7 @@ def _read(pool: Pool, progress: Progress | None) -> Iterator[list[tuple[str, str
 
 def _sizes(dataset: Dataset, spec: DataSpec) -> Iterator[dict[str, Any]]:
     """Yields numbers of images by domain, and of all if there are several."""
-    published = source(dataset.name).sizes.get(spec.classes, {})
+    published = source(spec.name).sizes.get(spec.classes, {})
     n = len(dataset.domains)
     train, test = (np.bincount(pool.domain, minlength=n).tolist() for pool in (dataset.train, dataset.test))
     rows = list(zip(dataset.domains, train, test, strict=True)) if n > 1 else []
@@ -131,4 +147,9 @@ def _sizes(dataset: Dataset, spec: DataSpec) -> Iterator[dict[str, Any]]:
         numbers = [] if expected is None else [expected] if isinstance(expected, int) else list(expected)
         text = " / ".join(f"{number:,}" for number in numbers)
         right = not numbers or numbers == (found if len(numbers) == 2 else [sum(found)])
-        yield {"domain": domain, "train": found[0], "test": found[1], "published": text if right else f"{text} differs"}
+        yield {
+            "domain": _printable(domain),
+            "train": found[0],
+            "test": found[1],
+            "published": text if right else f"{text} differs",
+        }

@@ -43,6 +43,8 @@ class Source:
     """Where to get it."""
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
     """By `data.classes`."""
+    official: bool = False
+    """Whether its split into training and test images is published, so that copies on both sides belong to it."""
 
 
 READERS: dict[str, tuple[Callable[[DataSpec, Layout], Dataset], PartitionSpec]] = {
@@ -57,12 +59,15 @@ READERS: dict[str, tuple[Callable[[DataSpec, Layout], Dataset], PartitionSpec]] 
     "own_domains": (load_own_domains, DOMAINS),
 }
 """Reader and usual partition of the data sets in `catalogue.yaml`."""
+_UNSPLIT = ("domains", "folder", "own_domains")
+"""Readers of data sets whose split is made here, or is the user's."""
 
 
 def _shipped(reader: str, what: str, sizes: Mapping[str, Sizes] | None = None, **layout: Any) -> Source:
     load, usual = READERS[reader]
     files = Layout(**layout)
-    return Source(what, lambda spec: load(spec, files), usual, files.files, files.origin, sizes or {})
+    official = reader not in _UNSPLIT
+    return Source(what, lambda spec: load(spec, files), usual, files.files, files.origin, sizes or {}, official)
 
 
 SOURCES: dict[str, Source] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import counted, duration, figure, percent, quantity, size
+from fpl_tune.core.formatting import counted, duration, figure, percent, quantity, size, some
 from fpl_tune.core.metrics import (
     METRICS,
     Metric,
@@ -81,6 +81,13 @@ PACKAGE = Path(__file__).resolve().parents[2] / "fpl_tune"
 def test_one_is_singular_and_all_else_plural() -> None:
     assert [counted(n, "cell") for n in (0, 1, 2, 1000)] == ["0 cells", "1 cell", "2 cells", "1,000 cells"]
     assert (counted(1, "class", "classes"), counted(2.0, "class", "classes")) == ("1 class", "2 classes")
+    assert [some(range(n), 3) for n in (0, 1, 3, 4, 1234)] == [
+        "",
+        "0",
+        "0, 1, 2",
+        "0, 1, 2 and 1 more",
+        "0, 1, 2 and 1,231 more",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,188 @@
+"""Lists folders of images: which names are hidden, what is an image, which links are followed, and what is left out."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.formatting import counted, some
+
+_FORMATS = frozenset({"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "QOI", "TGA", "TIFF", "WEBP"})
+"""Of the formats that Pillow reads, those of pictures: no documents, videos, icons and arrays of numbers."""
+_MADE = frozenset(
+    {"@eadir", "@tmp", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found"}
+    | {"thumbs", "thumbnails", "thumbs.db", "ehthumbs.db", "desktop.ini"}
+)
+"""What file servers, file systems and viewers of images put beside files."""
+_OTHER, _BY_NAME = "of other kinds", "hidden by name"
+
+
+@cache
+def suffixes() -> tuple[str, ...]:
+    """The suffixes of images, in lower case: those of `_FORMATS` that the installed Pillow reads."""
+    return tuple(suffix for suffix, kind in Image.registered_extensions().items() if kind in _FORMATS)
+
+
+def hidden(name: str) -> bool:
+    """Whether a file or folder is left out by its name, at every depth.
+
+    Such names begin with "." or "__" (`.ipynb_checkpoints`, `.thumbnails`, `__MACOSX` and its `._x.jpg`), or are those
+    of file servers and viewers (`@eaDir`, `Thumbs`), in any case.
+    """
+    return name.startswith((".", "__")) or name.casefold() in _MADE
+
+
+@dataclass
+class Found:
+    """The images below a folder."""
+
+    images: list[str] = field(default_factory=list)
+    """Sorted paths below the listing's root."""
+    inner: set[str] = field(default_factory=set)
+    """The folders in it that hold images, at any depth; "" if it holds some itself."""
+
+    @property
+    def deeper(self) -> bool:
+        """Whether all images lie in folders in it, and in more than one of them."""
+        return "" not in self.inner and len(self.inner) > 1
+
+
+class _Step(NamedTuple):
+    """A folder to read."""
+
+    below: str
+    """Its path below the root, by links."""
+    path: str
+    into: Found
+    real: str
+    """Its absolute path without links."""
+    inner: str
+    """See `Found.inner`."""
+
+    def down(self, entry: os.DirEntry[str]) -> _Step:
+        """To a folder in it."""
+        real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(self.real, entry.name)
+        return _Step(f"{self.below}/{entry.name}", entry.path, self.into, real, self.inner or entry.name)
+
+
+@dataclass
+class Listing:
+    """The folders and images below a root, and an account of what is left out."""
+
+    root: Path
+    _left: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Paths below the root by what they are: a noun, and what follows it."""
+
+    def folders(self, folder: Path) -> dict[str, Path]:
+        """The visible folders in a folder, and links to folders, by their names in Unicode's NFC, in their order.
+
+        Raises:
+            EnvironmentProblem: there is no such folder, it cannot be read, a link in it leads nowhere, or two names
+                differ in nothing but their Unicode form.
+        """
+        if not folder.is_dir():
+            raise EnvironmentProblem(f"There is no folder {folder}. Complete the download.")
+        found: dict[str, Path] = {}
+        for entry in self._visible(str(folder)):
+            if _is_folder(entry):
+                name = unicodedata.normalize("NFC", entry.name)
+                if name in found:
+                    twins = f"{found[name].name!a} and {entry.name!a}"
+                    raise EnvironmentProblem(f"{folder} has {name!r} in two Unicode forms, {twins}. Merge the two.")
+                found[name] = folder / entry.name
+            elif _is_image(entry):
+                self._leave(entry, "image", "beside folders")
+        return dict(sorted(found.items()))
+
+    def images(self, folders: Sequence[Path]) -> list[Found]:
+        """The visible images below each of some folders.
+
+        Links to folders are followed after all other folders, in the order of their paths. No folder is read twice, and
+        none that contains `folders`.
+
+        Raises:
+            EnvironmentProblem: a folder cannot be read, a link leads nowhere, or two of `folders` are the same.
+        """
+        todo = [
+            _Step(folder.relative_to(self.root).as_posix(), str(folder), Found(), os.path.realpath(folder), "")
+            for folder in folders
+        ]
+        found = [step.into for step in todo]
+        tops: dict[str, str] = {}
+        for step in todo:
+            if step.real in tops:
+                same = f"{tops[step.real]} and {step.below}"
+                raise EnvironmentProblem(f"{self.root}: {same} are the same folder, by a link. Remove one of them.")
+            tops[step.real] = step.below
+        holders = {Path(real).parent for real in tops}
+        read = {*tops, *(str(above) for holder in holders for above in (holder, *holder.parents))}
+        links: list[_Step] = []
+        while todo or links:
+            at = todo.pop() if todo else heappop(links)
+            if at.inner:  # not one of `folders`
+                if at.real in read:
+                    self._left["folder", "read elsewhere"].append(at.below)
+                    continue
+                read.add(at.real)
+            for entry in self._visible(at.path):
+                if _is_folder(entry):
+                    step = at.down(entry)
+                    heappush(links, step) if entry.is_symlink() else todo.append(step)
+                elif _is_image(entry):
+                    at.into.images.append(f"{at.below}/{entry.name}")
+                    at.into.inner.add(at.inner)
+                else:
+                    self._leave(entry, "file", _OTHER)
+        for each in found:
+            each.images.sort()
+        return found
+
+    def notes(self) -> tuple[str, ...]:
+        """What was left out so far, one sentence for each kind: number, and the first paths."""
+        told = []
+        for (noun, which), places in sorted(self._left.items()):
+            if which == _OTHER:
+                kinds = Counter(os.path.splitext(place)[1].lower() or "without a suffix" for place in places)
+                which += f" ({some([f'{n:,} {kind}' for kind, n in kinds.most_common()])})"
+            told.append(f"left out {counted(len(places), noun)} {which}: {some(sorted(places))}")
+        return tuple(told)
+
+    def _visible(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                held = list(entries)
+        except OSError as error:
+            raise EnvironmentProblem(f"Cannot read the folder {folder}: {error.strerror}.") from None
+        for entry in held:
+            if not hidden(entry.name):
+                yield entry
+            elif entry.is_dir(follow_symlinks=False):
+                self._leave(entry, "folder", _BY_NAME)
+            elif _is_image(entry):
+                self._leave(entry, "image", _BY_NAME)
+
+    def _leave(self, entry: os.DirEntry[str], noun: str, which: str) -> None:
+        self._left[noun, which].append(entry.path.removeprefix(os.path.join(self.root, "")))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    if not entry.is_symlink():
+        return entry.is_dir()
+    if not os.path.exists(entry.path) and not _is_image(entry):  # a missing image is named when it is read
+        raise EnvironmentProblem(f"The link {entry.path} leads nowhere. Mend or remove it.")
+    return os.path.isdir(entry.path)
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    """By its suffix. Pipes and devices are none, since they may never end."""
+    return entry.name.lower().endswith(suffixes()) and (entry.is_file() or entry.is_symlink())
