@@ -3,8 +3,8 @@
 A verb imports what it works with inside its function, so that `-h` and completion are instant. Shared: `common.py`
 (application and arguments), `output.py` (tables, JSON, CSV). Open `study.py` first.
 
-Exit codes: 0 done; 1 finished with failed cells; 2 usage, configuration or an infeasible plan, nothing started;
-3 environment; 130 and 143 after a clean stop.
+Exit codes: 0 done; 1 finished with failed cells, or data whose test images are copies of training images; 2 usage,
+configuration or an infeasible plan, nothing started; 3 environment; 130 and 143 after a clean stop.
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ app.add_typer(
 
 @data_app.command("check", epilog="Example: fpl-tune data check data=folder data.root=~/photos")
 def data_check(overrides: Overrides = None, format: FormatOption = "table") -> None:
-    """Read every image: counts against the published sizes, duplicates, unreadable files.
+    """Read every image: how folders were read, counts against the published sizes, duplicates, unreadable files.
 
-    Exit code 3 if the data differ from what was published or cannot be read.
+    Exit code 3 if the data differ from what was published or cannot be read; 1 if copies of training images are test
+    images of a split that is not an official one.
     """
     from fpl_tune import config
     from fpl_tune.data.inspection import check
@@ -35,13 +36,13 @@ def data_check(overrides: Overrides = None, format: FormatOption = "table") -> N
         report = check(run.data, progress=progress)
     if format == "table":
         title = f"{report['dataset']}, {report['fingerprint']}"
-        output.emit(report["sizes"], format, title=title, caption="; ".join(report["notes"]))
+        output.emit(report["sizes"], format, title=title, caption="\n".join(report["notes"]))
         if report["findings"]:
             output.emit(report["findings"], format)
     else:
         output.emit(report, format)
     if not report["sound"]:
-        sys.exit(3)
+        sys.exit(1 if report["whole"] else 3)
 
 
 @data_app.command("prepare", epilog="Example: fpl-tune data prepare data=folder data.root=~/photos")

@@ -1,0 +1,77 @@
+"""`fpl-tune data check`: what it prints of a person's folders, and how it ends."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .conftest import Command
+
+
+@pytest.fixture
+def photos(here: Path) -> Path:
+    """Train/ and valid/ with two classes, all images different."""
+    rng = np.random.default_rng(0)
+    for place in ("Train/cat/a", "Train/cat/b", "Train/dog/c", "valid/cat/d", "valid/dog/e"):
+        (here / "photos" / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(here / "photos" / f"{place}.png")
+    return here / "photos"
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+@pytest.mark.parametrize(
+    ("copied", "broken", "code", "sound"),
+    [
+        ("", "", 0, True),
+        ("Train/dog/copy.png", "", 0, True),  # on one side, under another label
+        ("valid/cat/copy.png", "", 1, False),
+        ("valid/dog/copy.jpg", "", 1, False),
+        ("", "Train/cat/broken.jpg", 3, False),
+        ("valid/cat/copy.png", "valid/dog/broken.png", 3, False),
+    ],
+)
+def test_how_it_ends(
+    photos: Path, command: Command, format: str, copied: str, broken: str, code: int, sound: bool
+) -> None:
+    if copied:
+        shutil.copy(photos / "Train" / "cat" / "a.png", photos / copied)
+    if broken:
+        (photos / broken).write_text("no image")
+    done = command("data", "check", "data=folder", f"data.root={photos}", "--format", format)
+    assert done.code == code, done.err
+    assert ("both sides" in done.out) == ("valid" in copied)
+    assert ("cannot be read" in done.out) == bool(broken)
+    if format == "json":
+        assert json.loads(done.out)["sound"] is sound
+
+
+def test_it_says_how_a_folder_was_read(photos: Path, command: Command) -> None:
+    (photos / "Train" / "cat" / "notes.txt").touch()
+    lines = command("data", "check", "data=folder", f"data.root={photos}").out.splitlines()
+    assert "split by the folders Train/ and valid/ (valid/ is the test set), 2 classes: cat, dog" in lines
+    assert "left out 1 file of other kinds (1 .txt): Train/cat/notes.txt" in lines
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+def test_names_that_are_not_utf8_are_printed(photos: Path, command: Command, format: str) -> None:
+    root = os.fsencode(photos)
+    for part in (b"Train", b"valid"):
+        os.rename(root + b"/" + part + b"/cat", root + b"/" + part + b"/caf\xe9")
+    (photos / "Train" / "dog" / os.fsdecode(b"\xff.jpg")).write_text("no image")
+    done = command("data", "check", "data=folder", f"data.root={photos}", "--format", format)
+    assert done.code == 3, done.err
+    assert "caf\\" in done.out
+    done.out.encode()
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+def test_what_is_not_clear_is_one_line(photos: Path, command: Command, format: str) -> None:
+    shutil.rmtree(photos / "valid")
+    done = command("data", "check", "data=folder", f"data.root={photos}", "--format", format)
+    assert (done.code, done.out) == (3, "")
+    (line,) = done.err.splitlines()
+    assert "has Train/, a part of a split, and no test/ or val/ beside it. Add it. If it is a class" in line
