@@ -152,6 +152,7 @@ class Scheduler:
             self.jobs.move_to_end(key)
         for key, reasons in self._stale.items():
             self.notify(Callback.on_stale, self.cells[key], reasons)
+        self._promote()  # as before a kill: ahead of a new trial, which learns from what a promoted one gives
         if self.search:
             self._request(len(self.search.parts))
             self.notify(Callback.on_trials_queued, [], self.search.remaining)
@@ -272,9 +273,7 @@ class Scheduler:
 
         Further ones are those of the search, then those that wait at rungs which no other trial can reach.
         """
-        for key in reversed(self._halving.promote(self._keys(State.WAITING))):
-            self._change(key, Event.PROMOTED)
-            self.jobs.move_to_end(key, last=False)
+        self._promote()
         while not self.jobs_with(State.QUEUED):
             if self.search:
                 self._request()
@@ -283,6 +282,12 @@ class Scheduler:
             more = self.search is not None and self.search.remaining and self.jobs_with(State.RUNNING)
             if more or not self.jobs_with(State.WAITING) or not self._settle():
                 return
+
+    def _promote(self) -> None:
+        """Queues the waiting trials that their rung promotes, ahead of the others."""
+        for key in reversed(self._halving.promote(self._keys(State.WAITING))):
+            self._change(key, Event.PROMOTED)
+            self.jobs.move_to_end(key, last=False)
 
     def _settle(self) -> bool:
         """Promotes or prunes what waits at rungs that nothing else can reach. False: there is no such rung."""
