@@ -40,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> None:
     logging.getLogger("fpl_tune").addHandler(_WARNINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("always", Notice)
-        warnings.showwarning = _warn
+        warnings.showwarning = _Once()
         try:
             code = app(list(sys.argv[1:] if words is None else words), prog_name="fpl-tune", standalone_mode=False)
         except Exception as problem:
@@ -91,10 +91,17 @@ class _Warnings(logging.Handler):
 _WARNINGS = _Warnings(logging.WARNING)
 
 
-def _warn(message: Warning | str, category: type[Warning], *_: object) -> None:
-    """Prints a `UserWarning` as one line; warnings of libraries to programmers are dropped."""
-    if issubclass(category, UserWarning) and not issubclass(category, DeprecationWarning | FutureWarning):
-        output.warn(f"fpl-tune: {message}")
+class _Once:
+    """Prints a `UserWarning` as one line, once for a command; warnings of libraries to programmers are dropped."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def __call__(self, message: Warning | str, category: type[Warning], *_: object) -> None:
+        known = issubclass(category, UserWarning) and not issubclass(category, DeprecationWarning | FutureWarning)
+        if known and str(message) not in self._shown:
+            self._shown.add(str(message))
+            output.warn(f"fpl-tune: {message}")
 
 
 if __name__ == "__main__":

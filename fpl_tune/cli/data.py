@@ -76,7 +76,7 @@ def data_show(
     from fpl_tune.data.inspection import overview
 
     run = config.compose_run(overrides or [])
-    dataset = load(run.data)
+    dataset = load(run.data, run.partition.file)
     drawn = split(dataset, run.data, run.partition, seed)
     found = overview(drawn, dataset)
     if format == "table":

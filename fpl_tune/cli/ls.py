@@ -48,7 +48,7 @@ def _methods() -> list[dict[str, Any]]:
 
 def headline(path: Path) -> str:
     """The first line of a file's docstring or comment."""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8-sig", errors="replace").splitlines():
         if line.startswith(('"""', "# ")) and not line.startswith("# @package"):
             return line.strip('"# ').rstrip(".")
     return ""

@@ -50,8 +50,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     study, cells = store.study(), store.cells()
     metric, seeds = study.report.metric, study.seed_list()
     table, objectives = selection.rows(store, study, metric), selection.objectives_of(study)
-    states = {cell.id: store.trial(cell).state for cell in cells}
-    records = results.summarise(table, cells, states, rule, metric)
+    records = results.summarise(table, cells, store.states(), rule, metric)
     titles = output.other_sets(table[0] if table and rule != "mean_last5" else ())
     for record in records:
         own = results.meant([row for row in table if (row["cell"], row["rule"]) == (record["cell"], rule)])
@@ -64,9 +63,8 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     rows: list[dict[str, Any]] = []
     marked = "on the front" if choice and choice.front else "best"
     for record in _leading(records, chosen, objectives[0]):
-        status = "" if record["status"] == State.DONE else record["status"]
-        status = marked if record["cell"] in chosen else status
-        row = {"cell": record["label"], "status": status, "validation": output.percent(record[results.VAL])}
+        status = [marked] * (record["cell"] in chosen) + [record["status"]] * (record["status"] != State.DONE)
+        row = {"cell": record["label"], "status": ", ".join(status), "validation": output.percent(record[results.VAL])}
         row |= {n: figure(record[n], n) for n in objectives if n not in (results.VAL, metric)}
         row["test" if metric == results.TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
         row |= {title: output.percent(record[name]) for name, title in titles.items()}
@@ -79,7 +77,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     elif choice is not None:
         notes.append("best on validation in bold" if choice.by == selection.BY_VALIDATION else f"bold: {choice.by}")
     notes += [f"{len(records) - len(rows)} more with --format csv"] if len(rows) < len(records) else []
-    best = [i for i, row in enumerate(rows) if row["status"] == marked]
+    best = [i for i, row in enumerate(rows) if row["status"].startswith(marked)]
     output.emit(rows, format, title=study.title or study.name, best=best, caption="; ".join(notes))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from fpl_tune.clip.towers import OPENAI_MEAN, OPENAI_STD, Towers
 from fpl_tune.core import plugins
 from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
+from fpl_tune.core.paths import local
 from fpl_tune.core.sources import source_of
 from fpl_tune.data.pool import digest
 
@@ -77,21 +77,24 @@ def load_towers(
     if name == COMPACT:
         from fpl_tune.clip import compact
 
-        model, tokenizer = compact.load(None if pretrained is None else Path(os.path.expanduser(pretrained)))
+        model, tokenizer = compact.load(None if pretrained is None else local(pretrained))
         return Towers(_cast(model, device, dtype), tokenizer, name=name, mean=compact.MEAN, std=compact.STD)
     if name in plugins.names("towers"):
         return plugins.load("towers", name)(pretrained, device=device, dtype=dtype, seed=seed)
     ensure_importable()
     import open_clip
 
-    own = Path(name.removeprefix(_FOLDER), "open_clip_config.json") if name.startswith(_FOLDER) else None
+    given, own = name, None
+    if name.startswith(_FOLDER):
+        own = local(name.removeprefix(_FOLDER)) / "open_clip_config.json"
+        name = f"{_FOLDER}{own.parent}"
     if own is None and name not in open_clip.list_models():
         raise unknown("model", name, [COMPACT, *plugins.names("towers"), *open_clip.list_models()])
     if own is not None and not own.is_file():
-        raise ConfigError(f"There is no {own}, which describes the architecture of clip.name={name}.")
+        raise ConfigError(f"There is no {own}, which describes the architecture of clip.name={given}.")
     tokenizer = _tokenizer(name)
     tags = open_clip.list_pretrained_tags_by_model(name)
-    path = Path(os.path.expanduser(pretrained or ""))
+    path = local(pretrained or "")
     if pretrained is None:
         warnings.warn(f"{name} has random weights (seed {seed}): its accuracies mean nothing.", stacklevel=2)
         with torch.random.fork_rng(devices=[]):
@@ -107,7 +110,7 @@ def load_towers(
         )
     mean = getattr(model.visual, "image_mean", None) or OPENAI_MEAN
     std = getattr(model.visual, "image_std", None) or OPENAI_STD
-    return Towers(_cast(model, device, dtype), tokenizer, name=name, mean=mean, std=std)
+    return Towers(_cast(model, device, dtype), tokenizer, name=given, mean=mean, std=std)
 
 
 def weights_print(name: str, pretrained: str | None = None) -> str:
@@ -116,14 +119,14 @@ def weights_print(name: str, pretrained: str | None = None) -> str:
     Raises:
         ConfigError: the towers are of a package that cannot be imported.
     """
-    files = [Path(os.path.expanduser(pretrained))] if pretrained else []
+    files = [local(pretrained)] if pretrained else []
     code = ""
     if name == COMPACT and pretrained is None:
         from fpl_tune.clip import compact
 
         files = [compact.weights_path()]
     elif name.startswith(_FOLDER):
-        files.append(Path(name.removeprefix(_FOLDER), "open_clip_config.json"))
+        files.append(local(name.removeprefix(_FOLDER)) / "open_clip_config.json")
     elif name in plugins.names("towers"):
         code = source_of(plugins.load("towers", name))
     return digest([code, *map(digest_of, files)])[:16] if code or any(map(Path.is_file, files)) else ""

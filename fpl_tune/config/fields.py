@@ -13,7 +13,7 @@ from fpl_tune import methods
 from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, Study, StudySpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.files import digest
-from fpl_tune.core.nested import get_field
+from fpl_tune.core.nested import MAPPINGS, get_field
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import shown, validated
 from fpl_tune.core.yaml_files import read_mapping
@@ -141,7 +141,7 @@ def _stage_method(method: Method, node: Any, stored: bool) -> Method:
     return inner
 
 
-_NEWER = {"protocol": ("unseen", "global_model", "own_classes", "cross", "validation"), "data": ("content",)}
+_NEWER = {"protocol": ("unseen", "global_model", "own_classes", "cross", "validation"), "data": ("names", "content")}
 """Fields that came after results were stored, by group; see `Method.newer`."""
 
 
@@ -178,7 +178,7 @@ def set_field(node: dict[str, Any], dotted: str, value: Any) -> None:
     """
     path, _, last = dotted.rpartition(".")
     here = get_field(node, path) if path else node
-    if not isinstance(here, dict) or (last not in here and path != "optim.groups"):
+    if not isinstance(here, dict) or (last not in here and path not in MAPPINGS):
         raise no_field(dotted, node)
     here[last] = value
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from fpl_tune import methods
-from fpl_tune.config.specs import RUN_FIELDS
+from fpl_tune.config.fields import known_fields
+from fpl_tune.config.specs import RUN_FIELDS, StudySpec
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.nested import GROUPS, get_field
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import shown
 from fpl_tune.core.yaml_files import DEPTH, VALUES, read_mapping, refuse_resolvers
+from fpl_tune.method import Method
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 CHARACTERS = 12_000
 """Longest override; longer lists belong in the study's file."""
+_VALUES = 20
+"""Most values that a remedy lists."""
 
 
 def check_study(path: Path) -> dict[str, Any]:
@@ -103,12 +109,49 @@ def _parse(text: str) -> Override:
     if not key or "@" in key or key.split(".")[0] == "hydra":
         raise ConfigError(f"{shown(text)} does not name a field of a run or study. Write key=value.")
     if parsed.is_sweep_override():
-        raise ConfigError(f"{key} takes one value, but {shown(text)} gives several. In a study: axes.{key}=[...].")
+        raise ConfigError(f"{shown(text)} gives {key} several values. {_remedy(key, parsed)}")
     if key in GROUPS and not parsed.is_delete():
         value = parsed.value()
         if not value or not isinstance(value, (str, dict) if key == "method" else str):
             raise no_option(key, str(value))
     return parsed
+
+
+def _remedy(key: str, given: Override) -> str:
+    """What to write in place of several values: a list, an axis, one of them, or one text with commas."""
+    from hydra.errors import HydraException
+
+    try:
+        values = list(itertools.islice(given.sweep_string_iterator(), _VALUES + 1))
+    except HydraException:  # an interval has no values to list
+        values = []
+    listed, kinds = ",".join(values) if 0 < len(values) <= _VALUES else "...", _types(key)
+    if not kinds:
+        return str(unknown("field", key, known_fields()))
+    if any(get_origin(kind) in (list, tuple) for kind in kinds):
+        return f"A list has brackets: {key}=[{listed}]."
+    varies = key.split(".")[0] in RUN_FIELDS
+    one = f"In a study: axes.{key}=[{listed}]." if varies else f"It takes one: {key}={[*values, 'VALUE'][0]}."
+    text = (given.input_line or "").partition("=")[2]
+    return one if str not in kinds or "'" in text else f"""{one} A text with commas is quoted: "{key}='{text}'"."""
+
+
+def _types(key: str) -> list[Any]:
+    """The types that a field of a study may have, by its dotted name; none where there is no such field."""
+    kinds: list[Any] = [StudySpec]
+    for part in key.split("."):
+        found = [inner for kind in kinds for inner in _inside(kind, part)]
+        kinds = [kind for one in found for kind in (get_args(one) if get_origin(one) in (Union, UnionType) else [one])]
+    return kinds
+
+
+def _inside(kind: Any, part: str) -> list[Any]:
+    """The types of a part of a specification, a method or a mapping; of one that takes anything, a list."""
+    if kind is Method:
+        return [get_type_hints(methods.find(name))[part] for name in methods.owners(part)]
+    if is_dataclass(kind):
+        return [hint for name, hint in get_type_hints(kind).items() if name == part]
+    return [list[Any] if kind in (dict[str, Any], list[Any]) else get_args(kind)[1]] if get_args(kind) else []
 
 
 def options(group: str) -> list[str]:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from fpl_tune import methods
 from fpl_tune.clip.sentences import Position
-from fpl_tune.core.spec import SPEC, AtLeastOne, Rate, Seed
+from fpl_tune.core.spec import SPEC, AtLeastOne, Rate, Seed, with_place
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.method import Method
 
@@ -35,10 +35,8 @@ def _seeds(value: Any) -> int | list[int]:
     return value
 
 
-def _with_place(template: str) -> str:
-    if template not in ("generic", "dataset") and "{}" not in template:
-        raise ValueError("must be 'generic', 'dataset' or a text with {} for the class name")
-    return template
+def _template(text: str) -> str:
+    return text if text in ("generic", "dataset") else with_place(text, "'generic', 'dataset' or ")
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -53,7 +51,7 @@ class ClipSpec:
     """The towers' arithmetic. What is learned stays float32."""
     tf32: bool = False
     """On CUDA: float32 matrix products in TF32, three digits for speed. Never without being asked for."""
-    template: Annotated[str, AfterValidator(_with_place)] = "generic"
+    template: Annotated[str, AfterValidator(_template)] = "generic"
     """Hand-written prompts: `generic` ("a photo of a {}."), `dataset` (the data set's own), or a text with {}."""
     quick_gelu: Literal["auto", True, False] = "auto"
     """auto: what the name, the tag or the checkpoint says; true or false where they do not."""

@@ -9,6 +9,8 @@ from fpl_tune.core.errors import ConfigError
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 """Parts of a run that a configuration chooses by name."""
+MAPPINGS = ("optim.groups", "data.names")
+"""Fields that are mappings themselves, by names that users choose."""
 
 
 def get_field(node: Mapping[str, Any], dotted: str, default: Any = None) -> Any:

@@ -11,6 +11,14 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem, unknown
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
+def local(path: str | Path) -> Path:
+    """A path that the user wrote: `~` is their home, and a relative one is below the folder that they started in.
+
+    Ray Tune moves its workers into folders of their own; they find the former one in TUNE_ORIG_WORKING_DIR.
+    """
+    return Path(os.environ.get("TUNE_ORIG_WORKING_DIR", ""), os.path.expanduser(path))  # leaves a ~name of no user
+
+
 def shipped(kind: str, name: str = "") -> Path:
     """`conf`, `studies` or `search_spaces`, or a file in it: in a checkout beside the package, in a wheel inside it."""
     if kind == "conf":
@@ -76,4 +84,4 @@ def output_root() -> Path:
 def cache_root() -> Path:
     """Feature cache: FPL_TUNE_CACHE, else XDG_CACHE_HOME/fpl-tune, else ~/.cache/fpl-tune."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.environ.get("FPL_TUNE_CACHE") or f"{base}/fpl-tune").expanduser()
+    return local(os.environ.get("FPL_TUNE_CACHE") or f"{base}/fpl-tune")

@@ -10,6 +10,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from string import Formatter
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -29,6 +30,18 @@ Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+def with_place(template: str, or_else: str = "") -> str:
+    """A sentence with one {} for the class name. Raises `ValueError`, which names `or_else` too, for any other text."""
+    try:
+        places = [place for _, *place in Formatter().parse(template) if place[0] is not None]
+    except ValueError:  # a brace that is not closed, or not opened
+        places = []
+    if places != [["", "", None]]:
+        raise ValueError(f"must be {or_else}a text with {{}} once for the class name, and no other braces")
+    return template
+
 
 Spec = TypeVar("Spec")
 

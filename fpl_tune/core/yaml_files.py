@@ -73,7 +73,7 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
     try:
         if path.stat().st_size > scale * BYTES:
             raise ConfigError(f"{what} has {scale * BYTES} bytes at most, but {path.name} {path.stat().st_size}.")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         _measure(text, path.name, scale * VALUES)
         _refuse_keys_twice(yaml.compose(text, _Loader), path.name)
         node = yaml.load(text, Loader=_Loader)

@@ -16,6 +16,7 @@ import numpy as np
 
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.formatting import counted
+from fpl_tune.core.paths import local
 from fpl_tune.data.pool import Dataset, FilePool
 from fpl_tune.data.spec import DataSpec
 
@@ -57,6 +58,7 @@ def assemble(
     classes: Sequence[str],
     rows: tuple[Rows, Rows],
     *,
+    own_names: Sequence[str] = (),
     notes: tuple[str, ...] = (),
     listed_in: str = "",
 ) -> Dataset:
@@ -68,6 +70,7 @@ def assemble(
         root: the folder that the paths of `rows` begin in.
         classes: names in the order of the labels; cleaned for prompts.
         rows: training and test images.
+        own_names: see `Dataset.own_names`; those of `classes` unless given.
         notes: see `Dataset.notes`.
         listed_in: name of the list that the images come from; "" if they were found in folders.
 
@@ -96,7 +99,8 @@ def assemble(
         for part, split in zip(rows, ("train", "test"), strict=True)
     )
     domains = tuple(layout.domains) or ("images",)
-    return Dataset(spec.name, cleaned(classes), domains, layout.template, train, test, notes=notes)
+    own = tuple(own_names or classes)
+    return Dataset(spec.name, cleaned(classes), domains, layout.template, train, test, own_names=own, notes=notes)
 
 
 def cleaned(classes: Sequence[str]) -> tuple[str, ...]:
@@ -113,7 +117,7 @@ def locate(spec: DataSpec, layout: Layout, markers: Sequence[str]) -> Path:
     expected = f"{layout.files}. {layout.origin}"
     if not spec.root:
         raise EnvironmentProblem(f"data={spec.name} needs files: set data.root. Expected: {expected}")
-    root = Path(os.path.expanduser(spec.root))  # leaves a ~name that is not a user
+    root = local(spec.root)
     if not root.is_dir():
         raise EnvironmentProblem(f"data.root={spec.root} is not a folder. It should hold {expected}")
     for folder in (*(root / name for name in layout.folders), root):
@@ -149,7 +153,13 @@ def _text(path: Path) -> str:
     """The text of a file. Devices and pipes are refused, since they may never end."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file")
-    return path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin it with a byte order mark
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:  # UTF-16 without a mark
+        raise OSError(errno.EILSEQ, "it is not text in UTF-8; save it as such")
+    return text
 
 
 def lines_of(path: Path) -> list[str]:
@@ -170,7 +180,8 @@ def read_json(path: Path, remedy: str) -> Any:
     try:
         return json.loads(_text(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise EnvironmentProblem(f"Cannot read {path}: {error}. {remedy}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise EnvironmentProblem(f"Cannot read {path}: {why}. {remedy}") from None
 
 
 def class_names(listed: Iterable[tuple[int, str]]) -> list[str]:
@@ -193,9 +204,7 @@ def divide(groups: Iterable[Group], test_share: float, seed: int) -> tuple[Rows,
     train: Rows = []
     test: Rows = []
     for group, names, label, domain in groups:
-        order = np.random.default_rng([seed, zlib.crc32(group.encode(errors="surrogateescape"))]).permutation(
-            len(names)
-        )
+        order = np.random.default_rng([seed, zlib.crc32(os.fsencode(group))]).permutation(len(names))
         most = max(len(names) - 1, min(len(names), 1))
         edge = min(round((1 - test_share) * len(names)), most)
         for part, into in ((order[:edge], train), (order[edge:], test)):

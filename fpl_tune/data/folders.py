@@ -112,7 +112,7 @@ def load_imagenet(spec: DataSpec, layout: Layout) -> Dataset:
         )
     rows, _ = _rows(listing, train, test)
     names = [named[identifier] for identifier in train]
-    return assemble(spec, layout, root, names, rows, notes=listing.notes())
+    return assemble(spec, layout, root, names, rows, own_names=list(train), notes=listing.notes())
 
 
 def _own(spec: DataSpec, layout: Layout) -> tuple[Listing, dict[str, Path]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem, Notice
 from fpl_tune.data.cache import Progress
 from fpl_tune.data.pool import Dataset, Pool, digest, read_in_threads
 from fpl_tune.data.registry import load
@@ -72,6 +72,7 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> dict[str, Any]
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", Notice)  # of names, which notes repeat
         dataset = load(replace(spec, max_train=None, max_test=None, whole_test=[], drop_missing=True))
     findings = [_finding(str(warning.message), [""]) for warning in caught]
     seen: dict[str, list[tuple[str, int, str]]] = defaultdict(list)

@@ -152,6 +152,8 @@ class Dataset:
     """The data set's own hand-written prompt, with {} for the class name."""
     train: Pool
     test: Pool
+    own_names: tuple[str, ...] = ()
+    """K names of the classes as folders or lists have them, by which `data.names` finds them; empty: `classes`."""
     coarse: Ints | None = None
     """[K] super-class of each class, where the data set has them (CIFAR-100)."""
     notes: tuple[str, ...] = ()

@@ -7,25 +7,37 @@ from dataclasses import replace
 
 import numpy as np
 
-from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice
+from fpl_tune.core.paths import local
+from fpl_tune.core.spec import with_place
+from fpl_tune.data.names import renamed, sharing
 from fpl_tune.data.partition import ranked
 from fpl_tune.data.pool import Dataset, Pool, join
 from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec, PartitionSpec, kept_domains
+from fpl_tune.data.splits import on_sides
 
 DEFAULTS = PartitionSpec(n_clients=10, alpha=0.5, min_size=10)
 """Defaults of a named partition, if neither the user nor the data set specifies a value."""
 _OPTIONAL = ("n_clients", "alpha", "min_size")
 
 
-def load(spec: DataSpec) -> Dataset:
+def load(spec: DataSpec, file: str | None = None) -> Dataset:
     """Lists a data set without reading images, and keeps the part of it that `spec` selects.
 
+    Warns of classes that share a prompt.
+
+    Args:
+        spec: the data set.
+        file: `PartitionSpec.file`: an exported split, which says of its images whether they are for training.
+
     Raises:
-        ConfigError: unknown data set, domain or value, or a selection without images.
-        EnvironmentProblem: files are missing or damaged, or their content is not `spec.content`.
+        ConfigError: unknown data set, domain, class or value, or a selection without images; see `on_sides` for `file`.
+        EnvironmentProblem: files are missing or damaged, have names that are not UTF-8, or other content than
+            `spec.content`.
     """
-    dataset = source(spec.name).loader(spec)
+    dataset = source(spec.name).loader(spec if spec.root is None else replace(spec, root=str(local(spec.root))))
+    _check_texts(dataset)
     domains = kept_domains(dataset.name, dataset.domains, spec.domains)
     position = np.full(len(dataset.domains), -1, dtype=np.int64)
     position[[dataset.domains.index(domain) for domain in domains]] = np.arange(len(domains))
@@ -38,7 +50,16 @@ def load(spec: DataSpec) -> Dataset:
         if not len(kept):
             raise ConfigError(f"{dataset.name} has no {split} images. Check data.root and data.domains.")
         pools.append(_cap(kept, most))
-    found = replace(dataset, domains=domains, classes=_names(dataset, spec), train=pools[0], test=pools[1])
+    names = renamed(dataset, spec.names)
+    notes = dataset.notes
+    if alike := sharing(dataset, names):
+        warnings.warn(alike, Notice, stacklevel=2)
+        notes = (*notes, alike)
+    found = replace(
+        dataset, domains=domains, classes=_shuffled(names, spec), train=pools[0], test=pools[1], notes=notes
+    )
+    if file is not None:
+        found = on_sides(found, file)
     if spec.content is not None and spec.content != found.fingerprint:
         raise EnvironmentProblem(
             f"data.root={spec.root} must hold the content {spec.content} of {spec.name}, but it holds "
@@ -83,13 +104,28 @@ def _whole_test(dataset: Dataset, spec: DataSpec) -> tuple[Pool, Pool]:
     return dataset.train.take(np.flatnonzero(~moved)), join(dataset.test, extra)
 
 
-def _names(dataset: Dataset, spec: DataSpec) -> tuple[str, ...]:
+def _check_texts(dataset: Dataset) -> None:
+    """Refuses a template without one place for the class, and names that prompts, exports and results cannot hold."""
+    try:
+        with_place(dataset.template)
+    except ValueError as problem:
+        raise ConfigError(f"The template of {dataset.name} {problem}, but is {dataset.template!r}.") from None
+    for name in (*dataset.domains, *dataset.classes, *dataset.train.names, *dataset.test.names):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise EnvironmentProblem(
+                f"Names of folders and images must be UTF-8, but {dataset.name} has {name!a}. Rename it."
+            ) from None
+
+
+def _shuffled(classes: tuple[str, ...], spec: DataSpec) -> tuple[str, ...]:
     if spec.permute_classnames is None:
-        return dataset.classes
-    order = np.random.default_rng(spec.permute_classnames).permutation(len(dataset.classes))
+        return classes
+    order = np.random.default_rng(spec.permute_classnames).permutation(len(classes))
     warnings.warn(
-        f"data.permute_classnames={spec.permute_classnames}: class names of {dataset.name} are shuffled against their "
+        f"data.permute_classnames={spec.permute_classnames}: class names of {spec.name} are shuffled against their "
         "labels, as in published code. Prompts of this run have wrong class names.",
         stacklevel=3,
     )
-    return tuple(dataset.classes[i] for i in order)
+    return tuple(classes[i] for i in order)

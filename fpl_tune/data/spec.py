@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 from pydantic.dataclasses import dataclass
 
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.spec import SPEC, AtLeastOne, Seed
 
 Share = Annotated[float, Field(gt=0, lt=1)]
+Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Evaluation = Literal["personal", "domains", "base_to_novel", "leave_one_domain_out", "open_set"]
 
 
@@ -28,6 +29,12 @@ class DataSpec:
     """Domains to keep, in this order; None keeps all in the data set's order."""
     classes: str = ""
     """Variant of the classes. shapes: `shape` (20) or `object` (200, "red star")."""
+    names: dict[str, Name] = field(default_factory=dict)
+    """Class -> its name in prompts, such as {n02012849: crane bird, n03126707: crane machine}.
+
+    A class goes by its folder (ImageNet: its identifier) or listed name; where several have that name, by its label, a
+    number from 0. Classes whose names differ in case, blanks and underscores alone share a prompt, and are warned of.
+    """
     shots: AtLeastOne | None = 16
     """Training images per client and class; None takes all."""
     val: Annotated[float, Field(ge=0, le=100)] = 0.25
@@ -131,10 +138,11 @@ class PartitionSpec:
 def cross_data(data: DataSpec, named: str) -> DataSpec:
     """The specification of another data set to test on, `name` or `name/classes`, whose files lie as those of `data`.
 
-    Its class names are in order, and all of its domains are kept.
+    Its class names are its own and in order, and all of its domains are kept.
     """
     name, _, classes = named.partition("/")
-    return replace(data, name=name, classes=classes, domains=None, whole_test=[], permute_classnames=None, content=None)
+    own = {"domains": None, "names": {}, "whole_test": [], "permute_classnames": None, "content": None}
+    return replace(data, name=name, classes=classes, **own)
 
 
 def kept_domains(name: str, known: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:

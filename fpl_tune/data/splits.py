@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import numpy as np
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.files import write_text
+from fpl_tune.core.formatting import counted
+from fpl_tune.core.paths import local
 from fpl_tune.data.files import read_json
-from fpl_tune.data.pool import Dataset, Ints, Pool, digest
+from fpl_tune.data.pool import Dataset, Ints, Pool, digest, join
 
 _WHAT, _VERSION = "fpl-tune split", 1
 UNKNOWN = "unknown"
@@ -122,25 +125,20 @@ def export_split(drawn: Split, dataset: Dataset, path: str | Path) -> Path:
 def import_split(path: str | Path, dataset: Dataset) -> Split:
     """Reads a split from a file.
 
+    Args:
+        path: the file.
+        dataset: loaded with this file, so that images are on the sides of the split; see `load`.
+
     Raises:
         EnvironmentProblem: the file cannot be read, or names images that this copy of the data set lacks.
         ConfigError: the file belongs to another data set, is not a split, or its hash does not match its content.
     """
-    content = read_json(Path(path), "partition.file names an exported split; export it again.")
-    if not isinstance(content, dict) or content.get("what") != _WHAT or content.get("version") != _VERSION:
-        raise ConfigError(f"{path} is not a split exported by this version. Export it again.")
-    try:
-        if content["class_names"] != list(dataset.classes):
-            raise ConfigError(
-                f"{path} is a split of {content['dataset']!r} with {len(content['class_names'])} classes; "
-                f"data={dataset.name} has {len(dataset.classes)}, or names them differently. Choose the right data set."
-            )
+    content = _read(path, dataset)
+    with _as_exported(path, dataset):
         train, val = (_rows(dataset.train, content[part], path) for part in ("train", "val"))
         classes = np.array(content["classes"], dtype=np.int64)
         domain = np.array([dataset.domains.index(name) for name in content["domain"]], dtype=np.int64)
         tests = {name: _read_test(dataset.test, test, len(train[0]), path) for name, test in content["tests"].items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path} is not an exported split of {dataset.name} ({error!r}). Export it again.") from None
     name = identity(dataset, train, val, tests, classes)
     if name != content["hash"]:
         raise ConfigError(
@@ -148,6 +146,65 @@ def import_split(path: str | Path, dataset: Dataset) -> Split:
             "Export it again."
         )
     return Split(train[0], val[0], tests, classes, domain, train[1], val[1], name)
+
+
+def on_sides(dataset: Dataset, path: str | Path) -> Dataset:
+    """The data set with the images that an exported split names on its sides, whatever `data.test_share` did with them.
+
+    Raises:
+        EnvironmentProblem: the file cannot be read, or names images that this copy of the data set lacks.
+        ConfigError: the file belongs to another data set, or is not a split.
+    """
+    content = _read(path, dataset)
+    with _as_exported(path, dataset):
+        tested = [client for test in content["tests"].values() for client in test["clients"]]
+        named = [
+            {name for client in clients for name in client["files"]}
+            for clients in ((*content["train"], *content["val"]), tested)
+        ]
+        pools = (dataset.train, dataset.test)
+        held = [set(pool.names) for pool in pools]
+        lacking = sorted((named[0] | named[1]) - held[0] - held[1])
+    if lacking:
+        raise EnvironmentProblem(
+            f"{path} names {counted(len(lacking), 'image')} that data={dataset.name} lacks, first {lacking[0]}. "
+            "Restore what was removed or renamed, or undo data.domains, data.max_train and data.max_test."
+        )
+    stay, go = list[Pool](), list[Pool]()
+    for pool, mine, theirs, there in zip(pools, named, reversed(named), reversed(held), strict=True):
+        crossing = theirs - mine - there
+        moved = np.array([name in crossing for name in pool.names], dtype=bool)
+        stay.append(pool.take(np.flatnonzero(~moved)))
+        go.append(pool.take(np.flatnonzero(moved)))
+    if not any(map(len, go)):
+        return dataset
+    return replace(dataset, train=join(stay[0], go[1]), test=join(stay[1], go[0]))
+
+
+def _read(path: str | Path, dataset: Dataset) -> dict[str, Any]:
+    """The content of a file, as far as it is a split of the data set's classes."""
+    content = read_json(local(path), "partition.file names an exported split; export it again.")
+    if not isinstance(content, dict) or content.get("what") != _WHAT or content.get("version") != _VERSION:
+        raise ConfigError(f"{path} is not a split exported by this version. Export it again.")
+    with _as_exported(path, dataset):
+        named, ours = content["class_names"], [*dataset.classes]
+        if named != ours:
+            odd = [f"without {name!r}" for name in named if name not in ours]
+            odd += [f"with {name!r}" for name in ours if name not in named]
+            raise ConfigError(
+                f"{path} is a split of {content['dataset']!r} with {len(named)} classes; data={dataset.name} has "
+                f"{len(ours)}, {[*odd, 'in another order'][0]}. Choose the right data set, its classes and data.names."
+            )
+    return content
+
+
+@contextmanager
+def _as_exported(path: str | Path, dataset: Dataset) -> Iterator[None]:
+    """Refuses content that `export_split` does not write."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is not an exported split of {dataset.name} ({error!r}). Export it again.") from None
 
 
 def _clients(pool: Pool, held: Held) -> list[dict[str, Any]]:
@@ -166,8 +223,8 @@ def _rows(pool: Pool, clients: list[dict[str, Any]], path: str | Path) -> Held:
     lacking = [name for client in clients for name in client["files"] if name not in row_of]
     if lacking:
         raise EnvironmentProblem(
-            f"{len(lacking)} images that {path} names are not in {pool.key}, first {lacking[0]}. "
-            "Complete the download, or undo data.domains, data.max_train and data.max_test."
+            f"{counted(len(lacking), 'image')} that {path} names are not in {pool.key}, first {lacking[0]}. "
+            "Load the data set with the split."
         )
     rows = [np.array([row_of[name] for name in client["files"]], dtype=np.int64) for client in clients]
     labels = [np.array(client["labels"], dtype=np.int64) for client in clients]

@@ -11,19 +11,14 @@ from pydantic import AfterValidator
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
+from fpl_tune.core.spec import with_place
 from fpl_tune.method import Sizes, Task, Tree
 
 SENTENCES = 1 << 12
 """Sentences encoded at once where every image has prompts of its own."""
 
 
-def _with_slot(template: str) -> str:
-    if "{}" not in template:
-        raise ValueError("must have {} for the class name")
-    return template
-
-
-Template = Annotated[str, AfterValidator(_with_slot)]
+Template = Annotated[str, AfterValidator(with_place)]
 
 
 def new_linear(task: Task, n_in: int, n_out: int, rng: Generator) -> tuple[Tensor, Tensor]:

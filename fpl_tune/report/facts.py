@@ -92,6 +92,8 @@ class Facts:
             self._by_cell[key] = {int(row["seed"]): row for row in results.meant([*found.values()])}
         self.states = {cell.id: store.trial(cell).state for cell in self.cells}
         """The state of each cell's trial, by the cell's id."""
+        self.called = store.states()
+        """What the page calls these states, by the cell's id."""
         self._shares: dict[str, Shares] = {}
         self.reference = Reference(self, reference or self.spec.report.reference)
         if reference is not None:
@@ -288,7 +290,7 @@ class Facts:
             row = self.table.loc[cell.id].to_dict()
             found.append({
                 "number": self.keys[cell.id], "trial": self.trial(cell),
-                "label": self.name(cell), "role": cell.role, "status": row["status"],
+                "label": self.name(cell), "role": cell.role, "status": self.called[cell.id],
                 "series": self.part(cell) or ("references" if cell.role == "reference" else "cells"),
                 "best": cell.id in self.marked, "seeds": int(row["n"]),
                 **{column(axis): row[axis] for axis in self.axes}, "validation": row["val"],

@@ -80,7 +80,7 @@ def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> dict[str, Td]
         "seeds": Td(str(row["n"]) if row["n"] >= wanted else f"{row['n']} of {wanted}"),
         **{quantity(other, over=""): Td(figure(row[other], other)) for other in facts.beside},
         **{name: Td(_value(row[axis])) for axis, name in facts.titles.items()},
-        "status": Td(str(row["status"])),
+        "status": Td(facts.called[cell.id]),
         "MB": Td(megabytes(row["bytes"])),
         "time": Td(duration(row["seconds"]), "" if math.isnan(row["seconds"]) else round(row["seconds"], 1)),
     }

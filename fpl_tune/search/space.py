@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from fpl_tune import config, methods
 from fpl_tune.config import SearchSpec
 from fpl_tune.core.errors import ConfigError, did_you_mean
+from fpl_tune.core.nested import MAPPINGS
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import SPEC, shown, validated
 from fpl_tune.search.components import quiet
@@ -235,7 +236,7 @@ def _is_field(name: str, node: Mapping[str, Any]) -> bool:
     inside, _, last = name.rpartition(".")
     if inside.partition(".")[0] == "method":
         return bool(methods.owners(last))
-    return inside == "optim.groups" or last in (config.get_field(node, inside) if inside else node)
+    return inside in MAPPINGS or last in (config.get_field(node, inside) if inside else node)
 
 
 def _param(name: str, node: Any, integer: bool) -> Param:

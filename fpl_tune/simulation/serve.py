@@ -56,11 +56,11 @@ class Prompts:
         self._local = Local(**parts)
 
     @torch.no_grad()
-    def logits(self, images: Iterable[Picture], client: int = 0) -> Tensor:
+    def logits(self, images: Picture | Iterable[Picture], client: int = 0) -> Tensor:
         """Logits [n, K] of one client's model over `classes`.
 
         Args:
-            images: n paths, PIL images or uint8 arrays [H, W, 3].
+            images: n paths, PIL images or uint8 arrays [H, W, 3], or a single one of them.
             client: from 0 to `clients` - 1.
 
         Raises:
@@ -71,7 +71,7 @@ class Prompts:
         return torch.cat(found) if found else torch.zeros(0, len(self.classes))
 
     @torch.no_grad()
-    def predict(self, images: Iterable[Picture], client: int | None = None) -> list[str]:
+    def predict(self, images: Picture | Iterable[Picture], client: int | None = None) -> list[str]:
         """Class names of n images; see `logits`. Without a client, by the mean of all clients' probabilities."""
         clients = range(self.clients) if client is None else [self._known(client)]
         best: list[int] = []
@@ -92,8 +92,10 @@ class Prompts:
         batch = Batch(seen[None], label, torch.ones_like(label, dtype=torch.bool), label)
         return self._method.logits(self._task, Local(*row), batch)[0]
 
-    def _seen(self, images: Iterable[Picture]) -> Iterator[Tensor]:
+    def _seen(self, images: Picture | Iterable[Picture]) -> Iterator[Tensor]:
         """The method's input for the images, in batches: encoded once for all clients."""
+        if isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
+            images = [images]
         pictures = list(images)
         for first in range(0, len(pictures), _BATCH):
             yield self._features(pictures[first : first + _BATCH])

@@ -81,7 +81,8 @@ def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: An
         EnvironmentProblem: data or weights are missing, or change while they are read.
     """
     needs, view, blocks = needs_of(run)
-    dataset, cross = load(run.data), {name: load(cross_data(run.data, name)) for name in run.protocol.cross}
+    dataset = load(run.data, run.partition.file)
+    cross = {name: load(cross_data(run.data, name)) for name in run.protocol.cross}
     weights = weights_print(run.clip.name, run.clip.pretrained)
     prints = [each.fingerprint for each in (dataset, *cross.values())]
     settings = [vars(run.clip), weights, vars(run.data), prints, [*cross], needs, view, blocks, device]

@@ -18,6 +18,7 @@ from fpl_tune import config
 from fpl_tune.config import GROUPS, RunSpec, Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
+from fpl_tune.core.nested import MAPPINGS
 from fpl_tune.data import load
 from fpl_tune.study.records import Cell, Role, axes_of, label, shown, unfold
 
@@ -36,7 +37,7 @@ def fields_of(varied: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in varied.items():
-        bundle = isinstance(value, Mapping) and name not in (*GROUPS, "optim.groups")
+        bundle = isinstance(value, Mapping) and name not in (*GROUPS, *MAPPINGS)
         for field, own in unfold(value if bundle else {name: value}).items():
             if field in found and field != "label":
                 raise ConfigError(f"A cell gets {field} twice, {found[field]!r} and {own!r}. Vary it in one axis.")
@@ -115,8 +116,8 @@ def grid(spec: Study, axes: Mapping[str, list[Any]] | None = None) -> Iterator[t
         varied = dict(zip(axes, values, strict=True))
         run = variant(spec.node, varied)
         if several and run.data.root and run.data.content is None:  # else roots of one study would be one cell
-            key = json.dumps(vars(run.data), sort_keys=True)
-            contents[key] = contents.get(key) or load(run.data).fingerprint
+            key = json.dumps([vars(run.data), run.partition.file], sort_keys=True)
+            contents[key] = contents.get(key) or load(run.data, run.partition.file).fingerprint
             run = replace(run, data=replace(run.data, content=contents[key]))
         yield varied, run
 

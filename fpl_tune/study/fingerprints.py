@@ -12,6 +12,7 @@ from fpl_tune.config import RunSpec
 from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import digest
+from fpl_tune.core.paths import local
 from fpl_tune.core.sources import source_of
 from fpl_tune.data import load
 from fpl_tune.data.sources import SOURCES, source
@@ -45,14 +46,15 @@ def fingerprints(run: RunSpec, world: SharedData | None = None) -> dict[str, Any
         world: what a simulation of the run has loaded; None: data and weights as they are now.
     """
     if world is None:
-        datasets = [load(run.data), *(load(cross_data(run.data, name)) for name in run.protocol.cross)]
+        others = [load(cross_data(run.data, name)) for name in run.protocol.cross]
+        datasets = [load(run.data, run.partition.file), *others]
         weights = weights_print(run.clip.name, run.clip.pretrained)
     else:
         datasets = [world.dataset, *(other for other, _ in world.others.values())]
         weights = world.weights
     data = [dataset.fingerprint for dataset in datasets]
     data += [digest(source_of(source(run.data.name).loader))] if run.data.name not in SOURCES else []
-    data += [digest_of(run.partition.file)] if run.partition.file else []
+    data += [digest_of(local(run.partition.file))] if run.partition.file else []
     return {"method": method_source(run), "data": " ".join(data), "weights": weights, "versions": versions()}
 
 

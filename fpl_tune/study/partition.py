@@ -28,7 +28,7 @@ def shares(run: RunSpec, seed: int) -> Shares:
     Raises:
         ConfigError, EnvironmentProblem: the data are missing, or differ from those of the study.
     """
-    dataset = load(run.data)
+    dataset = load(run.data, run.partition.file)
     drawn = split(dataset, run.data, run.partition, seed)
     counts = np.stack([np.bincount(labels, minlength=len(dataset.classes)) for labels in drawn.train_label])
     domains = tuple(

@@ -9,13 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.nested import GROUPS, flatten
+from fpl_tune.core.nested import GROUPS, MAPPINGS, flatten
 
 if TYPE_CHECKING:
     from fpl_tune.config import RunSpec
 
-COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "seeds")
+COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "seeds", "earlier")
 """Columns of the result table beside the axes and the metrics."""
+EARLIER = "earlier"
+"""What tables call a cell that an earlier run of the study has done."""
 Role = Literal["cell", "reference", "trial", "ablation"]
 
 
@@ -101,7 +103,7 @@ def unfold(bundle: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"A label is a text, but is {bundle['label']!r}. Quote it.")
     found: dict[str, Any] = {}
     for name, value in bundle.items():
-        if isinstance(value, Mapping) and name != "optim.groups" and not (name == "method" and "name" in value):
+        if isinstance(value, Mapping) and name not in MAPPINGS and not (name == "method" and "name" in value):
             found.update({f"{name}.{inner}": part for inner, part in unfold(cast(Any, value)).items()})
         else:
             found[name] = value
@@ -110,7 +112,7 @@ def unfold(bundle: Mapping[str, Any]) -> dict[str, Any]:
 
 def label(varied: Mapping[str, Any]) -> str:
     """Short text of what varies: the last part of each name, values of groups alone."""
-    shorts = [name.rsplit(".", 1)[-1] for name in varied]
+    shorts = [str(name).rsplit(".", 1)[-1] for name in varied]  # a class may go by its number
     parts = []
     for (name, value), short in zip(varied.items(), shorts, strict=True):
         if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ import datetime
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.metrics import TEST, VAL, report_rules, shown_beside
@@ -102,6 +102,7 @@ def table(
     results: Mapping[str, Mapping[int, Mapping[str, Any]]],
     metric: str,
     history: Callable[[Cell, int], Sequence[Record]],
+    earlier: Collection[str] = (),
 ) -> list[Row]:
     """Builds the result table: one row per cell, seed and reporting rule.
 
@@ -110,11 +111,12 @@ def table(
         results: cell id -> seed -> result; see `Store.shown_results`.
         metric: gets a column of its own.
         history: reads the records of a seed, for a metric that results do not hold.
+        earlier: ids of the cells of earlier runs.
 
     Returns:
         Rows with the columns cell, seed, status, rule, rounds, the fields that vary, metrics, those that results hold
-        beside them, costs, label, role, and seeds, the number of the cell's seeds that count. A seed without metrics
-        has one row, of the rule `final`.
+        beside them, costs, label, role, seeds, the number of the cell's seeds that count, and whether the cell is of an
+        earlier run. A seed without metrics has one row, of the rule `final`.
     """
     rules = (rule for stored in results.values() for result in stored.values() for rule in result["rules"].values())
     shown = [*METRICS, *dict.fromkeys(name for rule in rules for name in rule if name not in ("round", *METRICS))]
@@ -126,6 +128,7 @@ def table(
             "label": cell.label,
             "role": cell.role,
             "seeds": sum(result["status"] == Status.DONE for result in stored.values()),
+            "earlier": cell.id in earlier,
         }
         for seed, result in stored.items():
             first = {"cell": cell.id, "seed": seed, "status": str(result["status"])}
@@ -179,12 +182,12 @@ def summarise(
     Args:
         rows: the result table, with a column of the metric.
         cells: the cells, in the order of the rows.
-        states: the state of each cell's trial by the cell's id; see `trial.State`.
+        states: what to call each cell by its id; see `Store.states`.
         rule: the reporting rule.
         metric: the metric that is summarised.
 
     Returns:
-        Columns: cell, label, role, status (that of the trial), the fields that vary; mean, std, sem, n, min, max of the
+        Columns: cell, label, role, status, the fields that vary; mean, std, sem, n, min, max of the
         metric; the means of the validation accuracy and of the costs, over the same seeds; see `meant`.
     """
     names, chosen = varied_names(cells), dict[str, list[Row]]()

@@ -132,9 +132,10 @@ class ResultFile(BaseModel, extra="allow"):
 
 
 class Order(BaseModel):
-    """cells.json: ids of the study's cells in order."""
+    """cells.json: ids of the cells of the tables in order, and which of them are of earlier runs."""
 
     cells: list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]] = []
+    earlier: set[str] = set()
 
     @field_validator("cells")
     @classmethod

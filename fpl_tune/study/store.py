@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +24,7 @@ from fpl_tune.core.files import write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, results, schema
-from fpl_tune.study.records import COLUMNS, Cell
+from fpl_tune.study.records import COLUMNS, EARLIER, Cell
 from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, ResultFile, StudyFile
 from fpl_tune.study.status import Status
 from fpl_tune.study.trial import State, Trial, of_results
@@ -115,7 +115,8 @@ class Store:
         write_text(self.folder / "study.yaml", as_yaml({**node, "schema": SCHEMA}))
         before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.seeds(cell)]
         self._write_cells(cells)
-        self._write_order([*cells, *filter(keep, earlier.find(before, cells))])
+        kept = [*filter(keep, earlier.find(before, cells))]
+        self._write_order([*cells, *kept], {cell.id for cell in kept})
         self.damage.clear()
 
     def spec(self) -> Study:
@@ -153,11 +154,16 @@ class Store:
 
     def cells(self) -> list[Cell]:
         """Cells of the study in its order, without those whose file is damaged."""
-        return self._readable(self._order())
+        return self._readable(self._order().cells)
+
+    @property
+    def earlier(self) -> set[str]:
+        """Ids of the cells of earlier runs among `cells`; see the module `earlier`."""
+        return self._order().earlier
 
     def earlier_cells(self) -> list[Cell]:
         """Cells of other settings, which are in no table."""
-        return self._readable(sorted(set(self._folders()) - set(self._order())))
+        return self._readable(sorted(set(self._folders()) - set(self._order().cells)))
 
     def cell(self, key: str) -> Cell:
         """A cell by its id, its number, or its label.
@@ -175,7 +181,7 @@ class Store:
     def add(self, cells: Sequence[Cell]) -> None:
         """Adds the cells that a search suggested."""
         self._write_cells(cells)
-        self._write_order([*self.cells(), *cells])
+        self._write_order([*self.cells(), *cells], self.earlier - {cell.id for cell in cells})
 
     def fingerprints(self, cell: Cell) -> dict[str, Any]:
         """Fingerprints of a cell when its results were made; empty before."""
@@ -201,16 +207,18 @@ class Store:
             self._cells[cell.id] = cell
             _write(self.folder / "cells" / cell.id / "cell.json", {**known, "run": cell.node})
 
-    def _order(self) -> list[str]:
+    def _order(self) -> Order:
         """Ids of the study's cells."""
         path = self.folder / "cells.json"
         order = self._unless_damaged(lambda: schema.read(path, Order)) if path.is_file() else Order()
         if order is None:  # each cell's file holds its position
-            return [cell.id for cell in sorted(self._readable(self._folders()), key=lambda cell: cell.number)]
-        return order.cells
+            found = sorted(self._readable(self._folders()), key=lambda cell: cell.number)
+            return Order(cells=[cell.id for cell in found])
+        return order
 
-    def _write_order(self, cells: Iterable[Cell]) -> None:
-        _write(self.folder / "cells.json", {"cells": list(dict.fromkeys(cell.id for cell in cells))})
+    def _write_order(self, cells: Iterable[Cell], earlier: Collection[str]) -> None:
+        order = list(dict.fromkeys(cell.id for cell in cells))
+        _write(self.folder / "cells.json", {"cells": order, "earlier": sorted(earlier)})
 
     # -- trials and results ----------------------------------------------------------------------------------
 
@@ -341,7 +349,13 @@ class Store:
     def rows(self, metric: str = results.TEST) -> list[results.Row]:
         """The result table as plain rows; see `results.table`."""
         cells = self.cells()
-        return results.table(cells, {cell.id: self.shown_results(cell) for cell in cells}, metric, self.history)
+        found = {cell.id: self.shown_results(cell) for cell in cells}
+        return results.table(cells, found, metric, self.history, self.earlier)
+
+    def states(self) -> dict[str, str]:
+        """What tables call each cell, by id: the state of its trial, or `earlier` where an earlier run has done it."""
+        found, before = {cell.id: self.trial(cell).state for cell in self.cells()}, self.earlier
+        return {key: EARLIER if key in before and state is State.DONE else state for key, state in found.items()}
 
     def frame(self, metric: str = results.TEST) -> pd.DataFrame:
         """The result table as a data frame."""
@@ -358,9 +372,7 @@ class Store:
 
     def summaries(self, rule: str = "final", metric: str = results.TEST) -> list[results.Row]:
         """One row per cell: mean, std, sem, n, min and max of a metric over seeds; see `results.summarise`."""
-        cells = self.cells()
-        states = {cell.id: self.trial(cell).state for cell in cells}
-        return results.summarise(self.rows(metric), cells, states, rule, metric)
+        return results.summarise(self.rows(metric), self.cells(), self.states(), rule, metric)
 
     def summary(self, rule: str = "final", metric: str = results.TEST) -> pd.DataFrame:
         """`summaries` as a data frame."""

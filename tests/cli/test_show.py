@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from ..conftest import MakeStore
 from .conftest import TINY, Command, run_in
@@ -62,6 +63,43 @@ def test_base_novel_and_their_harmonic_means_are_columns(split: Path, here: Path
     assert [name.strip() for name in header.strip("┃").split("┃")] == [
         "cell", "status", "validation", "test", "base", "novel", "HM(test, base, novel)", "HM(base, novel)", "seeds"
     ]  # fmt: skip
+
+
+def test_cells_of_earlier_runs_are_marked_in_the_table_and_on_the_page(home: Path, command: Command) -> None:
+    ran = command("study", "lambda_sweep", "axes.method.lam=[0.5]", "references=[]")
+    assert ran.code == 0
+    for table in (ran.out, command("show", "lambda_sweep").out):
+        status = {cells[1].strip(): cells[2] for line in table.splitlines() if len(cells := line.split("│")) > 3}
+        assert {name: "earlier" in text for name, text in status.items()} == {
+            "lam=0.5": False, "lam=0": True, "promptfl": True,
+        }  # fmt: skip
+        assert sum("best" in text for text in status.values()) == 1, "an earlier cell may be the best"
+    rows = list(csv.DictReader(command("show", "lambda_sweep", "--format", "csv").out.splitlines()))
+    assert [row["status"] for row in rows] == ["done", "earlier", "earlier"]
+    page = (home / "outputs" / "lambda_sweep" / "report.html").read_text()
+    assert page.count(">earlier</td>") == 2
+    assert command("study", "lambda_sweep").code == 0
+    assert "earlier" not in command("show", "lambda_sweep").out
+
+
+def test_a_warning_is_printed_once_for_a_command(here: Path, command: Command) -> None:
+    for name in ("red_fox", "red fox"):
+        (here / "photos" / name).mkdir(parents=True)
+        for k in range(8):
+            Image.new("RGB", (8, 8), (9 * k, 0, 0)).save(here / "photos" / name / f"{k}.png")
+    (here / "foxes.yaml").write_text(
+        TINY.replace("data: {train_per_class: 12, test_per_class: 3, shots: 4, domains: [clipart]}",
+                     "data: {name: folder, root: photos, shots: 2}")
+        .replace("{n_clients: 6}", "{name: iid, n_clients: 2}").replace("rounds: 3", "rounds: 1")
+    )  # fmt: skip
+    photos = ("data=folder", "data.root=photos", "partition=iid", "partition.n_clients=2")
+    for words in (("study", "foxes.yaml"), ("data", "show", *photos)):
+        said = command(*words)
+        assert said.code == 0, said.err
+        assert said.err.count("2 classes of folder share prompts") == 1
+    checked = command("data", "check", "data=folder", "data.root=photos")
+    assert checked.code == 0
+    assert "share prompts" in checked.out + checked.err
 
 
 SEARCHED = "axes: {method: {n_ctx: [2, 4, 8]}}\nseeds: 3\nsearch: {sampler: random, objectives: [%s]}\n"

@@ -1,5 +1,6 @@
 """Study files and overrides that cannot be: each is refused in one line, soon, whatever is wrong with it."""
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,9 @@ def copies(number: int) -> str:
 
 
 FILES: dict[str, tuple[bytes | str, str]] = {
+    "utf_16": (HEAD.encode("utf-16"), "YAML in UTF-8"),
+    "utf_32": (HEAD.encode("utf-32"), "YAML in UTF-8"),
+    "utf_16_without_mark": (HEAD.encode("utf-16-le"), "YAML in UTF-8"),
     "latin": (b"defaults: [/study]\ntitle: \xff\xfe", "YAML in UTF-8"),
     "empty": ("", "is empty"),
     "scalar": ("5", "holds 5"),
@@ -181,7 +185,7 @@ OVERRIDES = {
     "stages=[{method: coop}]": "Write {name: coop} for another method",
     "clip.template=photo": "clip.template must be 'generic', 'dataset' or a text with {}",
     "method.lam=0.5": "promptfl has no field 'lam'.*method=pfedmoap",
-    "optim.lr=0.1,0.2": r"In a study: axes.optim.lr=\[...\]",
+    "optim.lr=0.1,0.2": r"In a study: axes\.optim\.lr=\[0\.1,0\.2\]",
     "optim.groups={u:1.0": "is not an override",
     "=1": "does not name a field",
     "optim@x=sgd": "does not name a field",
@@ -282,6 +286,112 @@ def test_a_study_ends_in_yaml(tmp_path: Path) -> None:
     path.write_text(HEAD)
     with pytest.raises(ConfigError, match=r"end in \.yaml, but the study is lambda_sweep\.yml\. Rename it"):
         compose_study(str(path))
+
+
+MARK = "\ufeff"
+
+
+@pytest.mark.parametrize("marked", ["mine", "base", "both"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_a_study_is_read_as_any_editor_saves_it(marked: str, ends: str, tmp_path: Path) -> None:
+    texts = {"base": f"# A base\n{HEAD}seeds: 2\n", "mine": "# Mine\ndefaults: [base, _self_]\ntitle: é\n"}
+    for name, text in texts.items():
+        mark = MARK if marked in (name, "both") else ""
+        (tmp_path / f"{name}.yaml").write_bytes((mark + text).replace("\n", ends).encode())
+    spec = compose_study(str(tmp_path / "mine.yaml"))
+    assert (spec.name, spec.title, spec.seeds) == ("mine", "é", 2)
+
+
+SEVERAL = {
+    "seeds=1,2": "seeds=[1,2]",
+    "seeds=range(1,4)": "seeds=[1,2,3]",
+    "++seeds=4,5": "seeds=[4,5]",
+    "data.domains=photo,sketch": "data.domains=[photo,sketch]",
+    "data.whole_test=photo,sketch": "data.whole_test=[photo,sketch]",
+    "partition.held_out=photo,sketch": "partition.held_out=[photo,sketch]",
+    "protocol.cross=shapes,shapes/object": "protocol.cross=[shapes,shapes/object]",
+    "optim.betas=0.9,0.99": "optim.betas=[0.9,0.99]",
+    "optim.lr=0.1,0.2": "axes.optim.lr=[0.1,0.2]",
+    "optim.lr=choice(0.1,0.2)": "axes.optim.lr=[0.1,0.2]",
+    "optim.groups.u=1,2": "axes.optim.groups.u=[1,2]",
+    "data.shots=2,null": "axes.data.shots=[2,null]",
+    "data.names={0: a},{1: b}": "axes.data.names=[{0:a},{1:b}]",
+    "method=promptfl,coop": "axes.method=[promptfl,coop]",
+    "method.n_ctx=4,8": "axes.method.n_ctx=[4,8]",
+    "partition=iid,disjoint": "axes.partition=[iid,disjoint]",
+    "axes.optim.lr=0.1,0.2": "axes.optim.lr=[0.1,0.2]",
+    "axes.data.shots=range(2,5)": "axes.data.shots=[2,3,4]",
+    "let.a=1,2": "let.a=[1,2]",
+    "let.a.b=x,y": "let.a.b=[x,y]",
+    "search.objectives=val/acc_mean,comm/total_bytes": "search.objectives=[val/acc_mean,comm/total_bytes]",
+    "search.only=method.lam,method.n_ctx": "search.only=[method.lam,method.n_ctx]",
+    "search.space.method.lam=1,2": "search.space.method.lam=[1,2]",
+    "search.trials=20,40": "search.trials=20",
+    "search.sampler=tpe,gp": "search.sampler=tpe",
+    "prune.rule=halving,median": "prune.rule=halving",
+    "execution.parallel=1,2": "execution.parallel=1",
+    "execution.device=cpu,cuda": "execution.device=cpu",
+    "execution.graphs=false,auto": "execution.graphs=False",
+    "tracking.enabled=true,false": "tracking.enabled=True",
+    "scale=small,paper": "scale=small",
+    "report.metric=test/acc_mean,val/acc_mean": "report.metric=test/acc_mean",
+    "report.rope=1,2": "report.rope=1",
+    "title=one, two and three": "title='one, two and three'",
+    "note=a,b": "note='a,b'",
+    "clip.template='a {}.','one {}.'": "axes.clip.template=['a {}.','one {}.']",
+    "data.root=/a,b": "data.root='/a,b'",
+}
+
+
+@pytest.mark.parametrize("override", SEVERAL)
+def test_the_remedy_for_several_values_fits_the_field_and_works(override: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(HEAD)
+    said = outcome(lambda: compose_study(str(path), [override]))
+    assert f"gives {override.partition('=')[0].lstrip('+')} several values" in said
+    remedies = re.findall(r"""(?<=: )"?([a-z_.]+=.*?)"?\.(?= |$)""", said)
+    assert SEVERAL[override] in remedies
+    for remedy in remedies:
+        compose_study(str(path), [remedy])
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("foo=1,2", "There is no field 'foo'"),
+        ("optim.lrr=0.1,0.2", "There is no field 'optim.lrr'. Did you mean 'optim.lr'"),
+        ("optim.lr=interval(0,1)", r"In a study: axes.optim.lr=\[...\]\.$"),
+        ("optim.lr=range(1,100000)", r"In a study: axes.optim.lr=\[...\]\.$"),
+        ("method.lengths=1,2", r"A list has brackets: method.lengths=\[1,2\]\.$"),
+        ("method.inner.mu=1,2", r"In a study: axes.method.inner.mu=\[1,2\]\.$"),
+        ("method.no_such=1,2", "There is no field 'method.no_such'"),
+    ],
+)
+def test_several_values_of_other_fields_are_refused(override: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        raise ConfigError(outcome(lambda: compose_study("lambda_sweep", [override])))
+
+
+@pytest.mark.parametrize("template", ["a {photo} of {}", "{} {}", "{0}", "{", "}", "a {} {", "{}}", "{:>9}", "{!r}",
+                                      "{} {0}", "{{}}", "a {{}} of it", "", "generic {"])  # fmt: skip
+@pytest.mark.parametrize("field", ["clip.template", "method.templates"])
+def test_a_template_has_one_place_and_no_other_braces(field: str, template: str) -> None:
+    node = as_dict(compose_run(["method=promptsrc"]))
+    group, _, name = field.partition(".")
+    node[group][name] = template if name == "template" else ["a {}", template]
+    said = outcome(lambda: to_run(node))
+    assert said.startswith(field)
+    assert "a text with {} once for the class name, and no other braces" in said
+    assert said.endswith(f"but is {template!r}.")
+
+
+@pytest.mark.parametrize(
+    "template", ["generic", "dataset", "{}", "a {}.", "a photo of a {}, a type of 'pet'", "{{x}} {}"]
+)
+def test_a_template_is_a_text_with_a_place(template: str) -> None:
+    node = as_dict(compose_run())
+    node["clip"]["template"] = template
+    assert to_run(node).clip.template == template
 
 
 def test_references_to_own_fields_resolve(tmp_path: Path) -> None:

@@ -17,3 +17,33 @@ def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path, monkey
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "file"))
     with pytest.raises(EnvironmentProblem, match=r"file is not \(File exists\)"):
         paths.output_root()
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("photos", "photos"),
+        ("./photos/../x", "photos/../x"),
+        ("/photos", "/photos"),
+        ("~/photos", "/home/me/photos"),
+        ("~nobody-of-that-name/x", "~nobody-of-that-name/x"),
+        ("", "."),
+    ],
+)
+def test_a_path_of_the_user_is_below_the_folder_that_they_started_in(
+    written: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("TUNE_ORIG_WORKING_DIR", raising=False)
+    assert paths.local(written) == Path(found)
+    monkeypatch.setenv("TUNE_ORIG_WORKING_DIR", str(tmp_path))
+    assert paths.local(written) == tmp_path / found
+    assert paths.local(Path(written)) == tmp_path / found
+
+
+def test_a_relative_cache_is_below_the_folder_that_the_user_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FPL_TUNE_CACHE", "cache")
+    monkeypatch.setenv("TUNE_ORIG_WORKING_DIR", str(tmp_path))
+    assert paths.cache_root() == tmp_path / "cache"

@@ -13,16 +13,43 @@ from fpl_tune.data.transform import TRANSFORMS, View, _region, look
 from fpl_tune.testing import toy_towers
 
 
-@pytest.mark.parametrize(("width", "height"), [(40, 25), (25, 40), (16, 16), (9, 31), (200, 16), (33, 47)])
-def test_crop_is_bicubic_resize_of_the_shorter_side_and_the_middle(width: int, height: int) -> None:
-    image, size = noise(width, height), 16
-    kept = TRANSFORMS["clip"].shrink(image, size)
-    assert kept.shape == (3, size, size)
-    scale = size / min(width, height)
-    new = (max(size, int(width * scale + 1e-9)), max(size, int(height * scale + 1e-9)))
-    whole = np.asarray(image.resize(new, Image.Resampling.BICUBIC)) if new != image.size else np.asarray(image)
+def plain(image: Image.Image, size: int) -> np.ndarray:
+    """The middle of the whole image after it was scaled: int [3, size, size]."""
+    scale = size / min(image.size)
+    new = (max(size, int(image.width * scale + 1e-9)), max(size, int(image.height * scale + 1e-9)))
+    whole = np.asarray(image.resize(new, Image.Resampling.BICUBIC) if new != image.size else image, dtype=int)
     left, top = round((new[0] - size) / 2), round((new[1] - size) / 2)
-    assert np.array_equal(kept, whole[top : top + size, left : left + size].transpose(2, 0, 1))
+    return whole[top : top + size, left : left + size].transpose(2, 0, 1)
+
+
+ORDINARY = [(40, 25), (25, 40), (16, 16), (9, 31), (200, 16), (33, 47), (256, 16), (2, 32), (640, 480), (500, 375)]
+
+
+@pytest.mark.parametrize("size", [16, 224])
+@pytest.mark.parametrize(("width", "height"), ORDINARY)
+def test_crop_is_bicubic_resize_of_the_shorter_side_and_the_middle(width: int, height: int, size: int) -> None:
+    image = noise(width, height)
+    assert np.array_equal(TRANSFORMS["clip"].shrink(image, size), plain(image, size))
+
+
+@pytest.mark.parametrize("size", [16, 33])
+@pytest.mark.parametrize(
+    ("width", "height"), [(1, 3_000), (3_000, 1), (2, 20_000), (7, 113), (113, 7), (1, 17), (40, 900), (2_001, 50)]
+)
+def test_of_a_long_image_the_middle_is_what_it_would_be_of_the_whole(width: int, height: int, size: int) -> None:
+    image = noise(width, height).point([64 + level // 2 for level in range(256)] * 3)  # no sum is below 0 or above 255
+    kept = TRANSFORMS["clip"].shrink(image, size).astype(int)
+    assert kept.shape == (3, size, size)
+    assert np.abs(kept - plain(image, size)).max() <= 2
+
+
+@pytest.mark.parametrize("size", [(1, 10_000_000), (10_000_000, 1), (3, 40_000_000)])
+def test_a_long_image_is_never_scaled_as_a_whole(size: tuple[int, int]) -> None:
+    image = Image.new("RGB", size, "red")
+    with pytest.raises((MemoryError, OverflowError, ValueError)):  # more pixels than Pillow can count
+        plain(image, 224)
+    kept = TRANSFORMS["clip"].shrink(image, 224)
+    assert np.array_equal(kept, np.broadcast_to(np.array([[[255]], [[0]], [[0]]]), (3, 224, 224)))
 
 
 def test_cifar_normalising_before_enlarging_is_enlarging_before_normalising() -> None:

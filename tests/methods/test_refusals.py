@@ -26,7 +26,11 @@ OPTIONS: list[tuple[str, Any, str]] = [
     ("fedapt_unsupervised.phase", 3, "'3'"),
     ("fedpha.lengths", [4, 0], ".1 must be >= 1, but is 0"),
     ("fedmgp.words", "", "must not be empty, but is ''"),
-    ("fedmvp.attributes", ["red"], ".0 must have {} for the class name, but is 'red'"),
+    (
+        "fedmvp.attributes",
+        ["red"],
+        ".0 must be a text with {} once for the class name, and no other braces, but is 'red'",
+    ),
     ("dpfpl.rank", 17, "must be 'full' or lie between 1 and method.n_ctx = 16, but is 17"),
     ("fedpgp.rank", 17, "must be 'full' or lie between 0 and method.n_ctx = 16, but is 17"),
     ("fedper.n_own", 17, "must be at most method.n_ctx = 16, but is 17"),

@@ -46,6 +46,17 @@ def test_exported_prompts_classify_as_the_trial_does(method: str, tmp_path: Path
         assert torch.allclose(found, expected[client].float(), atol=1e-3)
         names = [prompts.classes[i] for i in found.argmax(-1).tolist()]
         assert prompts.predict(pictures, client) == names
+    client = trial.tasks[0].n_clients - 1
+    pictures = [np.asarray(pool.read(int(row))) for row in data.rows[client, :2]]
+    names = prompts.predict(pictures, client)
+    first = Image.fromarray(pictures[0])
+    first.save(tmp_path / "first.png")
+    singles = [tmp_path / "first.png", str(tmp_path / "first.png"), first, pictures[0]]
+    for one in (*singles, *([single] for single in singles), iter(singles[:1]), tuple(singles[:1])):
+        assert prompts.predict(one, client) == names[:1]
+    assert prompts.logits(singles[1], client).shape == (1, len(prompts.classes))
+    assert prompts.predict(np.stack(pictures), client) == names
+    assert prompts.predict([], client) == []
     with pytest.raises(ConfigError, match="client must be from 0 to 2"):
         prompts.logits([], client=99)
 

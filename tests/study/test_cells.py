@@ -186,3 +186,23 @@ def test_clients_of_one_domain_are_named_by_it():
     run = config.compose_run(["partition=domain_dirichlet", "data.domains=[photo,sketch]", "partition.n_clients=2"])
     found = shares(run, 1)
     assert found.domains == ("photo", "photo", "sketch", "sketch")
+
+
+@pytest.mark.parametrize(
+    ("axes", "rates"),
+    [
+        ("{optim.groups: [{u: 2.0}, {w: 3.0}]}", [{"u": 2.0}, {"w": 3.0}]),
+        ("{rates: [{label: a, optim.groups: {u: 2.0}}]}", [{"u": 2.0}]),
+        ("{optim.groups.u: [2.0, 4.0]}", [{"gate": 0.01, "u": 2.0}, {"gate": 0.01, "u": 4.0}]),
+    ],
+)
+def test_an_axis_sets_a_mapping_or_a_part_of_it(
+    compose: Callable[..., Any], axes: str, rates: list[dict[str, float]]
+) -> None:
+    assert [cell.run.optim.groups for cell in expand(compose(f"axes: {axes}"))] == rates
+
+
+def test_names_of_classes_may_vary(compose: Callable[..., Any]) -> None:
+    cells = expand(compose("axes: {data.names: [{}, {0: ball, '1': a.b}]}"))
+    assert [cell.run.data.names for cell in cells] == [{}, {"0": "ball", "1": "a.b"}]
+    assert len({cell.id for cell in cells}) == 2

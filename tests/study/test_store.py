@@ -94,6 +94,11 @@ def test_cells_of_earlier_runs_stay_in_the_results(compose: Compose, tmp_path: P
     assert {cell.label for cell in narrow.cells()} == {"lr=0.1", "lr=0.2", "zeroshot"}
     after = pd.read_csv(narrow.folder / "results.csv")
     assert len(after) == len(before), "no line is lost"
+    marked = dict(zip(after["label"], after["earlier"], strict=True))
+    assert marked == {"lr=0.1": False, "lr=0.2": True, "zeroshot": True}
+    assert dict(zip(after["label"], after["status"], strict=True)) == dict.fromkeys(marked, "done")
+    called = narrow.summary().set_index("label")["status"].to_dict()
+    assert called == {"lr=0.1": "done", "lr=0.2": "earlier", "zeroshot": "earlier"}
     assert best(narrow).cell.id == chosen.cell.id, "and the best cell stays"
     again = run("0.1, 0.2", "protocol.rounds=1")
     assert again.frame().equals(before), "the plain command undoes it"

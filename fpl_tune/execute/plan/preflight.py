@@ -65,7 +65,7 @@ class Loaded:
         return self._once(lambda: towers_for(run.clip, dtype="float32"), "towers", key)
 
     def dataset_of(self, run: RunSpec) -> Dataset:
-        return self._once(lambda: load(run.data), "data", vars(run.data))
+        return self._once(lambda: load(run.data, run.partition.file), "data", vars(run.data), run.partition.file)
 
     def task_of(self, run: RunSpec) -> ClientTask:
         """A task of the run's data and partition, of seed 1, whose images take no memory."""

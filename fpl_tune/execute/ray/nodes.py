@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -15,6 +14,7 @@ from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.paths import local
 from fpl_tune.execute.gpus import SECONDS, gpus_here
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.study.versions import outdated_ray, versions
@@ -51,7 +51,7 @@ def look(
         drivers: versions of the packages where the study was started.
         gpus: whether the node has GPUs.
     """
-    missing = [root for root in data_roots if not Path(root).expanduser().is_dir()]
+    missing = [root for root in data_roots if not local(root).is_dir()]
     problem = f"has no data.root={missing[0]}. Mount it there" if missing else ""
     try:
         shared = RemoteStorage(storage).holds(token)

@@ -27,6 +27,7 @@ from fpl_tune.config import ExecutionSpec, RunSpec, StudySpec
 from fpl_tune.core import plugins
 from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
+from fpl_tune.core.nested import MAPPINGS
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.spec import validated
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, JobRun, Report
@@ -247,7 +248,7 @@ def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
         inside = node.get(group) if field else None
         if isinstance(inside, Mapping) and field in inside:
             raise ConfigError(f"{name} has two values: {inside[field]!r} in {group}, and {node[name]!r}. Remove one.")
-    found = config.flatten(node, whole=lambda name, _: name == "optim.groups")
+    found = config.flatten(node, whole=lambda name, _: name in MAPPINGS)
     return {"method" if name == "method.name" else name: value for name, value in found.items()}
 
 
@@ -282,7 +283,7 @@ def restore(job: JobRun, folder: Path) -> None:
     found = next(checkpoint.usable(folder), None)
     if found is None or isinstance(found, Damaged):
         raise ConfigError(f"cannot load the checkpoint in {folder}: {found or 'there is none'}")
-    theirs, ours = found.meta["run"], config.as_dict(simulation.run)
+    theirs, ours = config.as_dict(config.to_run(found.meta["run"], stored=True)), config.as_dict(simulation.run)
     for run, seeds in ((theirs, found.meta["seeds"]), (ours, simulation.seeds)):
         run["data"].pop("root", None)  # a path of a machine
         run |= {"seeds": seeds, "method": run["method"]["name"]}

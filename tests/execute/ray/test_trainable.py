@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 
 from fpl_tune import FederatedTrainable, config
+from fpl_tune.clip import compact
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.data import export_split, load, split
 from fpl_tune.execute.ray.trainable import parse, summarise
 
 DATA = {"train_per_class": 8, "test_per_class": 2, "shots": 2, "domains": ["clipart"]}
@@ -250,3 +252,33 @@ def test_tuner_with_population_based_training_and_restore(session: None, tmp_pat
 
     again = tune.Tuner.restore(str(tmp_path / "plain"), trainable=FederatedTrainable).fit()
     assert reached(again) == reached(results), "nothing is left to run"
+
+
+def test_tuner_finds_relative_paths_where_a_study_does(
+    session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tune moves its workers into folders of their own."""
+    from PIL import Image
+
+    rng, here = np.random.default_rng(0), Path.cwd()  # where Ray was started
+    photos = tmp_path / "photos"
+    for kind in ("cat", "dog"):
+        (photos / kind).mkdir(parents=True)
+        for k in range(8):
+            Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(photos / kind / f"{k}.png")
+    root = os.path.relpath(photos, here)
+    run = config.compose_run(["data=folder", f"data.root={root}", "data.shots=2", "partition=iid",
+                              "partition.n_clients=2"])  # fmt: skip
+    data = load(run.data)
+    file = os.path.relpath(export_split(split(data, run.data, run.partition, 1), data, tmp_path / "f.json"), here)
+    space = {
+        "method": "promptfl", "data": {"name": "folder", "root": root, "shots": 2, "names": {"cat": "tom.cat"}},
+        "partition": {"name": "iid", "n_clients": 2}, "protocol": {"rounds": 1, "epochs": 1},
+        "clip.pretrained": os.path.relpath(compact.weights_path(), here),
+    }  # fmt: skip
+    monkeypatch.setenv("FPL_TUNE_CACHE", os.path.relpath(os.environ["FPL_TUNE_CACHE"], here))
+    (result,) = tuned(space, tmp_path / "named")
+    assert result.error is None
+    fixed = {"name": "file", "file": file}
+    (result,) = tuned({**space, "data": {**space["data"], "names": {}}, "partition": fixed}, tmp_path / "fixed")
+    assert result.error is None
