@@ -16,7 +16,6 @@ import numpy as np
 
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.formatting import counted
-from fpl_tune.core.paths import local
 from fpl_tune.data.pool import Dataset, FilePool
 from fpl_tune.data.spec import DataSpec
 
@@ -117,7 +116,7 @@ def locate(spec: DataSpec, layout: Layout, markers: Sequence[str]) -> Path:
     expected = f"{layout.files}. {layout.origin}"
     if not spec.root:
         raise EnvironmentProblem(f"data={spec.name} needs files: set data.root. Expected: {expected}")
-    root = local(spec.root)
+    root = Path(spec.root)
     if not root.is_dir():
         raise EnvironmentProblem(f"data.root={spec.root} is not a folder. It should hold {expected}")
     for folder in (*(root / name for name in layout.folders), root):
