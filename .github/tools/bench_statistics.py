@@ -80,6 +80,8 @@ def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str]
     steps: list[tuple[str, Callable[[], list[Row]]]] = [
         *((name, lambda name=name: errors(name, studies)) for name in WORLDS),
         ("power", lambda: power(studies)),
+        ("sweeps", lambda: sweeps(max(studies // 4, 50))),
+        ("letters", lambda: groups(max(studies // 4, 50))),
         ("choice", lambda: choices(max(studies // 8, 50))),
         ("importance", lambda: importances(max(studies // 4, 50))),
     ]
@@ -183,6 +185,58 @@ def power(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
         rows += [_row("normal", f"power at {100 * effect:g} points", now, "", seeds),
                  _row("normal", "  the same by paired t and Holm", before, "", seeds)]  # fmt: skip
     return rows
+
+
+FALL = np.array([0, 0, 0, 0, 0, -0.01, -0.02, -0.03])
+"""A sweep's truth: a plateau of five values, and three steps down."""
+
+
+def sweeps(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
+    """How often the answer to a sweep calls a value worse that is not, and how many of three steps down it finds.
+
+    Eight values with noise of 0.4 points, or graded up to six times as much; validation, which chooses the best, shares
+    a run's noise with the test set.
+    """
+    rows = []
+    for world, graded in (("sweep", 1.0), ("sweep, graded noise", 6.0)):
+        found: dict[str, list[float]] = {"a value worse where all are equal": [], "a value of the plateau worse": [],
+                                         "steps found of three (share)": []}  # fmt: skip
+        for n in seeds:
+            rng, said = np.random.default_rng([5, n, round(graded)]), np.zeros(3)
+            for _ in range(studies):
+                noise = 0.004 * graded ** rng.permuted(np.linspace(0, 1, len(FALL)))
+                for place, truth in enumerate((np.zeros(len(FALL)), FALL)):
+                    values = 0.7 + truth[:, None] + rng.normal(0, 0.01, n) + noise[:, None] * rng.normal(0, 1, (8, n))
+                    values = values.round(3)  # of a thousand images
+                    validated = (values + rng.normal(0, 0.003, values.shape)).mean(1)
+                    answer = analysis.sweep(long(values), list(map(str, range(8))), str(validated.argmax()), rope=ROPE)
+                    worse = {int(cell) for cell in (*answer.lower, *answer.upper, *answer.worse)}
+                    said[place] += any(truth[cell] == 0 for cell in worse)
+                    said[2] += len(worse & {5, 6, 7}) / 3 * place
+            for rates, number in zip(found.values(), said / studies, strict=True):
+                rates.append(float(number))
+        rows += [
+            _row(world, what, rates, "" if "found" in what else "near 0.05", seeds) for what, rates in found.items()
+        ]
+    return rows
+
+
+def groups(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
+    """How often two cells that are equal share no letter, and how often two that differ by 5 points share none."""
+    same, told = list[float](), list[float]()
+    for n in seeds:
+        rng, said = np.random.default_rng([6, n]), np.zeros(2)
+        truth = np.array([0, 0, 0, -0.05, -0.05, -0.05])
+        for _ in range(studies):
+            noise = rng.normal(0, 0.01, n) + 0.008 * rng.normal(0, 1, (6, n))
+            equal = analysis.letters(long((0.7 + noise).round(3)))
+            apart = analysis.letters(long((0.7 + truth[:, None] + noise).round(3)))
+            said[0] += any(not set(a) & set(b) for a in equal for b in equal)
+            said[1] += np.mean([not set(apart[str(i)]) & set(apart[str(j)]) for i in range(3) for j in range(3, 6)])
+        same.append(float(said[0]) / studies)
+        told.append(float(said[1]) / studies)
+    return [_row("letters", "equal cells without a common letter", same, "<= 0.05", seeds),
+            _row("letters", "cells 5 points apart without one", told, "", seeds)]  # fmt: skip
 
 
 def choices(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:

@@ -7,24 +7,32 @@ The room imports numpy, scipy and pandas only. Open `compare.py` first; `tables.
 
 from fpl_tune.analysis.claims import ClaimResult, ClaimStatus, Contrast, judge
 from fpl_tune.analysis.compare import compare
+from fpl_tune.analysis.datasets import LEAST as LEAST_DATASETS
 from fpl_tune.analysis.datasets import Ranks, mean_ranks
 from fpl_tune.analysis.explain import importance, noise_of
+from fpl_tune.analysis.groups import letters
 from fpl_tune.analysis.selection import Overtuning, overtuning
+from fpl_tune.analysis.sweep import Sweep, mean_over, sweep
 from fpl_tune.analysis.tables import Table, read, t_half_width
 
 __all__ = [
+    "LEAST_DATASETS",
     "ClaimResult",
     "ClaimStatus",
     "Contrast",
     "Overtuning",
     "Ranks",
+    "Sweep",
     "Table",
     "compare",
     "importance",
     "judge",
+    "letters",
+    "mean_over",
     "mean_ranks",
     "noise_of",
     "overtuning",
     "read",
+    "sweep",
     "t_half_width",
 ]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -72,9 +73,18 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
 
 
 def emit(
-    rows: Sequence[Row] | Row, format: str, title: str = "", best: Collection[int] = (), caption: str = ""
+    rows: Sequence[Row] | Row,
+    format: str,
+    title: str = "",
+    best: Collection[int] = (),
+    caption: str = "",
+    *,
+    narrow: bool = False,
 ) -> None:
-    """Prints rows, or the fields of an object: a table for people (rows `best` in bold), JSON, or CSV with a header."""
+    """Prints rows, or the fields of an object: a table for people (rows `best` in bold), JSON, or CSV with a header.
+
+    `narrow`: without lines between the columns.
+    """
     if format == "json":
         print(json.dumps(plain(rows), indent=1, ensure_ascii=False))
         return
@@ -88,6 +98,8 @@ def emit(
         writer.writerows(rows)
         return
     table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
+    if narrow:
+        table.box, table.padding = SIMPLE_HEAD, (0, 0, 0, 1)
     for name in columns:
         right = all(_FIGURE.fullmatch(_shown(row.get(name))) for row in rows)
         table.add_column(name, justify="right" if right else "left", overflow="fold")

@@ -11,11 +11,14 @@ import typer
 from fpl_tune.cli import output
 from fpl_tune.cli.common import Format, FormatOption, RuleOption, StoredStudy, app, stored
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import value_text
+from fpl_tune.study.records import axes_of, label
 
 if TYPE_CHECKING:
+    from fpl_tune.study.records import Cell
     from fpl_tune.study.store import Store
 
-_TRIALS = 20  # of a search that are printed
+_TRIALS = 10  # of a search that are printed
 
 
 @app.command(epilog="Example: fpl-tune show lambda_sweep --rule best_val", rich_help_panel="Results")
@@ -42,8 +45,11 @@ def show(
 
 
 def print_results(store: Store, rule: str, format: Format) -> None:
-    """Prints a study's cells under a reporting rule; the best one, or the front of several objectives, in bold."""
-    from fpl_tune.core.formatting import figure, plus_minus
+    """Prints a study's cells under a reporting rule; the best one, or the front of several objectives, in bold.
+
+    A search has a table for each part of its axes, with a column for each searched field.
+    """
+    from fpl_tune.core.formatting import counted, figure, plus_minus
     from fpl_tune.study import results, selection
     from fpl_tune.study.trial import State
 
@@ -58,37 +64,85 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     if format != "table":
         output.emit(records, format)
         return
-    choice = selection.choose(table, cells, study, rule)
+    choice, by_id = selection.choose(table, cells, study, rule), {cell.id: cell for cell in cells}
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
-    rows: list[dict[str, Any]] = []
     marked = "on the front" if choice and choice.front else "best"
-    for record in _leading(records, chosen, objectives[0]):
-        status = [marked] * (record["cell"] in chosen) + [record["status"]] * (record["status"] != State.DONE)
-        row = {"cell": record["label"], "status": ", ".join(status), "validation": output.percent(record[results.VAL])}
-        row |= {n: figure(record[n], n) for n in objectives if n not in (results.VAL, metric)}
-        row["test" if metric == results.TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
-        row |= {title: output.percent(record[name]) for name, title in titles.items()}
-        row["seeds"] = str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"
-        rows.append(row)
+    title = study.title or study.name
     notes = [f"{metric} by the rule '{rule}'{' (selects on test figures)' if rule == 'best_test' else ''}"]
     notes += ["accuracies in %", "± is the deviation over seeds"]
     if choice is not None and choice.front:
         notes.append(f"{choice.by}: no cell is best")
     elif choice is not None:
         notes.append("best on validation in bold" if choice.by == selection.BY_VALIDATION else f"bold: {choice.by}")
-    notes += [f"{len(records) - len(rows)} more with --format csv"] if len(rows) < len(records) else []
-    best = [i for i, row in enumerate(rows) if row["status"].startswith(marked)]
-    output.emit(rows, format, title=study.title or study.name, best=best, caption="; ".join(notes))
+
+    def reached(record: Mapping[str, Any], validation: str) -> dict[str, str]:
+        status = [marked] * (record["cell"] in chosen) + [record["status"]] * (record["status"] != State.DONE)
+        row = {"status": ", ".join(status), validation: output.percent(record[results.VAL])}
+        row |= {n: figure(record[n], n) for n in objectives if n not in (results.VAL, metric)}
+        row["test" if metric == results.TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
+        return row | {title: output.percent(record[name]) for name, title in titles.items()}
+
+    def bold(of: Sequence[Mapping[str, Any]]) -> list[int]:
+        return [i for i, record in enumerate(of) if record["cell"] in chosen]
+
+    parts = _parts(records, by_id, list(axes_of(study.axes)))
+    others = [record for record in records if not any(record in part for part in parts.values())]
+    for part, trials in parts.items():
+        trials.sort(key=lambda record: _place(record, objectives[0]))
+        most = max(_TRIALS // len(parts), 3)
+        leading = [record for i, record in enumerate(trials) if i < most or record["cell"] in chosen]
+        found = [by_id[record["cell"]] for record in leading]
+        fields, same = _fields(found, [by_id[record["cell"]] for record in trials])
+        rows = [
+            {"": str(i)} | {title: value_text(cell.varied.get(name)) for name, title in fields.items()}
+            | reached(record, "val")
+            for i, (cell, record) in enumerate(zip(found, leading, strict=True), 1)
+        ]  # fmt: skip
+        more = [f"in all of them: {', '.join(same)}"] if same else []
+        if left := len(trials) - len(leading):
+            early = sum(record["status"] == State.PRUNED for record in trials if record not in leading)
+            more.append(f"{counted(left, 'more trial')} with --format csv, {early} of them stopped early")
+        named = ": ".join(filter(None, [title if part == next(iter(parts)) else "", part]))
+        output.emit(rows, format, title=named, best=bold(leading), caption="; ".join(more), narrow=True)
+    if others or not parts:
+        rows = [
+            {"cell": record["label"], **reached(record, "validation"),
+             "seeds": str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"}
+            for record in others
+        ]  # fmt: skip
+        output.emit(rows, format, title="references" if parts else title, best=bold(others), narrow=bool(parts))
+    output.console().print("; ".join(notes))
 
 
-def _leading(records: Sequence[Mapping[str, Any]], chosen: Collection[str], objective: str) -> list[Mapping[str, Any]]:
-    """The cells that are printed: all but the trials of a search behind the best ones."""
+def _parts(
+    records: Sequence[dict[str, Any]], cells: Mapping[str, Cell], axes: Collection[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """The trials of each part of a search's axes, by its label; empty where nothing is searched."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record["role"] == "trial":
+            part = {name: value for name, value in cells[record["cell"]].varied.items() if name in axes}
+            found.setdefault(label(part) if part else "", []).append(record)
+    return found
+
+
+def _place(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:
+    """Trials that ran whole first, by the objective."""
     from fpl_tune.study.selection import sign
+    from fpl_tune.study.trial import State
 
-    trials = [record for record in records if record["role"] == "trial"]
-    trials.sort(key=lambda record: (math.isnan(record[objective]), -sign(objective) * record[objective]))
-    leading = [record for i, record in enumerate(trials) if i < _TRIALS or record["cell"] in chosen]
-    return [*(record for record in records if record["role"] != "trial"), *leading]
+    return record["status"] == State.PRUNED, math.isnan(record[objective]), -sign(objective) * record[objective]
+
+
+def _fields(leading: Sequence[Cell], trials: Sequence[Cell]) -> tuple[dict[str, str], list[str]]:
+    """Titles by dotted name of the fields in which trials differ; and those that the leading ones have in common."""
+    names = dict.fromkeys(name for cell in trials for name in cell.varied)
+    searched = [name for name in names if len({repr(cell.varied.get(name)) for cell in trials}) > 1]
+    last = [name.rpartition(".")[2] for name in searched]
+    titles = {name: word if last.count(word) == 1 else name for name, word in zip(searched, last, strict=True)}
+    values = {name: {value_text(cell.varied.get(name)) for cell in leading} for name in titles}
+    same = [name for name, found in values.items() if len(found) == 1 < len(leading)]
+    return {n: t for n, t in titles.items() if n not in same}, [f"{titles[n]}={next(iter(values[n]))}" for n in same]
 
 
 def _print_claims(store: Store, rule: str, format: Format) -> None:

@@ -63,14 +63,18 @@ def study(
 
 
 def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
-    """Prints the table, where the report and results are, the failures, and how many cells ran."""
+    """Prints the answer, the table, where the report and results are, the failures, and how many cells ran."""
     from fpl_tune.cli.show import print_results
 
-    table = format == "table"
+    table, whole = format == "table", outcome.exit_code < 128
     if outcome.done or outcome.skipped:
+        if table and whole:
+            from fpl_tune import report
+
+            output.console().print(f"\n{report.sentence(store)}\n", style="bold")
         print_results(store, store.study().report.rule, format)
         if table:
-            page = store.folder / "report.html" if outcome.exit_code < 128 else f"fpl-tune report {store.name}"
+            page = store.folder / "report.html" if whole else f"fpl-tune report {store.name}"
             print(f"report   {page}\nresults  {store.folder / 'results.csv'}")
     for failure in outcome.failures:
         output.warn(failure)

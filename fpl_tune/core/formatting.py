@@ -91,6 +91,12 @@ def axis_name(dotted: str) -> str:
     return f"{_SYMBOLS[name]} ({name})" if name in _SYMBOLS else name
 
 
+def symbol(dotted: str) -> str:
+    """A field in a sentence: its symbol where papers write one, else its name."""
+    name = short(dotted)
+    return _SYMBOLS.get(name, name)
+
+
 def points(value: float, spread: float = math.nan, digits: int = 2) -> str:
     """A value with `digits` digits and, if known, its spread, as papers print them."""
     if math.isnan(value):
@@ -110,6 +116,15 @@ def plus_minus(mean: float | None, spread: float | None, metric: str, digits: in
     if spread is None or math.isnan(spread):
         return figure(mean, metric, digits)
     return f"{figure(mean, metric, digits)} ± {figure(spread, metric, digits)}"
+
+
+def value_text(value: Any) -> str:
+    """A field's value, numbers in three significant digits; `–` for none."""
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def signed(value: float, metric: str) -> str:

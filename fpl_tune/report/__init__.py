@@ -8,6 +8,8 @@ facts of a study and the comparisons with its reference. `charts.py` holds the f
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from fpl_tune.core.files import digest, stamps
 if TYPE_CHECKING:
     from fpl_tune.study.store import Store
 
-__all__ = ["build"]
+__all__ = ["build", "sentence"]
 
 
 def build(
@@ -56,3 +58,9 @@ def build(
         facts = Facts(store, metric=metric, rule=rule, reference=reference)
         write(facts, folder, state=state, figures=figures, running=running)
     return files[0]
+
+
+def sentence(store: Store) -> str:
+    """The answer of a study's page, which is written if it is not up to date; see `build` for what is raised."""
+    found = re.search(r'<meta name="description" content="(.*?)">', build(store).read_text(encoding="utf-8"))
+    return html.unescape(found[1]) if found else ""

@@ -17,16 +17,16 @@ from fpl_tune.core.formatting import (
     plus_minus,
     quantity,
     signed,
+    some,
     upper,
 )
-from fpl_tune.report import charts
+from fpl_tune.report import charts, search, sweep
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec
-from fpl_tune.report.facts import Facts, column
+from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import label, shown
 from fpl_tune.study.claims import counts
 from fpl_tune.study.results import VAL
-from fpl_tune.study.selection import sign
 from fpl_tune.study.trial import State
 
 SERIES = 8
@@ -36,7 +36,7 @@ ROWS = 24
 
 
 def sentence(facts: Facts, tests: pd.DataFrame) -> str:
-    """The answer: the best cell, its value, what it gains over the reference and how sure that is; or the claims."""
+    """The answer to what the study asks: its claims, the plateau of a sweep, the gain of a search, or the best cell."""
     number = int((facts.table["status"] == State.DONE.value).sum()) + len(facts.pruned)
     so_far = "" if number == len(facts.table) else f"So far, {number} of {counted(len(facts.table), 'cell')} done: "
     if facts.spec.report.claims:
@@ -45,6 +45,17 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
         return f"{so_far}Nothing is chosen, since no two finished cells compare on validation."
     if facts.best is None:
         return f"{so_far}{facts.choice.by}: no cell is best."
+    if facts.kind == "sweep":
+        return f"{so_far}{sweep.sentence(facts)}"
+    if facts.kind == "search" and len(facts.chosen) == 1:
+        return f"{so_far}{search.sentence(facts)}"
+    return f"{so_far}{_best(facts, tests)}"
+
+
+def _best(facts: Facts, tests: pd.DataFrame) -> str:
+    """The best cell, its value, what it gains over the reference and how sure that is, and from what it is not told."""
+    assert facts.best is not None
+    assert facts.choice is not None
     on = "validation" if facts.objectives == [VAL] else facts.objectives[0]
     unit, points = (" %", " points") if percent(facts.metric) else ("", "")
     means = facts.table.loc[facts.chosen, "mean"]
@@ -53,13 +64,12 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
     gap = f"{signed(against['difference'].mean(), facts.metric)}{points} against {facts.reference.name}"
     if len(means) > 1:
         name = facts.reference.shared or facts.choice.label
-        text = f"{so_far}{name} is best on {on} over {counted(len(means), 'setting')}, with a mean of "
+        text = f"{name} is best on {on} over {counted(len(means), 'setting')}, with a mean of "
         text += f"{plus_minus(means.mean(), math.nan, facts.metric)}{of}"
         verdicts = ", ".join(f"{word} in {n}" for word, n in against["verdict"].value_counts().items())
         return f"{text}; {gap} on average: {verdicts}." if verdicts else f"{text}."
     row = facts.table.loc[facts.best.id]
-    text = f"{so_far}{facts.name(facts.best)} is best on {on}, with "
-    text += f"{plus_minus(row['mean'], row['std'], facts.metric)}{of}"
+    text = f"{facts.name(facts.best)} is best on {on}, with {plus_minus(row['mean'], row['std'], facts.metric)}{of}"
     if against.empty:
         text += f" over {counted(row['n'], 'seed')}"
     else:
@@ -68,16 +78,22 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
         sure = f"95 % interval {bounds}, {counted(test['seeds'], 'seed')}" if bounds != "–" else "one seed: no interval"
         equal = f"equal within {facts.spec.report.rope:g}{points}"
         text += f"; {gap} ({sure}): {equal if test['verdict'] == 'equal' else test['verdict']}"
-    done = facts.table["status"] == State.DONE.value
-    tied = [cell for cell in facts.own if cell.id != facts.best.id and done[cell.id]
-            and abs(facts.objective(cell) - facts.objective(facts.best)) < 1e-9]  # fmt: skip
-    ties = " and ".join(map(facts.name, tied[:3]))
-    return f"{text}. On {on} it ties with {ties}; the smaller values are taken." if ties else f"{text}."
+    near = facts.untold
+    if near and len(near) < len(facts.own) - 1:
+        return f"{text}. It is not told apart from {some(list(map(facts.name, near)), 3)}."
+    return f"{text}. {'No other cell is told apart from it.' if near and len(near) > 1 else ''}".strip()
 
 
 def decided(facts: Facts, tests: pd.DataFrame) -> Part:
     """Who won, and how sure is that?"""
     part = Part(charts=main_chart(facts))
+    if facts.choice is not None and facts.best is not None:
+        part.texts += sweep.references(facts) if facts.kind == "sweep" else []
+        part.texts += search.texts(facts) if facts.kind == "search" and len(facts.chosen) == 1 else []
+    if tied := facts.tied:
+        on = "validation" if facts.objectives == [VAL] else facts.objectives[0]
+        ties = some(list(map(facts.name, tied)), 3)
+        part.texts.append(f"On {on} the choice ties with {ties}; the smaller values are taken.")
     if facts.pruned:
         whole = f"{len(facts.own) - len(facts.pruned)} of {len(facts.own)} {'trials' if facts.searched else 'cells'}"
         part.texts.append(f"{whole} ran whole; the others were stopped early and are not compared.")
@@ -88,7 +104,7 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         points = " points" if percent(facts.metric) else ""
         sure = f"intervals of ± {figure(width, facts.metric)}{points} in the median, " if width == width else ""
         of = counted(len(tests), "comparison")
-        part.texts.append(f"Of {of} with {facts.reference.name}: {summary}; {sure}{facts.basis}.")
+        part.texts.append(f"Of {of} with {facts.reference.title()}: {summary}; {sure}{facts.basis}.")
         for note, cells in list(tests.loc[tests["note"] != ""].groupby("note", sort=False).groups.items())[:6]:
             named = [facts.name(facts.by_id[str(key)]) for key in cells]
             more = f" and {len(named) - 3} more" if len(named) > 3 else ""
@@ -102,12 +118,13 @@ def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:
         return {}
     dashed = ", dashed lines are references" if facts.references else ""
     if facts.searched:
-        early = ", small if it was stopped early" if facts.pruned else ""
-        caption = f"A point per trial by its number in Optuna{early}; the line is the best so far{dashed}"
-        drawn = {"history": (history(facts), f"{caption}; {facts.basis}.")}
+        early = ", small and hollow if it was stopped early" if facts.pruned else ""
+        of = " of each search" if len(facts.searches) > 1 else ""
+        caption = f"A point per trial when it ended{early}; the line is the best so far{of}{dashed}"
+        drawn = {"history": (search.history(facts), f"{caption}; {facts.basis}.")}
         if facts.choice is not None and facts.choice.front:
             drawn["front"] = (
-                scatter(facts),
+                search.scatter(facts),
                 f"A point per trial, rings: {facts.choice.by}; {facts.basis}.",
             )
         return drawn
@@ -153,62 +170,14 @@ def curve(facts: Facts, axis: str | None, metric: str) -> Spec:
         elif known:
             rows.append({**row, "x": place if numbers else shown(place)})
         ranks[name] = min(facts.ages[cell.id], ranks.get(name, len(facts.cells)))
-    if not numbers:
+    y, near, far = charts.measured(metric), list(levels.values()), dict[str, str]()
+    if numbers:
+        band = [row[end] for row in rows for end in ("low", "high")]
+        y, near, far = charts.focused(y, band, near, "mean", metric)
+        ranks = {name: rank for name, rank in ranks.items() if name in {row["series"] for row in [*rows, *near]}}
+    else:
         x["sort"] = list(dict.fromkeys(row["x"] for row in sorted(rows, key=lambda row: -row["mean"])))
-    return charts.lines(rows, x, charts.measured(metric), charts.colours(ranks), list(levels.values()), height=340)
-
-
-def history(facts: Facts) -> Spec:
-    """The first objective of the trials by their numbers, the best so far of each search, and references as lines."""
-    objective = facts.objectives[0]
-    better = max if sign(objective) > 0 else min
-    rows, best, ranks = [], dict[str, float](), dict[str, int]()
-    for cell in sorted(facts.own, key=lambda cell: cell.number):
-        value, part = facts.objective(cell), facts.part(cell) or "cells"
-        if not math.isnan(value):
-            if cell.id not in facts.pruned:
-                best[part] = better(best.get(part, value), value)
-            ranks.setdefault(part, facts.ages[cell.id])
-            rows += [{"trial": facts.trial(cell), "objective": best[part], "series": part}] if part in best else []
-    x, y = charts.number("trial", "trial", "d"), charts.measured(objective, "objective")
-    levels = [{"objective": facts.objective(cell), "label": facts.name(cell),
-               "series": facts.reference.family(cell) or cell.label} for cell in facts.references]  # fmt: skip
-    ranks |= {row["series"]: len(ranks) + i for i, row in enumerate(levels)}
-    where, colour = {"x": x, "y": y}, charts.colours(ranks)
-    said = charts.tips(
-        charts.names("label", "cell"), *(charts.names(column(axis), name) for axis, name in facts.titles.items()),
-        y, charts.measured(facts.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
-    )  # fmt: skip
-    exists = "isValid(datum.objective) && datum.role == 'trial'"
-    trials = charts.layer("point", {**where, "color": colour, "tooltip": said, "opacity": charts.visible()})
-    trials["encoding"]["size"] = {"condition": {"test": f"datum.status == '{State.PRUNED}'", "value": 20}, "value": 60}
-    layers = [
-        {**trials, "transform": [{"filter": exists}], "params": [charts.SHOWN]},
-        charts.layer("line", {**where, "color": colour}, rows, interpolate="step-after"),
-        charts.layer("rule", {"y": y, "color": colour}, levels, strokeDash=[6, 3]),
-        {**charts.layer("point", where, **charts.RING), "transform": [{"filter": f"datum.best && {exists}"}]},
-    ]
-    return {"data": charts.CELLS, "layer": layers, "height": 340, **charts.KEPT}
-
-
-def scatter(facts: Facts) -> Spec:
-    """The trials that ran whole over the first two objectives; the front of all objectives has rings."""
-    across, up = facts.objectives[1], facts.objectives[0]
-    rows, ranks = list[dict[str, Any]](), dict[str, int]()
-    for cell in sorted(facts.own, key=lambda cell: cell.number):
-        place = {"x": facts.spread(cell, across)[0], "y": facts.objective(cell)}
-        if cell.id not in facts.pruned and not any(map(math.isnan, place.values())):
-            series = facts.part(cell) or "cells"
-            ranks.setdefault(series, facts.ages[cell.id])
-            said = {"label": facts.name(cell), "number": facts.keys[cell.id], "best": cell.id in facts.marked}
-            rows.append({**place, **said, "series": series})
-    x, y = charts.measured(across, "x"), charts.measured(up, "y")
-    said = charts.tips(charts.names("label", "cell"), x, y)
-    where = {"x": x, "y": y}
-    points = charts.layer("point", {**where, "color": charts.colours(ranks), "tooltip": said,
-                                    "opacity": charts.visible()}, size=60)  # fmt: skip
-    ring = {"transform": [{"filter": "datum.best"}], **charts.layer("point", where, **charts.RING)}
-    return charts.chart(rows, {**points, "params": [charts.SHOWN]}, ring, height=340, **charts.KEPT)
+    return charts.lines(rows, x, y, charts.colours(ranks), near, height=340, far=far)
 
 
 def claims(facts: Facts, tests: pd.DataFrame) -> Part | None:

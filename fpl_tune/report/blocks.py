@@ -55,6 +55,8 @@ class Part:
     """File name -> Vega-Lite specification and caption."""
     tables: list[Table] = field(default_factory=list)
     code: list[str] = field(default_factory=list)
+    small: bool = False
+    """Its charts stand three and more beside each other."""
 
 
 def plain_table(header: list[str], rows: Iterable[Sequence[str]]) -> Table:

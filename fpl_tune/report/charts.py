@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fpl_tune.core.formatting import axis_name, numeric, percent, quantity
+from fpl_tune.core.formatting import axis_name, figure, numeric, percent, quantity, some
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import shown
+from fpl_tune.study.trial import State
 
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -99,7 +100,62 @@ RING: Spec = {"filled": False, "size": 260, "stroke": "currentColor"}
 """The style of the mark around the best cell."""
 
 
-def lines(rows: Rows, x: Spec, y: Spec, colour: Spec, levels: Rows = (), *, height: int = 300) -> Spec:
+def focused(
+    channel: Spec, values: Sequence[float], levels: Rows, field: str, metric: str
+) -> tuple[Spec, list[Mapping[str, Any]], dict[str, str]]:
+    """Scales a channel to values; levels that lie far off are named at the edge, and values beyond it are drawn there.
+
+    Args:
+        channel: quantitative.
+        values: what must be seen.
+        levels: rows with `series` and the level in `field`.
+        field, metric: of the levels.
+
+    Returns:
+        The channel, the levels near by, and by edge (`low`, `high`) what lies beyond it.
+    """
+    if not values:
+        return channel, list(levels), {}
+    low, high = min(values), max(values)
+    room = (high - low) or max(abs(high), 1e-9) * 0.02
+    near = [row for row in levels if low - room / 2 <= row[field] <= high + room / 2]
+    low, high = (end([end(values), *(row[field] for row in near)]) for end in (min, max))
+    scale = {"domain": [low - room / 12, high + room / 12], "zero": False, "nice": True, "clamp": True}
+    far: dict[str, str] = {}
+    for side, beyond in (
+        ("low", [r for r in levels if r[field] < low]),
+        ("high", [r for r in levels if r[field] > high]),
+    ):
+        texts = [f"{row['series']} {figure(row[field], metric)}{' %' if percent(metric) else ''}" for row in beyond]
+        if texts:
+            far[side] = some(list(dict.fromkeys(texts)), 3)
+    return {**channel, "scale": scale}, near, far
+
+
+def edges(far: Mapping[str, str]) -> list[Spec]:
+    """Texts at the lower and upper edge of a chart, see `focused`."""
+    places = {"low": ("↓", "height", "bottom", -9), "high": ("↑", 0, "top", 9)}
+    return [
+        layer("text", {"x": {"value": 6}, "y": {"value": places[side][1]}}, [{}], text=f"{places[side][0]} {text}",
+              align="left", baseline=places[side][2], dy=places[side][3], fontSize=12)
+        for side, text in far.items()
+    ]  # fmt: skip
+
+
+def trials(encoding: Mapping[str, Any]) -> list[Spec]:
+    """Points of the page's trials that have an objective; those that were stopped early are small and hollow."""
+    exists, early = "datum.role == 'trial' && isValid(datum.objective)", f"datum.status == '{State.PRUNED}'"
+    return [
+        {**layer("point", encoding, size=65), "transform": [{"filter": f"{exists} && !({early})"}]},
+        {**layer("point", encoding, size=24, filled=False), "transform": [{"filter": f"{exists} && {early}"}]},
+        {**layer("point", {k: v for k, v in encoding.items() if k in ("x", "y")}, **RING),
+         "transform": [{"filter": f"{exists} && datum.best"}]},
+    ]  # fmt: skip
+
+
+def lines(
+    rows: Rows, x: Spec, y: Spec, colour: Spec, levels: Rows = (), *, height: int = 300, far: Mapping[str, str] = {}
+) -> Spec:
     """Means over seeds along an axis, a series for each colour: numbers are joined, names are rows with bars.
 
     Args:
@@ -109,6 +165,7 @@ def lines(rows: Rows, x: Spec, y: Spec, colour: Spec, levels: Rows = (), *, heig
         colour: see `colours`.
         levels: rows without x, drawn as dashed lines across the chart.
         height: in pixels, of numbers.
+        far: texts at the edges; see `focused`.
     """
     nominal = x["type"] == "nominal"
     along, value = ("y", "x") if nominal else ("x", "y")
@@ -122,7 +179,7 @@ def lines(rows: Rows, x: Spec, y: Spec, colour: Spec, levels: Rows = (), *, heig
     if nominal:
         drawn = [layer("rule", band, strokeWidth=2)]
     else:
-        drawn = [layer("area", {**band, "opacity": visible(0.18)}), layer("line", point)]
+        drawn = [layer("area", {**band, "opacity": visible(0.28)}), layer("line", point)]
     drawn += [
         layer("point", point, size=55),
         {"transform": [{"filter": "datum.best"}], **layer("point", where, **RING)},
@@ -131,8 +188,29 @@ def lines(rows: Rows, x: Spec, y: Spec, colour: Spec, levels: Rows = (), *, heig
         rule = {value: y, "color": colour, "opacity": visible(), "tooltip": tips(*said, y, *ends)}
         drawn.append(layer("rule", rule, levels, strokeDash=[6, 3], strokeWidth=2))
     drawn[0]["params"] = [SHOWN]
+    drawn += edges(far)
     return chart(
         rows, *drawn, height={"step": max(24, 11 * len(series)), "for": "position"} if nominal else height, **KEPT
+    )
+
+
+def shares(rows: Rows) -> Spec:
+    """Bars of `value` (percent) by `name` and `series`, with a tick at `chance` for the first series."""
+    y, x = (
+        names("name", None, list(dict.fromkeys(str(row["name"]) for row in rows))),
+        number("value", "share (%)", ".3~g"),
+    )
+    x["scale"] = {"zero": True}
+    series = list(dict.fromkeys(str(row["series"]) for row in rows))
+    colour = colours({name: i for i, name in enumerate(series)})
+    where = {"y": y, "yOffset": names("series", None, series)}
+    said = tips(y, names("series", "by"), x)
+    ticks = [row for row in rows if row["series"] == series[0]]
+    return chart(
+        rows,
+        layer("bar", {**where, "x": x, "color": colour, "tooltip": said}),
+        layer("tick", {**where, "x": {**x, "field": "chance"}}, ticks, color="currentColor", thickness=2),
+        height={"step": 13},
     )
 
 

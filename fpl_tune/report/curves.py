@@ -12,7 +12,7 @@ import pandas as pd
 from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import axis_name, counted, figure, numeric, percent, plus_minus, quantity, short, upper
-from fpl_tune.report import charts
+from fpl_tune.report import charts, search
 from fpl_tune.report.blocks import Part, Table, plain_table
 from fpl_tune.report.charts import Spec, layer, measured, names
 from fpl_tune.report.facts import Facts
@@ -23,8 +23,6 @@ from fpl_tune.study.results import VAL
 
 SHOWN = 8
 """Cells drawn at once; of more, those that the objective puts first."""
-_UNIFORM = ("random", "qmc")
-"""Samplers that draw fields independently of the results."""
 
 
 def learning(facts: Facts, tests: pd.DataFrame) -> Part | None:
@@ -131,34 +129,32 @@ def grid(facts: Facts, tests: pd.DataFrame) -> Part | None:
     return Part(title, charts={"heat_map": (drawn, f"Mean over seeds; {facts.basis}.")})
 
 
+def slices(facts: Facts, tests: pd.DataFrame) -> Part | None:
+    """Which values of each searched field are good?"""
+    return search.slices(facts) if facts.searched else None
+
+
 def matters(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """Which hyper-parameters matter?"""
-    part, bars = Part("What matters"), list[dict[str, Any]]()
-    groups: dict[str, list[str]] = {}
-    for cell in facts.own:
-        groups.setdefault(facts.part(cell) if facts.searched else "", []).append(cell.id)
-    for group, ids in groups.items():
-        before = f"{group}: " if group else ""
-        table = facts.table.loc[[key for key in ids if key not in facts.pruned]].dropna(subset=["val"])
-        fields = [axis for axis in facts.axes if table[axis].map(repr).nunique() > 1]
-        if len(fields) < 2:
-            continue
-        frame = facts.long()
-        noise = analysis.noise_of(frame.loc[frame["cell"].isin(table.index)])
-        found = analysis.importance(table.rename(columns={"val": "value"}), fields, noise=noise)
-        called = found["field"].map(lambda name: facts.titles.get(str(name), str(name)))
-        bars += [{"name": f"{before}{name}", "value": 100 * share}
-                 for name, share in zip(called, found["share"], strict=True) if share == share]  # fmt: skip
-        for note, untold in called.groupby(found["note"], sort=False):
-            part.texts += [f"{before}nothing is said of {', '.join(untold)}: {note}."] if note else []
-    if not bars and not part.texts:
+    if facts.searched:
+        return search.matters(facts)
+    ids = [cell.id for cell in facts.own if cell.id not in facts.pruned]
+    table, part = facts.table.loc[ids].dropna(subset=["val"]), Part("What matters")
+    fields = [axis for axis in facts.axes if table[axis].map(repr).nunique() > 1]
+    if len(fields) < 2:
         return None
+    frame = facts.long()
+    noise = analysis.noise_of(frame.loc[frame["cell"].isin(table.index)])
+    found = analysis.importance(table.rename(columns={"val": "value"}), fields, noise=noise)
+    called = found["field"].map(lambda name: facts.titles.get(str(name), str(name)))
+    bars = [{"name": name, "value": 100 * share}
+            for name, share in zip(called, found["share"], strict=True) if share == share]  # fmt: skip
+    for note, untold in called.groupby(found["note"], sort=False):
+        part.texts += [f"nothing is said of {', '.join(untold)}: {note}."] if note else []
     if bars:
         caption = "Share of the variance of the validation accuracy over cells that a field explains beside the others"
         caption += f" (ω²); the rest to 100 % is interactions. {facts.basis}."
         part.charts["importance"] = charts.bars(bars, "share of variance (%)"), caption
-        if facts.searched and facts.spec.search.sampler not in _UNIFORM:
-            part.texts.append("The sampler drew trials by earlier results: shares are of where it looked.")
     return part
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric, percent, short
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.report.reference import Reference
-from fpl_tune.search.gains import searches
+from fpl_tune.search.gains import Gain, gains, searches
 from fpl_tune.study import results
 from fpl_tune.study.cells import axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.partition import Shares, shares
 from fpl_tune.study.results import VAL
-from fpl_tune.study.selection import Choice, choose, objectives_of, rows, sign
+from fpl_tune.study.selection import SETTING, Choice, choose, objectives_of, rows, setting_of, sign
 from fpl_tune.study.trial import State
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 LONG = 40
 """Letters from which on a cell's label takes too much room in a chart."""
+MOST = 40
+"""Cells of a setting from which on no letters are given."""
 DATA = ("data", "partition.held_out", "set")
 """Fields that say where a cell ran, and not what."""
 
@@ -99,6 +102,25 @@ class Facts:
         if reference is not None:
             self.reference.check()
 
+    @property
+    def settings(self) -> list[str]:
+        """The study's axes that say where a cell ran, and not what: data, partition, protocol."""
+        return [axis for axis in self.gridded if axis.split(".")[0] in SETTING or axis in DATA]
+
+    @cached_property
+    def swept(self) -> str | None:
+        """The field of numbers that alone varies, settings aside; None: the study is no sweep."""
+        fields = [axis for axis in self.axes if axis not in self.settings]
+        alone = len(fields) == 1 and not self.searched and not self.spec.report.claims
+        swept = fields[0] if alone and all(fields[0] in cell.varied for cell in self.own) else None
+        numbers = swept is not None and numeric(self.scalar(cell, swept) for cell in self.own)
+        return swept if numbers and len(self.objectives) == 1 else None
+
+    @property
+    def kind(self) -> Literal["sweep", "search", "table"]:
+        """What the study asks: which values matter, what tuning gains, or which cell wins."""
+        return "search" if self.searched else "sweep" if self.swept else "table"
+
     def seeds(self, cell: Cell) -> list[int]:
         """Seeds of a cell that ended well."""
         return sorted(self._by_cell.get(cell.id, {}))
@@ -167,6 +189,13 @@ class Facts:
         """Mean of the first objective over seeds."""
         return self.spread(cell, self.objectives[0])[0]
 
+    def reached(self, cell: Cell) -> float:
+        """The first objective, of a trial that was stopped early where its first seed stood then."""
+        value = self.objective(cell)
+        if cell.id in self.pruned and math.isnan(value):
+            return results.figure(self.store.history(cell, self.spec.seed_list()[0]), self.objectives[0])
+        return value
+
     @cached_property
     def _scores(self) -> dict[str, float]:
         """The first objective, negated where less is better, by cell."""
@@ -188,17 +217,39 @@ class Facts:
         return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {kind} {number}".strip()
 
     @cached_property
-    def _searches(self) -> list[CellSearch]:
+    def searches(self) -> list[CellSearch]:
+        """The searches of the study, one for each cell of its axes."""
         return searches(self.spec) if self.searched else []
+
+    @cached_property
+    def gains(self) -> list[Gain]:
+        """The best trial of each search beside its published setting."""
+        return gains(self.store, self.rule, self.metric) if self.searched else []
+
+    @cached_property
+    def costs(self) -> dict[str, float]:
+        """What its search had cost when a trial ended, in full trials, by the trial's id.
+
+        Rounds of all seeds count, those of pruned trials too.
+        """
+        found = {}
+        for part in self.searches:
+            full, spent = part.run.rounds * len(self.spec.seed_list()), 0.0
+            trials = [(cell, [*self.store.seed_results(cell).values()]) for cell in self.own if part.holds(cell)]
+            ended = [(max(r["finished"] for r in ran), cell.number, cell.id, ran) for cell, ran in trials if ran]
+            for *_, key, ran in sorted(ended, key=lambda trial: trial[:2]):
+                spent += sum(int(r["rounds"]) for r in ran) / full
+                found[key] = spent
+        return found
 
     @cached_property
     def published(self) -> set[str]:
         """Ids of the trials that a search takes from the papers."""
-        return {key for part in self._searches for key in part.published}
+        return {key for part in self.searches for key in part.published}
 
     def trial(self, cell: Cell) -> int:
         """Number of a trial in its study of Optuna, which is that of its part of the axes."""
-        own = (part.numbers for part in self._searches if cell.number in part.numbers)
+        own = (part.numbers for part in self.searches if cell.number in part.numbers)
         return next((numbers.index(cell.number) for numbers in own), cell.number)
 
     def logarithmic(self, axis: str) -> bool:
@@ -294,7 +345,7 @@ class Facts:
                 "series": self.part(cell) or ("references" if cell.role == "reference" else "cells"),
                 "best": cell.id in self.marked, "seeds": int(row["n"]),
                 **{column(axis): row[axis] for axis in self.axes}, "validation": row["val"],
-                "objective": self.objective(cell),
+                "objective": self.reached(cell), "cost": self.costs.get(cell.id),
                 **{name: row[name] for name in ("mean", "std", "seconds", *self.beside)}, "MB": row["bytes"] / 1e6,
             })  # fmt: skip
         return found
@@ -315,6 +366,44 @@ class Facts:
                  for cell in self.cells}  # fmt: skip
         return {key: rank for rank, key in enumerate(sorted(first, key=lambda key: (first[key], self.keys[key])))}
 
+    @property
+    def tied(self) -> list[Cell]:
+        """Own cells whose objective is that of the best cell."""
+        if self.best is None:
+            return []
+        best = self.objective(self.best)
+        return [cell for cell in self.own if cell.id != self.best.id and self.states[cell.id] is State.DONE
+                and abs(self.objective(cell) - best) < 1e-9]  # fmt: skip
+
+    @cached_property
+    def letters(self) -> dict[str, str]:
+        """Letters of the cells by id, from `analysis.letters` for the cells of each setting; empty where none are told.
+
+        Only of studies that ask which cell wins, with two seeds and two cells in a setting, and 40 at most.
+        """
+        found: dict[str, str] = {}
+        settings: dict[str, list[str]] = {}
+        for cell in self.finished if self.kind == "table" else ():
+            if cell.id not in self.pruned:
+                settings.setdefault(setting_of(cell, self.gridded), []).append(cell.id)
+        for ids in settings.values():
+            seeds = max((int(self.table.loc[key, "n"]) for key in ids), default=0)
+            if 2 <= len(ids) <= MOST and seeds > 1:
+                frame = self.values.loc[self.values["cell"].isin(ids)]
+                rope, higher = self.spec.report.rope / 100, sign(self.metric) >= 0
+                told = analysis.letters(frame, rope=rope, shares=percent(self.metric), higher=higher)
+                found |= {str(key): text for key, text in told.items()}
+        return found
+
+    @property
+    def untold(self) -> list[Cell]:
+        """Own cells that share a letter with the best one, the best first."""
+        if self.best is None or self.best.id not in self.letters:
+            return []
+        mine = set(self.letters[self.best.id])
+        near = [cell for cell in self.own if cell.id != self.best.id and mine & set(self.letters.get(cell.id, ""))]
+        return self.best_first(near)
+
     def notable(self, limit: int) -> list[Cell]:
         """About `limit` cells to draw, in the study's order: one of each reference, and the best by the objective."""
         families = {self.reference.family(cell): cell for cell in reversed(self.finished) if cell.is_reference}
@@ -328,6 +417,6 @@ def column(axis: str) -> str:
     return axis.replace(".", "_")
 
 
-def without_data(cell: Cell) -> str:
-    """A cell's label as it is where one data set, or one domain to hold out, is all there is."""
-    return label({n: v for n, v in cell.varied.items() if n not in DATA})
+def without_data(cell: Cell, axes: Collection[str] = ()) -> str:
+    """A cell's label as it is in one setting: without data set, domain to hold out, and axes of settings."""
+    return label({n: v for n, v in cell.varied.items() if n not in DATA and n not in axes})

@@ -69,8 +69,9 @@ function filter() {
 more.onclick = () => { limit += step; filter(); };
 const versus = document.getElementById("reference"), first = headers.indexOf("95 % interval") - 1;
 versus.onchange = () => {
-  table.tHead.rows[0].cells[first].textContent = `Δ vs ${versus.value}`;
-  headers[first] = `δ vs ${versus.value.toLowerCase()}`;
+  const name = versus.selectedOptions[0].textContent;
+  table.tHead.rows[0].cells[first].textContent = `Δ vs ${name}`;
+  headers[first] = `δ vs ${name.toLowerCase()}`;
   const found = data.references[versus.value];
   for (const row of rows) {
     const texts = found[row.dataset.number] ?? ["–", "–", "–"];

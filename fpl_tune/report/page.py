@@ -19,9 +19,9 @@ from fpl_tune.report.reference import against
 Question = Callable[[Facts, pd.DataFrame], Part | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.decided, answer.claims)),
-    ("table", "Table", False, (table.cells, table.winners, table.datasets, paper)),
+    ("table", "Table", False, (table.cells, table.each, table.settings, table.winners, paper)),
     ("curves", "Curves and search", False,
-     (curves.learning, curves.explore, curves.grid, curves.matters, curves.ablation)),
+     (curves.matters, curves.slices, curves.learning, curves.explore, curves.grid, curves.ablation)),
     ("robustness", "Robustness", True, (robustness.choice, robustness.clients, robustness.diagnoses, robustness.rules)),
     ("reproduce", "Reproduce", True, (reproduce.commands, reproduce.partition)),
 )  # fmt: skip

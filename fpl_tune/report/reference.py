@@ -24,8 +24,9 @@ class Reference:
 
     Args:
         facts: the study.
-        asked: name of what others are compared with; None: the first reference, else the value that the best cells of
-            several settings share, else the best cell or the first of a front.
+        asked: name of what others are compared with; None: of a sweep its best cell, of one search the published
+            setting, of other studies the first reference; else the value that the best cells of several settings share,
+            else the best cell or the first of a front.
     """
 
     def __init__(self, facts: Facts, asked: str | None = None) -> None:
@@ -70,9 +71,15 @@ class Reference:
         """The name in headers and sentences; None in a study without results."""
         if self._asked is not None and self._cells_of(self._asked):
             return self._asked
-        families = [self.family(cell) for cell in self._facts.finished if cell.is_reference]
-        lead = self._facts.lead
-        return families[0] if families else self.shared or (lead.label if lead is not None else None)
+        facts = self._facts
+        families, lead = [self.family(cell) for cell in facts.finished if cell.is_reference], facts.lead
+        best = self.shared or (lead.label if lead is not None else None)
+        if facts.kind == "sweep" and best:
+            return best
+        known = [gain.published for gain in facts.gains if gain.published is not None]
+        if len(facts.gains) == 1 and known:
+            return known[0].label
+        return families[0] if families else best
 
     def _cells_of(self, name: str) -> list[Cell]:
         cells = self._facts.cells
@@ -82,15 +89,24 @@ class Reference:
             or [cell for cell in cells if name in self._named(cell)]
         )
 
+    def title(self, name: str | None = None) -> str:
+        """What headers and sentences call a reference, None: this one; trials have long labels."""
+        name = name or self.name or ""
+        members = self._cells_of(name)
+        if len(members) != 1 or members[0].role != "trial":
+            return name
+        return "the published setting" if members[0].id in self._facts.published else self._facts.name(members[0])
+
     @cached_property
     def _members(self) -> list[Cell]:
         return self._cells_of(self.name or "")
 
     @cached_property
     def chosen(self) -> bool:
-        """Whether the reference is neither the study's choice nor a reference, but a cell picked for its results."""
+        """Whether the reference was picked for its results: not a reference, published, or named by the study."""
         asked = self._asked is not None and self._asked == self._facts.spec.report.reference
-        return not asked and not any(cell.is_reference for cell in self._members)
+        fixed = self._facts.published
+        return not asked and not any(cell.is_reference or cell.id in fixed for cell in self._members)
 
     def holds(self, cell: Cell) -> bool:
         """Whether others are compared with this cell."""
@@ -134,6 +150,9 @@ def compared(
 def against(facts: Facts, reference: Reference | None = None) -> pd.DataFrame:
     """Compares every cell that has results, and was not pruned, with its reference; see `analysis.compare`.
 
+    Where the reference is one of the study's own cells, the others are compared by the noise of these alone: references
+    often vary more, and are compared apart.
+
     Returns:
         The comparisons, index cell id. `attrs["apart"]` holds the number of cells that have no seed on the same
         partition as their reference, and so no row.
@@ -144,8 +163,11 @@ def against(facts: Facts, reference: Reference | None = None) -> pd.DataFrame:
         for cell in facts.cells
         if cell.id in ran and (base := reference.of(cell)) is not None and base.id in ran - {cell.id}
     }
-    every = compared(facts, pairs, chosen=reference.chosen)
-    found = every.loc[every["seeds"] > 0]
+    members = facts.by_id
+    own = {cell: base for cell, base in pairs.items() if members[cell].candidate or not members[base].candidate}
+    groups = [own, {cell: base for cell, base in pairs.items() if cell not in own}]
+    every = pd.concat([compared(facts, group, chosen=reference.chosen) for group in groups if group or group is own])
+    found = every.loc[[cell for cell in pairs if every.loc[cell, "seeds"] > 0]]
     found.attrs["apart"] = len(every) - len(found)
     return found
 
@@ -155,6 +177,12 @@ def study_file(facts: Facts) -> str:
     path = (facts.store.folder / "study.yaml").resolve()
     here = Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
+def turned(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A comparison seen from the reference."""
+    verdict = {"better": "worse", "worse": "better"}.get(row["verdict"], row["verdict"])
+    return {"difference": -row["difference"], "low": -row["high"], "high": -row["low"], "verdict": verdict}
 
 
 def judged(facts: Facts, row: Mapping[Any, Any]) -> list[str]:

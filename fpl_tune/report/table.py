@@ -18,17 +18,15 @@ from fpl_tune.core.formatting import (
     percent,
     plus_minus,
     quantity,
+    short,
     signed,
+    value_text,
 )
 from fpl_tune.report.blocks import Part, Row, Table, Td, plain_table
 from fpl_tune.report.facts import Facts, without_data
-from fpl_tune.report.reference import Reference, against, judged
-from fpl_tune.search.gains import gains
-from fpl_tune.study.cells import Cell, label, shown
+from fpl_tune.report.reference import Reference, against, judged, turned
+from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.results import VAL
-
-ALWAYS = 7
-"""Columns that are shown though all cells have the same text: up to the seeds."""
 
 
 def cells(facts: Facts, tests: pd.DataFrame) -> Part:
@@ -50,10 +48,11 @@ def table(facts: Facts, tests: pd.DataFrame) -> Table:
     """
     tested = tests.to_dict("index")
     lines = [_columns(facts, cell, tested.get(cell.id, {})) for cell in facts.listed]
+    fixed = [*facts.titles.values(), "status", "MB", "time", *(quantity(other, over="") for other in facts.beside)]
     kept = [
         name
-        for i, name in enumerate(lines[0])
-        if i < ALWAYS
+        for name in lines[0]
+        if name not in fixed
         or (
             len({line[name].text for line in lines}) > 1
             and any(line[name].text not in (line["cell"].text, "–") for line in lines)
@@ -71,26 +70,23 @@ def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> dict[str, Td]
     row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
     wanted = len(facts.spec.seed_list())
     name = f"{facts.name(cell)} (published)" if cell.id in facts.published else facts.name(cell)
-    compared = [f"Δ vs {facts.reference.name}", "95 % interval", "verdict"]
+    compared = [f"Δ vs {facts.reference.title()}", "95 % interval", "verdict"]
+    fields = {name: Td(value_text(row[axis])) for axis, name in facts.titles.items()}
+    letters = {"group": Td(facts.letters.get(cell.id, "–"))} if facts.letters else {}
     return {
         "cell": Td(name, cell.number),
+        **(fields if facts.searched else {}),
         "validation accuracy (%)": Td(figure(row["val"], VAL)),
         f"{quantity(facts.metric, over='')} ± std": Td(plus_minus(row["mean"], row["std"], facts.metric)),
+        **letters,
         **dict(zip(compared, map(Td, judged(facts, test) if test else "–––"), strict=True)),
         "seeds": Td(str(row["n"]) if row["n"] >= wanted else f"{row['n']} of {wanted}"),
         **{quantity(other, over=""): Td(figure(row[other], other)) for other in facts.beside},
-        **{name: Td(_value(row[axis])) for axis, name in facts.titles.items()},
+        **fields,
         "status": Td(facts.called[cell.id]),
         "MB": Td(megabytes(row["bytes"])),
         "time": Td(duration(row["seconds"]), "" if math.isnan(row["seconds"]) else round(row["seconds"], 1)),
     }
-
-
-def _value(value: Any) -> str:
-    """A field's value, numbers in three digits."""
-    if value is None or value != value:
-        return "–"
-    return f"{value:.3g}" if isinstance(value, float) else shown(value)
 
 
 def comparisons(facts: Facts, tests: pd.DataFrame) -> dict[str, dict[int, list[str]]]:
@@ -110,9 +106,13 @@ def note(facts: Facts) -> str:
         bold = f"{facts.choice.by} (bold): no cell is best"
     elif facts.objectives != [VAL]:
         bold = f"The best cell (bold) is chosen by {facts.objectives[0]}"
+    groups = " Cells that share a letter are not told apart, all pairs considered." if facts.letters else ""
+    together = "hold for all rows together" if any(facts.reference.holds(cell) for cell in facts.references) else (
+        "hold for the study's cells together, and for its references together"
+    )  # fmt: skip
     return (
         f"± is the standard deviation over seeds; {facts.basis}. {bold}. Δ is paired over seeds; its 95 % intervals "
-        f"hold for all rows together, and decide the verdict."
+        f"{together}, and decide the verdict.{groups}"
         f"{equal if percent(facts.metric) else ''}"
     )
 
@@ -154,7 +154,7 @@ def latex(facts: Facts, found: Table) -> str:
 
 def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:
     """So tuned, how do the parts of the axes compare?"""
-    found = gains(facts.store, facts.rule, facts.metric)
+    found = facts.gains
     if len(found) < 2:
         return None
     objective = facts.objectives[0]
@@ -170,16 +170,18 @@ def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:
         f"The best trial of each part of the axes by {quantity(objective, unit=False)}; {facts.basis}. The published "
         "point is the best one by it of those that the search tried first."
     )
-    header = ["", quantity(objective, over=""), f"{of} ± std", f"Δ vs {facts.reference.name}",
+    header = ["", quantity(objective, over=""), f"{of} ± std", f"Δ vs {facts.reference.title()}",
               "Δ vs published", "found"]  # fmt: skip
     return Part("Best of each search", [text], tables=[plain_table(header, rows)])
 
 
-def datasets(facts: Facts, tests: pd.DataFrame) -> Part | None:
-    """How do the cells rank over data sets?"""
+def settings(facts: Facts, tests: pd.DataFrame) -> Part | None:
+    """How do the cells rank over data sets, domains, partitions and other settings?"""
+    axes = facts.settings
     rows = [
-        (cell.run.data.name, without_data(cell), seed, value)
-        for cell in facts.finished
+        (label({n: v for n, v in cell.varied.items() if n in axes}), without_data(cell, axes), seed, value)
+        for cell in (facts.finished if axes else ())
+        if cell.id not in facts.pruned
         for seed, value in facts.by_seed(cell, facts.metric).items()
     ]
     frame = pd.DataFrame(rows, columns=pd.Index(["dataset", "cell", "seed", "value"]))
@@ -187,13 +189,47 @@ def datasets(facts: Facts, tests: pd.DataFrame) -> Part | None:
     if not several or not percent(facts.metric) or frame.duplicated(["dataset", "cell", "seed"]).any():
         return None
     found = analysis.mean_ranks(frame)
-    text = f"Mean ranks over {counted(found.datasets, 'data set')}"
-    if not math.isnan(found.critical_difference):
-        text += f"; ranks that differ by less than {found.critical_difference:.2f} (Nemenyi, 5 %) are not told apart"
+    number = counted(found.datasets, "setting")
+    text = f"Mean ranks over {number} ({', '.join(map(short, axes))})"
+    critical = found.critical_difference
+    if not math.isnan(critical):
+        text += f"; ranks that differ by less than {critical:.2f} (Nemenyi, 5 %) are not told apart"
+    else:
+        text += f"; a critical difference needs {analysis.LEAST_DATASETS} settings"
     if found.left_out:
-        text += f". Not on every data set, left out: {', '.join(found.left_out)}"
+        text += f". Not in every setting, left out: {', '.join(found.left_out)}"
     means: dict[str, float] = frame.pivot_table(index="dataset", columns="cell", values="value").mean().to_dict()
-    body = [[str(name), f"{rank:.2f}", figure(means[str(name)], facts.metric)] for name, rank in found.ranks.items()]
-    return Part(
-        "Over data sets", [f"{text}."], tables=[plain_table(["cell", "mean rank", "mean over data sets (%)"], body)]
+    first = float(found.ranks.iloc[0]) if len(found.ranks) else math.nan
+    body = [
+        [str(name), f"{rank:.2f}", figure(means[str(name)], facts.metric),
+         "–" if math.isnan(critical) else "not told apart from it" if rank - first < critical else "worse"]
+        for name, rank in found.ranks.items()
+    ]  # fmt: skip
+    header = ["cell", "mean rank", "mean over settings (%)", "against the first"]
+    return Part("Over settings", [f"{text}."], tables=[plain_table(header, body)])
+
+
+def each(facts: Facts, tests: pd.DataFrame) -> Part | None:
+    """How does the chosen cell compare with each of the others?"""
+    if facts.kind != "table" or facts.best is None or not 2 < len(facts.finished) <= 60:
+        return None
+    name = facts.reference.shared or facts.best.label
+    base = Reference(facts, name)
+    found = against(facts, base)
+    if found.empty or name == facts.reference.name:
+        return None
+    rows: dict[str, list[dict[str, Any]]] = {}
+    axes = facts.settings
+    for key, row in found.to_dict("index").items():
+        rows.setdefault(without_data(facts.by_id[str(key)], axes), []).append(turned(row))
+    body = []
+    for other, met in rows.items():
+        mean = sum(row["difference"] for row in met) / len(met)
+        verdicts = pd.Series([row["verdict"] for row in met]).value_counts()
+        counts = ", ".join(f"{word} in {n}" for word, n in verdicts.items())
+        body.append([other, *(judged(facts, met[0]) if len(met) == 1 else [signed(mean, facts.metric), "", counts])])
+    text = (
+        f"{name} less each of the others, paired over seeds; 95 % intervals hold for all of the study's cells together."
     )
+    header = ["against", "difference", "95 % interval", "verdict"]
+    return Part(f"{name} against each", [text], tables=[plain_table(header, body)])

@@ -31,7 +31,8 @@ def test_five_sections_the_last_two_folded_and_the_answer_first(make_store):
     assert re.findall(r'<section id="(\w+)">', text) == ["answer", "table", "curves", "robustness", "reproduce"]
     assert re.findall(r"<summary><h2>(\w+)", text) == ["Robustness", "Reproduce"]
     said = there(re.search(r'id="sentence">(.*?)</p>', text))
-    assert said[1].startswith("n_ctx=8 is best on validation, with ")
+    assert said[1].startswith("n_ctx = 8 is best, with ")
+    assert f'<meta name="description" content="{said[1]}">' in text
     assert text.index('id="sentence"') < text.index('data-name="curve"') < text.index('class="sortable"')
 
 

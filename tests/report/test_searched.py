@@ -8,7 +8,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from fpl_tune import report
 from fpl_tune.core.formatting import short
-from fpl_tune.report import answer, curves, table
+from fpl_tune.report import answer, curves, search, table
 from fpl_tune.report.facts import LONG, Facts
 from fpl_tune.report.reference import against
 from fpl_tune.search.search import Search
@@ -29,9 +29,9 @@ search: {sampler: random, trials: 6, space: {protocol.epochs: [1, 2], protocol.p
 def searched(make_store):
     """A search over two methods, whose trials are better the larger their lr; promptfl has no μ."""
     store = make_store(body=BODY, name="search", fill=lambda cell, seed: False)
-    search = there(Search.plan(store.spec()))
-    search.open(store.folder)
-    cells = [*search.references, *iter(search.request, None)]
+    plan = there(Search.plan(store.spec()))
+    plan.open(store.folder)
+    cells = [*plan.references, *iter(plan.request, None)]
     store.begin(store.spec(), cells)
     for cell in cells:
         for seed in (1, 2):
@@ -49,7 +49,7 @@ def test_tables_of_searches_go_from_the_best_down_and_name_trials_shortly(search
     assert labels[-1] == "zeroshot"
     assert all(len(label) <= LONG for label in labels)
     assert len(set(labels)) == len(labels)
-    assert names.index("verdict") < names.index("epochs"), "accuracy first, then parameters"
+    assert names.index("epochs") < names.index("validation accuracy (%)"), "what is searched comes first"
     assert "status" not in names, "the same for all cells"
 
 
@@ -73,8 +73,8 @@ def test_published_trials_are_marked(searched):
 
 def test_history_is_the_best_so_far_of_each_part(searched):
     best: dict[str, float] = {}
-    line = answer.history(searched)["layer"][1]["data"]["values"]
-    trials = sorted(searched.own, key=lambda cell: cell.number)
+    line = search.history(searched)["layer"][1]["data"]["values"]
+    trials = sorted(searched.own, key=lambda cell: searched.costs[cell.id])
     for row, cell in zip(line, trials, strict=True):
         best[searched.part(cell)] = max(best.get(searched.part(cell), 0), searched.table.loc[cell.id, "val"])
         assert row["objective"] == best[searched.part(cell)]
@@ -122,7 +122,7 @@ def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
     assert marked == {facts.keys[cell.id] for cell in front.cells}
     assert f"{front.by} (bold): no cell is best" in table.note(facts)
     assert {"history", "front"} == answer.decided(facts, tests).charts.keys()
-    points = answer.scatter(facts)["data"]["values"]
+    points = search.scatter(facts)["data"]["values"]
     assert {row["number"] for row in points if row["best"]} == marked
     assert table.winners(facts, tests) is None
     report.build(store)

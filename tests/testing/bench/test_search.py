@@ -159,6 +159,20 @@ def test_pooled_noise_finds_more_than_the_pair_s_own():
     assert all(a > 1.4 * b for a, b in zip(now, before, strict=True))
 
 
+def test_answers_to_sweeps_seldom_call_a_value_worse_that_is_not():
+    rows = {(row["world"], row["what"]): [row["3 seeds"], row["5 seeds"]] for row in statistics.sweeps(200, (3, 5))}
+    for world, equal in (("sweep", 0.06), ("sweep, graded noise", 0.09)):  # as statistics.md says
+        assert max(rows[world, "a value worse where all are equal"]) <= equal + 0.06  # three standard errors of 200
+        assert max(rows[world, "a value of the plateau worse"]) <= 0.05 + 0.046
+    assert min(rows["sweep", "steps found of three (share)"]) > 0.6
+
+
+def test_cells_without_a_common_letter_differ():
+    equal, told = statistics.groups(200, (3, 5))
+    assert max(equal["3 seeds"], equal["5 seeds"]) <= 0.05 + 0.046
+    assert told["5 seeds"] > 0.8
+
+
 def test_fields_without_an_effect_get_no_share():
     rows = by_what(statistics.importances(60, (5,)))
     assert max(rows["a share in a grid of noise"]) <= 0.05 + 0.084  # three standard errors of 60 studies

@@ -1,0 +1,54 @@
+"""Groups of cells that are not told apart, as letters (compact letter display, Piepho 2004)."""
+
+from __future__ import annotations
+
+import itertools
+from string import ascii_lowercase
+
+import numpy as np
+import pandas as pd
+
+from fpl_tune.analysis.compare import verdicts
+from fpl_tune.analysis.significance import estimate, resolution_of
+from fpl_tune.analysis.tables import read, seed_means
+
+
+def letters(
+    frame: pd.DataFrame, *, rope: float = 0.01, level: float = 0.95, shares: bool = True, higher: bool = True
+) -> pd.Series:
+    """Gives cells letters: two that share one are not told apart, two that share none differ.
+
+    All pairs are compared, with one correction for all of them; see `compare`. Pairs that are equal within the region
+    of practical equivalence share a letter, those that are undecided too.
+
+    Args:
+        frame: see `tables.read`.
+        rope: half width of the region of practical equivalence, in units of `value`.
+        level: of all intervals together.
+        shares: values are shares; else equality is not tested.
+        higher: larger values are better.
+
+    Returns:
+        Index `cell`, the best mean first, which has the letter a.
+    """
+    table = read(frame)
+    means = pd.Series(np.nanmean(seed_means(table.values), axis=1), pd.Index(table.cells, name="cell"))
+    means = means.sort_values(ascending=not higher, kind="stable")
+    place = {cell: i for i, cell in enumerate(table.cells)}
+    order = [place[str(cell)] for cell in means.index]
+    pairs = list(itertools.combinations(range(len(order)), 2))
+    found = estimate(
+        table.by_split()[order], pairs, resolution=resolution_of(table.values), level=level, tests=max(len(pairs), 1)
+    )
+    low, high = found.difference - found.half, found.difference + found.half
+    said = verdicts(low, high, rope if shares else 0.0)
+    groups = [set(range(len(order)))]
+    for (a, b), verdict in zip(pairs, said, strict=True):
+        if verdict in ("better", "worse"):
+            split = [part for group in groups for part in ((group - {a}, group - {b}) if {a, b} <= group else (group,))]
+            unique = list(map(set, dict.fromkeys(map(frozenset, split))))
+            groups = [group for group in unique if not any(group < other for other in unique)]
+    groups.sort(key=sorted)
+    names = [letter if n == 0 else f"{letter}{n}" for n in range(len(groups) // 26 + 1) for letter in ascii_lowercase]
+    texts = ["".join(name for name, group in zip(names, groups, strict=False) if i in group) for i in range(len(order))]
+    return pd.Series(texts, means.index)

@@ -1,0 +1,342 @@
+"""The first sentence of the page, on studies whose truth is known: plateaus, peaks, gains, ties and collapses."""
+
+import re
+
+import pytest
+
+from fpl_tune.report import answer, search, sweep, table
+from fpl_tune.report.facts import Facts
+from fpl_tune.report.reference import Reference, against
+from fpl_tune.search.search import Search
+from fpl_tune.study.cells import label
+from fpl_tune.study.results import make_result
+
+from ..conftest import drawn_history, there
+from .conftest import reach
+
+AXIS = """axes: {optim.lr: [0.001, 0.002, 0.005, 0.01, 0.02, 0.05]}
+references: [{method: zeroshot}]
+seeds: 5
+"""
+
+
+def said(facts):
+    return answer.sentence(facts, against(facts))
+
+
+def along(make_store, values, body=AXIS, noise=0.001, overrides=()):
+    """The facts of a sweep whose cells have these levels, in the axis' order; the reference lies far below."""
+    store = make_store(overrides, body=body, clients=4)
+    reach(store, lambda cell: dict(enumerate(values)).get(cell.number, 0.2), lambda cell: noise)
+    return Facts(store)
+
+
+# -- sweeps --------------------------------------------------------------------------------------------------
+
+
+def test_a_plateau_and_where_it_ends(make_store):
+    facts = along(make_store, [0.9, 0.9, 0.9, 0.9, 0.87, 0.8])
+    assert facts.kind == "sweep"
+    text = said(facts)
+    assert re.match(r"lr from 0.001 to 0.01 equal within ± 1 point \((89.9|90.0) to 90.[01] %\); ", text), text
+    assert re.search(r"accuracy falls from lr = 0.02 on \(8[67].\d, (79.9|80.0|80.1) %\)\.$", text), text
+
+
+def test_a_peak_at_the_edge_says_that_the_axis_ends_there(make_store):
+    text = said(along(make_store, [0.6, 0.65, 0.7, 0.75, 0.8, 0.9]))
+    assert text.startswith("lr = 0.05 is best, with 90.")
+    assert "accuracy is lower up to lr = 0.02 (" in text
+    assert text.endswith("The best value is the largest that was tried.")
+    text = said(along(make_store, [0.9, 0.8, 0.75, 0.7, 0.65, 0.6]))
+    assert "accuracy falls from lr = 0.002 on (" in text
+    assert text.endswith("The best value is the smallest that was tried.")
+
+
+def test_a_peak_in_the_middle_has_two_sides(make_store):
+    text = said(along(make_store, [0.7, 0.8, 0.9, 0.9, 0.8, 0.7]))
+    assert text.startswith("lr from 0.005 to 0.01 equal within ± 1 point (")
+    assert "lower up to lr = 0.002 (" in text
+    assert "falls from lr = 0.02 on (" in text
+
+
+def test_an_axis_without_effect_makes_no_difference(make_store):
+    text = said(along(make_store, [0.9] * 6))
+    assert text.startswith("lr makes no difference: all 6 values from 0.001 to 0.05 are equal within ± 1 point (")
+
+
+def test_noise_leaves_values_that_cannot_be_told_apart(make_store):
+    text = said(along(make_store, [0.5] * 6, noise=0.03))
+    assert text.startswith("lr from 0.001 to 0.05 cannot be told apart with 5 seeds (")
+
+
+def test_a_value_that_collapses_is_worse_and_does_not_hide_the_others(make_store):
+    text = said(along(make_store, [0.9, 0.9, 0.1, 0.9, 0.9, 0.9]))
+    assert "worse at 0.005 (" in text or "up to lr = 0.005" in text
+    text = said(along(make_store, [0.9, 0.9, 0.9, 0.9, 0.9, 0.1]))
+    assert text.startswith("lr from 0.001 to 0.02 equal within ± 1 point (")
+    assert "falls from lr = 0.05 on (10." in text or "falls from lr = 0.05 on (9." in text
+
+
+def test_references_do_not_widen_the_comparisons_of_an_axis(make_store):
+    """A reference whose seeds vary fifty times as much leaves the intervals of the axis' cells as they are."""
+    steady = along(make_store, [0.9, 0.9, 0.9, 0.9, 0.87, 0.8])
+    store = make_store(body=AXIS, clients=4, name="wild")
+    levels = dict(enumerate([0.9, 0.9, 0.9, 0.9, 0.87, 0.8]))
+    reach(store, lambda cell: levels.get(cell.number, 0.2), lambda cell: 0.05 if cell.is_reference else 0.001)
+    wild = Facts(store)
+    own = [cell.id for cell in wild.own if cell.id not in wild.chosen]
+    for end in ("low", "high"):
+        assert against(wild).loc[own, end].tolist() == pytest.approx(against(steady).loc[own, end].tolist())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "body", "words"),
+    [
+        ([], "axes: {optim.lr: [0.01, 0.1]}\nseeds: 4\n", "lr makes no difference: all 2 values from 0.01 to 0.1"),
+        (["seeds=1"], AXIS, "; one seed tells no values apart ("),
+        ([], "axes: {clip.dtype: [float32, float16]}\nseeds: 3\n", "is best on validation, with "),
+        ([], "axes: {optim.lr: [0.01]}\nseeds: 3\n", "is best on validation, with "),
+    ],
+)
+def test_few_values_one_seed_and_names_have_a_true_sentence(make_store, overrides, body, words):
+    assert words in said(along(make_store, [0.9] * 6, body=body, overrides=overrides))
+
+
+def test_missing_cells_are_left_out_and_said(make_store):
+    store = make_store(body=AXIS, clients=4, fill=lambda cell, seed: cell.number != 2)
+    reach(store, lambda cell: 0.9 if cell.number < 5 else 0.5)
+    text = said(Facts(store))
+    assert text.startswith("So far, 6 of 7 cells done: lr from 0.001 to 0.02 equal within")
+    assert "0.005" not in text
+
+
+def test_a_sweep_over_settings_is_of_the_mean_over_them(make_store):
+    body = "axes: {data: [dtd, food101], optim.lr: [0.001, 0.01, 0.1]}\nseeds: 5\n"
+    store = make_store(["clip=vit_b16"], body=body, clients=4)
+    level = {0.001: 0.8, 0.01: 0.8, 0.1: 0.7}
+    reach(store, lambda cell: level[cell.run.optim.lr] - (0.3 if cell.run.data.name == "dtd" else 0))
+    text = said(Facts(store))
+    assert text.startswith("Over 2 settings, lr from 0.001 to 0.01 equal within ± 1 point (6")
+    assert "accuracy falls from lr = 0.1 on (55." in text or "accuracy falls from lr = 0.1 on (54." in text
+
+
+def test_the_chart_of_a_sweep_is_scaled_to_its_cells(make_store):
+    facts = along(make_store, [0.9, 0.9, 0.9, 0.9, 0.87, 0.85])
+    drawn, _ = answer.main_chart(facts)["curve"]
+    y = drawn["layer"][1]["encoding"]["y"]
+    low, high = y["scale"]["domain"]
+    assert 0.8 < low < 0.85 < 0.9 < high < 0.95
+    texts = [layer["mark"]["text"] for layer in drawn["layer"] if layer["mark"]["type"] == "text"]
+    assert len(texts) == 1
+    assert texts[0].startswith("↓ zeroshot ")
+    near = along(make_store, [0.3, 0.25, 0.22, 0.21, 0.2, 0.15])
+    drawn, _ = answer.main_chart(near)["curve"]
+    assert not [layer for layer in drawn["layer"] if layer["mark"]["type"] == "text"]
+    assert drawn["layer"][-1]["mark"]["type"] == "rule", "a reference among the cells is a dashed line"
+
+
+def test_the_best_cell_of_a_sweep_is_its_reference_and_the_first_reference_that_of_a_table(make_store):
+    facts = along(make_store, [0.9, 0.91, 0.9, 0.9, 0.87, 0.8])
+    assert facts.reference.name == there(facts.best).label
+    assert any("against zeroshot (" in text for text in sweep.references(facts))
+    body = "axes: {method: [promptfl, coop, fedpgp]}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
+    assert Facts(make_store(body=body)).reference.name == "zeroshot"
+
+
+# -- searches ------------------------------------------------------------------------------------------------
+
+SEARCH = """seeds: 3
+search: {sampler: random, trials: 14, space: {protocol.epochs: [1, 2], protocol.participation: [0.5, 1.0]}}
+"""
+
+
+@pytest.fixture
+def trials(make_store):
+    """Makes a finished search: the level of a trial by its number in the search, and whether it was published."""
+
+    def make(level, body=SEARCH, early=lambda number: False):
+        store = make_store(body=body, name="search", fill=lambda cell, seed: False)
+        plan = there(Search.plan(store.spec()))
+        plan.open(store.folder)
+        cells = [*plan.references, *iter(plan.request, None)]
+        store.begin(store.spec(), cells)
+        published = set().union(*(part.published for part in plan.parts))
+        for number, cell in enumerate(cells):
+            for seed in (1,) if early(number) else (1, 2, 3):
+                history = drawn_history(seed, 0.5, rounds=2 if early(number) else 4, clients=4)
+                result = make_result("partial" if early(number) else "done", history, split_hash=f"split{seed}")
+                store.put(cell, seed, history, {**result, "finished": f"2024-05-01T10:00:{number:02d}+00:00"})
+        reach(store, lambda cell: level(cell, cell.id in published))
+        return Facts(store)
+
+    return make
+
+
+def test_a_search_without_gain_says_so(trials):
+    text = said(trials(lambda cell, published: 0.9 if published else 0.8))
+    assert text.startswith("No trial was better on validation than the published setting, which reaches 9")
+    assert text.endswith("other trials).")
+
+
+def test_a_gain_has_its_interval_its_cost_and_the_gain_on_seeds_that_did_not_choose(trials):
+    facts = trials(lambda cell, published: 0.8 if published else 0.9 if cell.number == 5 else 0.7)
+    best = there(facts.best)
+    text = said(facts)
+    found = there(re.match(r"Tuning gained \+(\d+\.\d+) points over the published setting \(95 % interval \+", text))
+    assert float(found[1]) == pytest.approx(10, abs=0.3)
+    row = against(facts, Reference(facts, there(facts.gains[0].published).label)).loc[best.id]
+    assert f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}: better), found after " in text
+    whole = list(facts.costs.values())
+    assert f"found after {facts.costs[best.id]:.2g} of {max(whole):.2g} full trials" in text
+    unseen = there(re.search(r"on seeds that did not choose it \+(\d+\.\d+)\.$", text))
+    assert float(unseen[1]) == pytest.approx(10, abs=0.3), "every seed alone finds the same trial"
+    assert facts.reference.title() == "the published setting"
+
+
+def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
+    facts = trials(lambda cell, published: 0.8 if published else 0.7 + 0.15 * (cell.number == 5))
+    best = there(facts.best)
+    for seed in (1, 2, 3):
+        history = facts.store.history(best, seed)
+        history[-1] |= {"test/acc_mean": 0.75, "clients/test": [0.75] * 4}
+        facts.store.put(best, seed, history, make_result("done", history, split_hash=f"split{seed}"))
+    text = said(Facts(facts.store))
+    assert re.match(rf"Tuning gained nothing: trial {facts.trial(best)}, the best on validation, is -[45]\.\d+ points "
+                    r"from the published setting \(95 % interval -", text), text  # fmt: skip
+
+
+def test_cost_counts_the_rounds_of_trials_that_were_stopped_early(trials):
+    facts = trials(lambda cell, published: 0.8, early=lambda number: number % 2 == 1)
+    full = facts.searches[0].run.rounds * 3
+    ran = [sum(r["rounds"] for r in facts.store.seed_results(cell).values()) / full
+           for cell in sorted(facts.own, key=lambda cell: cell.number)]  # fmt: skip
+    assert sorted(facts.costs.values()) == pytest.approx([sum(ran[: i + 1]) for i in range(len(ran))])
+
+
+def test_one_whole_trial_claims_nothing(trials):
+    text = said(trials(lambda cell, published: 0.8, early=lambda number: number > 0))
+    assert text.startswith("Only the published setting ran whole, with 80.") or text.startswith(
+        "Only the published setting ran whole, with 79."
+    )
+    assert text.endswith("nothing is said of tuning yet.")
+
+
+def test_trials_that_were_stopped_early_are_drawn_where_they_stood(trials):
+    facts = trials(lambda cell, published: 0.8, early=lambda number: number > 3)
+    rows = {row["number"]: row for row in facts.rows}
+    for cell in facts.own:
+        row = rows[facts.keys[cell.id]]
+        assert row["objective"] == pytest.approx(facts.store.history(cell, 1)[-1]["val/acc_mean"], abs=0.02)
+        assert (row["status"] == "pruned") == (cell.id in facts.pruned)
+
+
+def test_importance_is_of_all_trials_at_equal_rounds_and_finds_what_matters(trials):
+    body = SEARCH.replace("trials: 14", "trials: 60")
+    facts = trials(lambda cell, published: 0.5 + 0.4 * (cell.run.protocol.epochs == 2), body=body,
+                   early=lambda number: number % 3 == 2)  # fmt: skip
+    rounds, values = search.early(facts, facts.own)
+    assert rounds == 2
+    assert values.keys() == {cell.id for cell in facts.own}
+    for cell in facts.own:
+        assert values[cell.id] == facts.store.history(cell, 1)[1]["val/acc_mean"]
+
+
+def test_a_field_that_decides_is_told_from_chance(trials):
+    body = SEARCH.replace("trials: 14", "trials: 40")
+    facts = trials(lambda cell, published: 0.5 + 0.2 * (cell.run.protocol.epochs == 2), body=body)
+    part = there(search.matters(facts))
+    assert "of seed 1, those that were stopped early too; told from chance: epochs" in part.texts[0]
+    rows = part.charts["importance"][0]["data"]["values"]
+    first = {row["series"]: row for row in rows if row["name"] == rows[0]["name"]}
+    assert rows[0]["name"] == "epochs"
+    assert first["fANOVA"]["value"] > 80
+
+
+def test_few_trials_say_nothing_of_importance(trials):
+    facts = trials(lambda cell, published: 0.8 + 0.01 * cell.number, body=SEARCH.replace("14", "4"))
+    assert there(search.matters(facts)).texts == [
+        f"nothing is said of {len(facts.own)} trials: at least 10, and 3 for each field, that differ, are needed."
+    ]
+
+
+def test_every_searched_field_has_a_slice_with_the_published_value(trials):
+    facts = trials(lambda cell, published: 0.8)
+    part = there(search.slices(facts))
+    fields = [axis for axis in facts.axes]
+    assert list(part.charts) == [f"slice_{axis.replace('.', '_')}" for axis in fields]
+    rate, _ = part.charts["slice_optim_lr"]
+    assert rate["layer"][0]["mark"]["type"] == "rule"
+    published = {facts.by_id[key].run.optim.lr for key in facts.published}
+    assert {row["optim_lr"] for row in rate["layer"][0]["data"]["values"]} == published
+    assert rate["layer"][0]["encoding"]["x"]["scale"] == {"type": "log"}
+
+
+def test_searches_of_several_methods_are_compared_at_equal_budgets(trials):
+    body = "axes: {method: [promptfl, fedprox]}\nreferences: [{method: zeroshot}]\n" + SEARCH.replace("14", "6")
+    facts = trials(
+        lambda cell, published: 0.2 if cell.is_reference else 0.8 + 0.1 * ("mu" in label(cell.varied)), body=body
+    )
+    text = said(facts)
+    assert text.startswith("At equal budgets fedprox is best on validation, with 90.") or "with 89." in text
+    assert re.search(r"; \+(9|10)\.\d+ points against promptfl, the next one \(\+\d.*: better\)\.$", text), text
+    assert search.leads(facts).startswith("Ahead on validation at equal cost: fedprox from ")
+    assert search.leads(facts).endswith("the lead never changes.")
+    assert facts.reference.name == "zeroshot"
+
+
+def test_a_lead_that_changes_is_said_with_its_cost(trials):
+    body = "axes: {method: [promptfl, fedprox]}\n" + SEARCH.replace("14", "6")
+
+    def level(cell, published):
+        return 0.7 if "mu" not in label(cell.varied) else 0.6 if published else 0.8
+
+    facts = trials(level, body=body)
+    text = search.leads(facts)
+    found = there(re.fullmatch(r"Ahead on validation at equal cost: promptfl from (\S+) full trials on, "
+                               r"fedprox from (\S+) full trials on; 1 change of the lead\.", text))  # fmt: skip
+    assert float(found[1]) < float(found[2])
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+
+
+def test_cells_that_are_not_told_apart_share_a_letter(make_store):
+    body = "axes: {method: [promptfl, coop, fedpgp, fedprox]}\nreferences: [{method: zeroshot}]\nseeds: 6\n"
+    store = make_store(body=body, clients=4)
+    reach(store, lambda cell: [0.9, 0.9, 0.7, 0.9, 0.2][cell.number], lambda cell: 0.003)
+    facts = Facts(store)
+    letters = {cell.label: facts.letters[cell.id] for cell in facts.cells}
+    assert letters == {"promptfl": "a", "coop": "a", "fedprox": "a", "fedpgp": "b", "zeroshot": "c"}
+    text = said(facts)
+    others = {"promptfl", "coop", "fedprox"} - {there(facts.best).label}
+    assert all(other in text.partition("It is not told apart from ")[2] for other in others)
+    assert "fedpgp" not in text.partition("It is not told apart from ")[2]
+    found = table.table(facts, against(facts))
+    at = found.header.index("group")
+    assert [row.cells[at].text for row in found.rows] == ["a", "a", "b", "a", "c"]
+
+
+def test_the_choice_is_compared_with_each_of_the_others(make_store):
+    body = "axes: {method: [promptfl, coop, fedpgp]}\nreferences: [{method: zeroshot}]\nseeds: 4\n"
+    store = make_store(body=body, clients=4)
+    reach(store, lambda cell: [0.9, 0.8, 0.7, 0.2][cell.number])
+    facts = Facts(store)
+    part = there(table.each(facts, against(facts)))
+    assert part.title == "promptfl against each"
+    rows = {row.cells[0].text: [td.text for td in row.cells[1:]] for row in part.tables[0].rows}
+    assert {name: row[2] for name, row in rows.items()} == dict.fromkeys(("coop", "fedpgp", "zeroshot"), "better")
+    assert float(rows["coop"][0]) == pytest.approx(10, abs=0.5)
+    low, high = map(float, rows["coop"][1].split(" to "))
+    assert low < float(rows["coop"][0]) < high
+
+
+def test_ranks_are_over_settings_of_any_kind(make_store):
+    body = "axes: {partition.alpha: [0.1, 0.3, 0.5, 1, 5], method: [promptfl, coop, fedpgp]}\nseeds: 2\n"
+    store = make_store(["partition=dirichlet"], body=body, clients=4)
+    reach(store, lambda cell: 0.5 + 0.1 * (cell.number % 3))
+    facts = Facts(store)
+    part = there(table.settings(facts, against(facts)))
+    assert part.texts[0].startswith("Mean ranks over 5 settings (alpha); ranks that differ by less than 1.48 (Nemenyi")
+    rows = [[td.text for td in row.cells] for row in part.tables[0].rows]
+    assert [row[0] for row in rows] == ["fedpgp", "coop", "promptfl"]
+    assert [row[3] for row in rows] == ["not told apart from it", "not told apart from it", "worse"]
