@@ -25,6 +25,8 @@ from fpl_tune.study.selection import objectives_of, selecting_rule, sign
 from fpl_tune.study.store import Store
 from fpl_tune.study.trial import State
 
+_LABEL = 44  # letters of a cell's label in its line
+
 
 class Watcher(Callback):
     """Shows cells, their rounds and the time left.
@@ -82,7 +84,7 @@ class Watcher(Callback):
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         if cell.id not in self._tasks:
-            self._tasks[cell.id] = self._bars.add_task(cell.label, total=cell.run.rounds, note="rounds")
+            self._tasks[cell.id] = self._bars.add_task(_short(cell.label), total=cell.run.rounds, note="rounds")
         self._bars.update(self._tasks[cell.id], completed=records[0]["round"])
         if VAL in records[0]:
             seen = aggregate([record[VAL] for record in records])["mean"]
@@ -97,7 +99,9 @@ class Watcher(Callback):
             self._pruned += 1  # often dozens at once, at the end of a search
         elif self._bars.disable:
             states = sorted({str(r["status"]) for r in results.values()} - {State.DONE.value})
+            before = self._best
             text = self._validation(cell, results) or ", ".join(states)
+            text += ", the best so far" if self._best is not before and before[1] else ""
             more = self._complete < self._total and self._eta.seconds is not None
             left = f", {self._time_left()}" if more else ""
             self._console.print(f"{cell.label}: {text}  ({self._complete}/{counted(self._total, 'cell')}{left})")
@@ -138,13 +142,17 @@ class Watcher(Callback):
         name = self._objectives[0]
         value = figure(sign(name) * reached, name)
         shown = f"on validation {100 * reached:.1f} %" if name == VAL else f"{name} {value}"
-        best = f", best {shown} {label}" if label else ""
+        best = f", best {shown} {_short(label)}" if label else ""
         note = f"cells, {self._time_left()}{best}"
         self._bars.update(self._study, completed=self._complete, total=self._total, note=note)
 
     def _time_left(self) -> str:
         """The ETA, unless the study stops after this round: because of a signal or `fpl-tune stop`."""
         return output.left(self._eta.seconds, ending=stop_requested(self._folder), again=" (Ctrl-C again: at once)")
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
 
 
 _EVERY = 30.0

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LEAST, PER_FIELD = 10, 3
 """Trials below which nothing is said: in all, and for each field that varies."""
+MOST = 300
+"""Trials from which fANOVA and chance are computed, drawn if there are more: a thousand would take half a minute."""
 _DRAWS = 40  # permutations of the values, for what chance gives
 
 
@@ -52,27 +54,29 @@ def importance(
         return found
     distributions: dict[str, BaseDistribution] = {name: params[name].distribution for name in fields}
 
-    def shares(evaluator: BaseImportanceEvaluator, numbers: np.ndarray) -> dict[str, float]:
+    def shares(evaluator: BaseImportanceEvaluator, cells: Sequence[Cell], numbers: np.ndarray) -> dict[str, float]:
         study = optuna.create_study(direction="maximize" if higher else "minimize")
         study.add_trials([
             optuna.trial.create_trial(
                 params={name: cell.varied[name] for name in fields}, distributions=distributions, value=float(number)
             )
-            for cell, number in zip(known, numbers, strict=True)
+            for cell, number in zip(cells, numbers, strict=True)
         ])  # fmt: skip
         return {
             n: float(share) for n, share in optuna.importance.get_param_importances(study, evaluator=evaluator).items()
         }
 
     rng, verbosity = np.random.default_rng(0), optuna.logging.get_verbosity()
+    drawn = np.sort(rng.permutation(len(known))[:MOST])
+    some = [known[i] for i in drawn]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with quiet():
             ped, fanova = PedAnovaImportanceEvaluator(), FanovaImportanceEvaluator(seed=0)
-            found["ped_anova"] = pd.Series(shares(ped, y), fields)
-            found["fanova"] = pd.Series(shares(fanova, y), fields)
-            drawn = pd.DataFrame([shares(ped, rng.permutation(y)) for _ in range(_DRAWS)])
+            found["ped_anova"] = pd.Series(shares(ped, known, y), fields)
+            found["fanova"] = pd.Series(shares(fanova, some, y[drawn]), fields)
+            chance = pd.DataFrame([shares(ped, some, rng.permutation(y[drawn])) for _ in range(_DRAWS)])
     finally:
         optuna.logging.set_verbosity(verbosity)
-    found["chance"] = drawn.quantile(0.95)
+    found["chance"] = chance.quantile(0.95)
     return found.sort_values("ped_anova", ascending=False)
