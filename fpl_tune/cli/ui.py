@@ -4,40 +4,110 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
+import webbrowser
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from fpl_tune.cli.common import app
+from fpl_tune.cli import output
+from fpl_tune.cli.common import app, stored
+from fpl_tune.core import paths
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.paths import output_root
 
+_DISPLAYS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+_LONG = 300
+"""Characters of a link that would fill a terminal."""
+_OPENS = """
+import os, sys, time, urllib.request, webbrowser
+_, health, page, server = sys.argv
+until = time.monotonic() + 120
+while time.monotonic() < until and os.getppid() == int(server):
+    try:
+        urllib.request.urlopen(health, timeout=5).close()
+    except OSError:
+        time.sleep(0.3)
+    else:
+        webbrowser.open(page)
+        break
+"""
+"""A program that opens a page once its server answers, and ends with the server."""
 
-@app.command(epilog="Example: fpl-tune ui --port 5001", rich_help_panel="Results")
+
+@app.command(epilog="Example: fpl-tune ui lambda_sweep --port 5001", rich_help_panel="Results")
 def ui(
+    study: Annotated[
+        str | None,
+        typer.Argument(metavar="[STUDY]", help="A study that has results.", autocompletion=paths.stored_studies),
+    ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
+    opens: Annotated[
+        bool | None,
+        typer.Option("--open/--no-open", help="Open the browser; default: with a STUDY, on a terminal."),
+    ] = None,
 ) -> None:
-    """Print a link per study to MLflow's page on the records here, and serve it until Ctrl-C."""
+    """Print links to MLflow's pages on the studies here, or on one, and serve them until Ctrl-C."""
     from fpl_tune import track
-    from fpl_tune.track.server import address
+    from fpl_tune.study import tracking
+    from fpl_tune.track.server import address, public
 
-    root, page = output_root(), f"http://127.0.0.1:{port}"
+    root, local = output_root(), f"http://127.0.0.1:{port}"
+    if study is not None:
+        stored(study)
     uri = address(root)
+    remote = public(uri)
     if uri.startswith("sqlite") and not (root / "mlflow.db").is_file():
         raise EnvironmentProblem(f"There is no MLflow store in {root}. Run a study first: fpl-tune study lambda_sweep.")
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
-        raise EnvironmentProblem(f"Port {port} is in use. Choose another one: --port {port + 1}.") from None
-    experiments = track.experiments(root)
-    print(f"MLflow on {page}, within some seconds; stop it with Ctrl-C")
-    for name, key in experiments.items():  # without the workflow type MLflow opens the view for traces
-        print(f"  {name}  {page}/#/experiments/{key}/runs?workflowType=machine_learning")
+    if not remote:
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            raise EnvironmentProblem(f"Port {port} is in use. Choose another one: --port {port + 1}.") from None
+    page, experiments = remote or local, track.experiments(root)
+    found = {
+        # An experiment of an earlier release, or of others, has no links; without the workflow type: traces.
+        name: tracking.links(root / name, local)
+        or {"table": f"{page}/#/experiments/{key}/runs?workflowType=machine_learning"}
+        for name, key in experiments.items()
+        if study in (None, name)
+    }
+    if study is not None and study not in found:
+        raise EnvironmentProblem(f"MLflow does not hold {study}. Send it: fpl-tune doctor --fix.")
+    print(f"MLflow on {page}" + ("" if remote else ", within some seconds; stop it with Ctrl-C"))
+    for name, links in found.items():
+        print(f"  {name}")
+        for kind, link in links.items():
+            _show(kind, link)
     sys.stdout.flush()
+    first = next((link for links in found.values() for link in links.values()), page)
+    wanted = opens if opens is not None else study is not None and _seen()
+    if remote:
+        if wanted:
+            webbrowser.open(first)
+        return
     os.dup2(2, 1)  # the server's messages are no output of the command
+    if wanted:
+        subprocess.Popen([sys.executable, "-c", _OPENS, f"{local}/health", first, str(os.getpid())])
     # The address may hold a password, which arguments would show to every user of the machine.
     quiet = {"MLFLOW_LOGGING_LEVEL": "WARNING", "PYTHONWARNINGS": "ignore"}
     environment = {**quiet, **os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     os.execve(sys.executable, [*command, "--uvicorn-opts", "--log-level warning"], environment)
+
+
+def _show(kind: str, link: str) -> None:
+    """Prints a link; one that names many runs, where the terminal can, as a text that leads there."""
+    talk = output.console()
+    if len(link) > _LONG and talk.is_terminal and talk.color_system:
+        talk.print(Text.assemble(f"    {kind:<8} ", ("click here", f"underline link {link}")))
+    else:
+        print(f"    {kind:<8} {link}")
+
+
+def _seen() -> bool:
+    """Whether a person at a screen reads the output: without one, a browser would take over the terminal."""
+    screen = not sys.platform.startswith("linux") or any(os.environ.get(name) for name in _DISPLAYS)
+    return sys.stdout.isatty() and screen

@@ -13,6 +13,7 @@ from fpl_tune.core.files import digest, stamp, stamps, write_text
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.simulation.simulation import Record
+from fpl_tune.study import tracking
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.track import runs, server
@@ -91,6 +92,8 @@ class Recorder(Callback):
     def _is_written(self) -> bool:
         """Whether nothing changed since all runs were written, so that MLflow, which takes 2 s, is not imported."""
         path = self._store.folder / _WRITTEN
+        if tracking.read(self._store.folder) is None:  # of an earlier release, or damaged
+            return False
         return path.is_file() and path.read_text(encoding="utf-8") == self._state() != ""
 
     def _state(self) -> str:

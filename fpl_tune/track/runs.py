@@ -12,17 +12,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fpl_tune import config
 from fpl_tune.core.files import digest
-from fpl_tune.core.formatting import percent
+from fpl_tune.core.formatting import percent, plain, short
+from fpl_tune.core.nested import get_field
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import TEST, VAL, aggregate
+from fpl_tune.study.results import TEST, VAL, aggregate, figure, varied_names
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
-from fpl_tune.study.trial import State
+from fpl_tune.study.trial import State, Trial
 
-FORMAT = 7
+FORMAT = 8
 """Increased when the same store gives other runs than before: all runs are then written anew."""
 
 STUDY = "study"
@@ -33,6 +33,19 @@ NAME_LENGTH, PARAM_LENGTH, TAG_LENGTH = 250, 6000, 5000
 
 _DIGITS = 4
 """Decimals of accuracies, which are shares of 1: hundredths of a point. MLflow's tables round nothing."""
+
+_DESCRIBING = ("method", "data", "seeds")
+"""Parameters of every cell, whether they vary or not."""
+
+_HEADLINES = {TEST: "test_acc", VAL: "val_acc"}
+"""Names of the figures that MLflow shows first."""
+
+_NO_CURVE = re.compile(
+    r"(val|test)/(.+/)?(acc_std|acc_min|acc_worst10|macro_f1|ece)"  # what results hold besides each accuracy
+    r"|test/(domain|cross)/.+/\w+"  # a part of the test images
+    r"|test/.+/loss"
+)
+"""Metrics by round that are left to the artifact metrics.jsonl: MLflow draws a chart of each."""
 
 
 class Point(NamedTuple):
@@ -63,6 +76,33 @@ class Entry:
     metrics: list[Point] = field(default_factory=list)
     files: list[tuple[str, Path]] = field(default_factory=list)
     """Folder below the run's artifacts, and a file."""
+    documents: dict[str, Any] = field(default_factory=dict)
+    """Content of the artifacts that are no file of the store, by their names in JSON."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the runs of a study's cells have in common."""
+
+    rule: str
+    """The reporting rule."""
+    metric: str
+    """The metric of the study's report."""
+    fields: dict[str, str]
+    """Dotted field (or group) in which cells vary -> its name as a parameter."""
+
+    @classmethod
+    def of(cls, store: Store) -> Columns:
+        """The columns of a study; other cells may change them."""
+        report, names = store.study().report, varied_names(store.cells())
+        taken = [*map(short, names), *_DESCRIBING]
+        fields = {n: mlflow_name(n if n in _DESCRIBING or taken.count(short(n)) > 1 else short(n)) for n in names}
+        return cls(report.rule, report.metric, fields)
+
+    @property
+    def headline(self) -> str:
+        """The name of the mean of the report's metric over seeds: short, and none that a curve by round has."""
+        return _HEADLINES.get(self.metric, mlflow_name(self.metric.replace("/", "_")))
 
 
 def mlflow_name(name: str) -> str:
@@ -98,13 +138,16 @@ def study_entry(store: Store, seeds: Sequence[int], *, running: bool = False) ->
     )
 
 
-def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> str:
+def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], columns: Columns) -> str:
     """The digest of a cell's entry, from results alone: a history is written with its result and never without."""
-    found, state = store.shown_results(cell), store.trial(cell).state
-    return _digest(cell.id, cell.label, cell.role, state, list(seeds), rule, [found[seed] for seed in seeds])
+    found, trial = store.shown_results(cell), store.trial(cell)
+    return _digest(
+        *(cell.id, cell.label, cell.role, trial.state, _rungs(trial), columns.rule, columns.metric),
+        *(_parameters(cell, seeds, columns), [found[seed] for seed in seeds]),
+    )
 
 
-def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> Entry:
+def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], columns: Columns) -> Entry:
     """The run of a cell whose trial is over, over the given seeds, all of which have results.
 
     That of a pruned trial is finished too, with the tag `fpl.status` and the round that it reached, `fpl.round`.
@@ -112,7 +155,7 @@ def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> Ent
     results, trial = {s: r for s, r in store.shown_results(cell).items() if s in seeds}, store.trial(cell)
     counted = {s: r for s, r in results.items() if r["status"] not in FAILURES}
     start, end = min(_times(r)[0] for r in results.values()), max(_times(r)[1] for r in results.values())
-    status = trial.state.value
+    status, histories = trial.state.value, {s: store.history(cell, s) for s in counted}
     tags = {
         "fpl.role": cell.role,
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
@@ -128,16 +171,21 @@ def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], rule: str) -> Ent
         status="FAILED" if status in FAILURES else "FINISHED",
         start=start,
         end=end,
-        digest=cell_digest(store, cell, seeds, rule),
+        digest=cell_digest(store, cell, seeds, columns),
         tags=tags,
-        params=_parameters(cell, list(results)),
-        metrics=[*_aggregates(counted, rule, end), *_curves({s: store.history(cell, s) for s in counted}, start)],
+        params=_parameters(cell, list(results), columns),
+        metrics=[
+            *(Point(name, 0, value, end) for name, value in _headlines(counted, histories, columns).items()),
+            *(Point(name, 0, value, end) for name, value in _rungs(trial).items()),
+            *_curves(histories, start, columns.metric),
+        ],
         files=[("", store.folder / "cells" / cell.id / "cell.json")]
         + [
             (f"seed={s}", store.seed_folder(cell, s) / n)
             for s in seeds
             for n in ("metrics.jsonl", "prompts.safetensors")
         ],
+        documents={"rules.json": plain(_by_rule(counted))} if counted else {},
     )
 
 
@@ -145,18 +193,35 @@ def _digest(*parts: Any) -> str:
     return digest(json.dumps([FORMAT, *parts]))
 
 
-def _parameters(cell: Cell, seeds: Sequence[int]) -> dict[str, str]:
-    """A run's parameters by dotted name: groups and bundles that vary, then all fields but `data.root`."""
-    flat = {name: value for name, value in config.flatten(config.as_dict(cell.run)).items() if value != []}
-    flat.pop("data.root", None)
-    groups = {name: shown(value) for name, value in cell.varied.items() if name not in flat and name != "label"}
-    groups = {name: value for name, value in groups.items() if value != flat.get(f"{name}.name")}
-    texts = {n: json.dumps(v) if isinstance(v, list | dict) else str(v) for n, v in (groups | flat).items()}
-    return {mlflow_name(n): text[:PARAM_LENGTH] for n, text in texts.items()} | {"seeds": json.dumps(seeds)}
+def _parameters(cell: Cell, seeds: Sequence[int], columns: Columns) -> dict[str, str]:
+    """A run's parameters: what varies in the study, without fields that the cell lacks, and what describes the cell.
+
+    The artifact cell.json holds the whole configuration.
+    """
+    found = {name: _text(cell, field) for field, name in columns.fields.items()}
+    for name in ("method", "data"):
+        found.setdefault(name, _text(cell, name))
+    held = {name: text[:PARAM_LENGTH] for name, text in found.items() if text is not None}
+    return held | {"seeds": json.dumps(list(seeds))}
 
 
-def _curves(histories: Mapping[int, Sequence[Record]], start: int) -> list[Point]:
-    """Every metric by round, averaged over the seeds that have it; `step` is the round."""
+def _text(cell: Cell, dotted: str) -> str | None:
+    """A field of a cell as labels show it, a group by its name; None where the cell has no such field."""
+    absent = object()
+    value = cell.varied[dotted] if dotted in cell.varied else get_field(cell.node, dotted, absent)
+    if isinstance(value, Mapping) and dotted not in cell.varied:
+        value = value.get("name", absent)
+    return None if value is absent else shown(value)
+
+
+def _rungs(trial: Trial) -> dict[str, float]:
+    """The objective at the rungs that a trial has reached, in four digits; so also that of one that was pruned."""
+    values = sorted(trial.values.items())
+    return {f"rung_{number}": float(f"{value:.{_DIGITS}g}") for number, value in values if math.isfinite(value)}
+
+
+def _curves(histories: Mapping[int, Sequence[Record]], start: int, metric: str) -> list[Point]:
+    """Metrics by round, averaged over the seeds that have them, `metric` in any case; `step` is the round."""
     import pandas as pd
 
     records = [record for history in histories.values() for record in history]
@@ -168,32 +233,46 @@ def _curves(histories: Mapping[int, Sequence[Record]], start: int) -> list[Point
     return [
         _point(name, int(number), value, start + round(1000 * elapsed[number]))
         for name in sorted(means)
+        if name == metric or not _NO_CURVE.fullmatch(name)
         for number, value in means[name].dropna().items()
     ]
 
 
-def _aggregates(results: Mapping[int, Mapping[str, Any]], rule: str, end: int) -> list[Point]:
-    """Metrics over seeds: headlines under the study's rule, then `<rule>/<metric>`, the means under every rule.
+def _by_rule(results: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Reporting rule -> metric -> mean, std and the like over seeds."""
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for result in results.values():
+        for rule, chosen in result["rules"].items():
+            for name in sorted(chosen.keys() - {"round"}):
+                values[rule][name].append(math.nan if (value := chosen[name]) is None else float(value))
+    return {rule: {name: aggregate(found) for name, found in by_name.items()} for rule, by_name in values.items()}
+
+
+def _headlines(
+    results: Mapping[int, Mapping[str, Any]], histories: Mapping[int, Sequence[Record]], columns: Columns
+) -> dict[str, float]:
+    """Figures over seeds under the study's reporting rule, the report's own metric among them.
 
     Their step is 0, so that MLflow draws bars by run, not curves. It lists metrics in the order of their logging.
     """
-    values: dict[str, list[float]] = defaultdict(list)
-    for result in results.values():
-        for name, chosen in result["rules"].items():
-            for metric in chosen.keys() - {"round"}:
-                values[f"{name}/{metric}"].append(math.nan if (value := chosen[metric]) is None else float(value))
-    over_seeds = {name: aggregate(values[name]) for name in sorted(values)}
-    found: dict[str, float] = {}
-    if f"{rule}/{TEST}" in over_seeds:
-        test, val = over_seeds[f"{rule}/{TEST}"], over_seeds[f"{rule}/{VAL}"]
-        found = {"test_acc": test["mean"], "test_acc_std": test["std"], "val_acc": val["mean"], "n_seeds": test["n"]}
-    found |= {name: each["mean"] for name, each in over_seeds.items()}
-    return [_point(name, 0, value, end) for name, value in found.items() if math.isfinite(value)]
+    found, chosen = list[tuple[str, str, float]](), _by_rule(results).get(columns.rule)
+    if columns.metric not in _HEADLINES:
+        own = aggregate([figure(history, columns.metric, columns.rule) for history in histories.values()])
+        name = columns.headline
+        found += [(name, columns.metric, own["mean"]), (f"{name}_std", columns.metric, own["std"])]
+    if chosen:
+        test, val = chosen[TEST], chosen[VAL]
+        found += [("test_acc", TEST, test["mean"]), ("test_acc_std", TEST, test["std"])]
+        found += [("val_acc", VAL, val["mean"]), ("n_seeds", "", test["n"])]
+    return {name: _rounded(metric, value) for name, metric, value in found if math.isfinite(value)}
 
 
 def _point(metric: str, step: int, value: float, timestamp: int) -> Point:
-    value = round(float(value), _DIGITS) if percent(metric) else float(value)
-    return Point(mlflow_name(metric), step, value, timestamp)
+    return Point(mlflow_name(metric), step, _rounded(metric, value), timestamp)
+
+
+def _rounded(metric: str, value: float) -> float:
+    return round(float(value), _DIGITS) if percent(metric) else float(value)
 
 
 def _times(result: Mapping[str, Any]) -> tuple[int, int]:

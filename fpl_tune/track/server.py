@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
 
 from filelock import FileLock
 
@@ -43,6 +44,14 @@ def address(root: Path) -> str:
             "folders. Use sqlite:////absolute/path/mlflow.db or http://host:5000."
         )
     return uri
+
+
+def public(uri: str) -> str:
+    """The address of a tracking server without user, password and token; empty for a database and for Databricks."""
+    if not uri.startswith(("http://", "https://")):
+        return ""
+    found = urlsplit(uri)
+    return urlunsplit((found.scheme, found.netloc.rpartition("@")[2], found.path.rstrip("/"), "", ""))
 
 
 def connect(uri: str) -> MlflowClient:
@@ -99,6 +108,7 @@ def quiet() -> None:
     for name, value in {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "GIT_PYTHON_REFRESH": "quiet",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # which may hold a password
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
         "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",

@@ -6,10 +6,12 @@ digest last, so that what a kill left half-written is replaced by the next write
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -18,18 +20,24 @@ from urllib.request import url2pathname
 from filelock import FileLock
 
 from fpl_tune.core.files import sweep, write_text
+from fpl_tune.core.metrics import metric
+from fpl_tune.study import tracking
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
-from fpl_tune.track import runs, server
-from fpl_tune.track.runs import STUDY, Entry
+from fpl_tune.track import runs, server, view
+from fpl_tune.track.runs import STUDY, Columns, Entry
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _RUNS, _EXPERIMENTS = 50_000, 10_000
 """Runs of a page, the most that MLflow gives in one answer; experiments that are found."""
-_PARENT, _DIGEST = "mlflow.parentRunId", "fpl.digest"
+_PARENT, _DIGEST, _NOTE = "mlflow.parentRunId", "fpl.digest", "mlflow.note.content"
+_LINKED = 40
+"""Runs that the link of an experiment's note compares: MLflow takes 5,000 characters."""
+_LINKS_EVERY = 1.0
+"""Seconds between updates of the links while cells are written: each lists all of them."""
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag without which MLflow 3 opens the experiment in the view for traces."""
 
@@ -45,14 +53,16 @@ class Writer:
     """
 
     def __init__(self, store: Store) -> None:
-        self.store, spec = store, store.spec()
-        self.seeds, self.rule = spec.seed_list(), spec.report.rule
+        self.store = store
+        self.seeds = store.spec().seed_list()
         uri = server.address(store.root)
+        self.server = server.public(uri)
         self.client: Any = server.connect(uri)
         self.identity = identity(store.root)
         self.experiment = self._experiment(uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")))
         self.runs: dict[str, list[Run]] = defaultdict(list)
         """Runs in MLflow by key, oldest first."""
+        self._linked = -math.inf
         for run in search(self.client, [self.experiment], self.identity):
             self.runs[str(run.data.tags.get("fpl.key"))].append(run)
 
@@ -61,25 +71,46 @@ class Writer:
         entry = runs.study_entry(self.store, self.seeds, running=running)
         if not self._holds(STUDY, entry.digest):
             self._write(entry)
-            self.client.set_experiment_tag(self.experiment, "mlflow.note.content", entry.tags["mlflow.note.content"])
+        self._describe(self.link(), entry.tags[_NOTE])
 
     def write_cell(self, cell: Cell) -> None:
         """Writes a cell's run if it differs from the store."""
-        digest = self._digest(cell)
-        if digest and not self._holds(cell.id, digest):
-            self._write(runs.cell_entry(self.store, cell, list(self.store.shown_results(cell)), self.rule))
+        self._write_cell(cell, Columns.of(self.store))
+        if time.monotonic() - self._linked > _LINKS_EVERY:
+            self.link()
 
     def write_all(self) -> None:
         """Writes all complete cells, then the study's run with its final status."""
         if not self.runs[STUDY]:
             self.write_study(running=True)
+        columns = Columns.of(self.store)
         for cell in self.store.cells():
-            self.write_cell(cell)
+            self._write_cell(cell, columns)
         self.write_study()
+
+    def link(self) -> tracking.Tracked:
+        """Notes in the study's folder where MLflow holds it, for the links of the report page and the terminal."""
+        columns = Columns.of(self.store)
+        cells = {cell.id: self.runs[cell.id][0] for cell in self.store.cells() if self.runs[cell.id]}
+        best = [key for key, run in cells.items() if _comparable(run)]
+        found = tracking.Tracked(
+            experiment=self.experiment,
+            parent=self.runs[STUDY][0].info.run_id,
+            server=self.server,
+            order=columns.headline,
+            ascending=metric(columns.metric).maximize is False,
+            runs={key: run.info.run_id for key, run in cells.items()},
+            best=sorted(best, key=lambda key: -cells[key].data.metrics.get("val_acc", -math.inf)),
+        )
+        with suppress(OSError):  # a full disk: the next run writes it
+            tracking.write(self.store.folder, found)
+        self._linked = time.monotonic()
+        return found
 
     def differences(self) -> dict[str, str]:
         """Finds the runs that differ from the store: key -> missing, stale or orphaned."""
-        digests = {cell.id: self._digest(cell) for cell in self.store.cells()}
+        columns = Columns.of(self.store)
+        digests = {cell.id: self._digest(cell, columns) for cell in self.store.cells()}
         digests[STUDY] = runs.study_entry(self.store, self.seeds).digest
         found = {key: "orphaned" for key, held in self.runs.items() if held and key not in digests}
         for key, digest in digests.items():
@@ -98,10 +129,28 @@ class Writer:
         labels = {STUDY: self.store.name, **{cell.id: cell.label for cell in self.store.cells()}}
         return labels.get(key) or str(self.runs[key][0].info.run_name)
 
-    def _digest(self, cell: Cell) -> str:
+    def _describe(self, found: tracking.Tracked, note: str) -> None:
+        """Writes the experiment's note, which begins with the links, and the state of the page that they open."""
+        cells = {key: self.runs[key][0].data for key in found.runs}
+        fields = [*Columns.of(self.store).fields.values()]
+        axes = [name for name in fields if len({cells[key].params.get(name) for key in found.best}) > 1]
+        statuses = any(data.tags.get("fpl.status") != "done" for data in cells.values())
+        state = view.text(found, fields, axes, statuses=statuses)
+        self.client.set_experiment_tag(self.experiment, f"{view.TAG}{found.parent}", state)
+        links = " · ".join(f"[{name}]({place})" for name, place in tracking.places(found, _LINKED).items())
+        title, _, rest = note.partition("\n")  # MLflow shows one line until one unfolds it
+        note = f"**{title.removeprefix('## ')}**: {links}\n{rest}"
+        self.client.set_experiment_tag(self.experiment, _NOTE, note[: runs.TAG_LENGTH])
+
+    def _write_cell(self, cell: Cell, columns: Columns) -> None:
+        digest = self._digest(cell, columns)
+        if digest and not self._holds(cell.id, digest):
+            self._write(runs.cell_entry(self.store, cell, list(self.store.shown_results(cell)), columns))
+
+    def _digest(self, cell: Cell, columns: Columns) -> str:
         """The digest of a cell's run; empty until its trial is over: its means are not yet what they will stay."""
         seeds = list(self.store.shown_results(cell))
-        return runs.cell_digest(self.store, cell, seeds, self.rule) if seeds and self.store.trial(cell).over else ""
+        return runs.cell_digest(self.store, cell, seeds, columns) if seeds and self.store.trial(cell).over else ""
 
     def _holds(self, key: str, digest: str) -> bool:
         """Whether there is exactly one run of this entry, complete, closed and below its parent."""
@@ -142,6 +191,8 @@ class Writer:
         for folder, path in entry.files:
             if path.is_file():
                 self.client.log_artifact(run, str(path), folder or None)
+        for name, content in entry.documents.items():
+            self.client.log_dict(run, content, name)
         if entry.status == "RUNNING":
             self.client.update_run(run, status="RUNNING")
         else:
@@ -156,6 +207,11 @@ class Writer:
             tags[_PARENT] = parent
         start, name = entry.start or int(1000 * time.time()), entry.name[: runs.NAME_LENGTH]
         return self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=name).info.run_id
+
+
+def _comparable(run: Run) -> bool:
+    """Whether a run is of a cell that may be chosen as the best, and has figures."""
+    return run.data.tags.get("fpl.role") in ("cell", "trial") and "n_seeds" in run.data.metrics
 
 
 def identity(root: Path) -> str:

@@ -12,8 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fpl_tune import track
+from fpl_tune.study import tracking
 from fpl_tune.track import server
 
+from ..conftest import MakeStore
 from .conftest import Command
 
 
@@ -35,29 +38,60 @@ def test_a_port_in_use_is_an_error_before_anything_is_printed(store: Path, comma
     assert f"Port {port} is in use. Choose another one: --port {port + 1}." in done.err
 
 
-def test_the_server_answers_at_the_link_and_ends_with_the_command(store: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
+def test_an_unknown_study_is_told_its_likely_name(here: Path, command: Command, make_store: MakeStore) -> None:
+    make_store(root=here / "outputs")
+    done = command("ui", "tony")
+    assert (done.code, done.out) == (2, "")
+    assert "There is no study with results 'tony'. Did you mean 'toy'?" in done.err
+
+
+def test_a_study_that_mlflow_does_not_hold(store: Path, command: Command, make_store: MakeStore) -> None:
+    make_store(root=store / "outputs")
+    done = command("ui", "toy", "--port", str(free_port()))
+    assert (done.code, done.out) == (3, "")
+    assert "MLflow does not hold toy. Send it: fpl-tune doctor --fix." in done.err
+
+
+def test_the_server_answers_at_the_link_and_ends_with_the_command(store: Path, make_store: MakeStore) -> None:
+    """With a study named, it prints the links to it and opens the first in the browser."""
+    track.inspect(made := make_store(root=store / "outputs"), fix=True)
+    track.inspect(make_store(root=store / "outputs", name="other"), fix=True)
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    links = tracking.links(made.folder, address)
+    browser = store / "browser.py"
+    browser.write_text(f"import pathlib, sys\npathlib.Path({str(store / 'seen')!r}).write_text(sys.argv[1])")
     with (store / "log").open("w") as log:
-        words = [sys.executable, "-m", "fpl_tune", "ui", "--port", str(port)]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+        words = [sys.executable, "-m", "fpl_tune", "ui", "toy", "--open", "--port", str(port)]
+        env = {**os.environ, "BROWSER": f"{sys.executable} {browser} %s"}
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True, env=env
+        )
         try:
             assert process.stdout is not None
             with process.stdout as out:
                 assert out.readline().startswith(f"MLflow on {address},"), (store / "log").read_text()
+                said = [out.readline().split() for _ in range(4)]
+                assert said == [["toy"], *([kind, link] for kind, link in links.items())]
             until = time.monotonic() + 180
             while True:
                 try:
                     with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
                         assert answer.status == 200
+                    assert (store / "seen").is_file()
                     break
-                except OSError:
+                except (OSError, AssertionError):
                     assert time.monotonic() < until, (store / "log").read_text()
                     time.sleep(0.2)
+            assert (store / "seen").read_text() == links["compare"]
             children = psutil.Process(process.pid).children(recursive=True)
         finally:
             os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal
             process.wait(60)
     assert psutil.wait_procs(children, timeout=20)[1] == []
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -251,6 +251,9 @@ def test_a_halved_search_stands_as_finished_in_mlflow(compose: Compose, tmp_path
     store = Store.open(tmp_path, "tiny")
     assert runs.study_entry(store, [1, 2]).status == "FINISHED"
     pruned = next(cell for cell in store.cells() if store.trial(cell).state == "pruned")
-    entry = runs.cell_entry(store, pruned, list(store.shown_results(pruned)), "final")
+    entry = runs.cell_entry(store, pruned, list(store.shown_results(pruned)), runs.Columns.of(store))
     assert (entry.status, entry.tags["fpl.status"]) == ("FINISHED", "pruned")
     assert entry.tags["fpl.round"] == str(len(store.history(pruned, 1)))
+    rungs = {point.key: point.value for point in entry.metrics if point.key.startswith("rung_")}
+    assert rungs == pytest.approx({f"rung_{n}": v for n, v in store.trial(pruned).values.items()}, abs=1e-3)
+    assert rungs

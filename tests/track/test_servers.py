@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from fpl_tune import track
+from fpl_tune import cli, track
 from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.study import tracking
 from fpl_tune.study.results import make_result
 from fpl_tune.track import server
 
@@ -136,3 +137,17 @@ def test_a_study_lies_on_the_server_with_its_artifacts(make_store, address, tmp_
     assert [p.step for p in curve] == [1, 2, 3, 4]
     assert not (store.root / "mlartifacts").exists()
     assert not (store.root / "mlflow.db").exists()
+
+
+def test_ui_leads_to_the_server(make_store, address, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address.replace("//", "//me:s3cret@"))
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path))
+    store = make_store(body=SMALL, name="remote")
+    track.inspect(store, fix=True)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["ui", "remote"])
+    said = capsys.readouterr().out
+    assert not ended.value.code
+    assert said.splitlines()[0] == f"MLflow on {address}"
+    assert all(link.startswith(f"{address}/#/") and link in said for link in tracking.links(store.folder).values())
+    assert "s3cret" not in said + (store.folder / "mlflow.json").read_text()

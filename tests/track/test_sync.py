@@ -15,14 +15,16 @@ import torch
 from mlflow.store.entities import PagedList
 from safetensors.torch import load_file
 
-from fpl_tune import config, track
+from fpl_tune import track
 from fpl_tune.core.redact import redact
 from fpl_tune.execute.callback import Outcome
+from fpl_tune.study import tracking
 from fpl_tune.study.lock import locked
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
+from fpl_tune.study.trial import Leg, State, Trial
 from fpl_tune.track import recorder as recording
-from fpl_tune.track import runs, server, writer
+from fpl_tune.track import runs, server, view, writer
 
 from .conftest import DONE, SMALL, follow
 
@@ -61,17 +63,176 @@ def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, keyed):
     assert metrics["test_acc"] == round(last.mean(), 4)
     assert metrics["test_acc_std"] == round(last.std(ddof=1), 4)
     assert metrics["n_seeds"] == 3
-    assert metrics["final/test/acc_mean"] == round(last.mean(), 4)
-    assert metrics["best_val/val/acc_mean"] >= metrics["final/val/acc_mean"]
     assert metrics["comm/up_bytes"] == 3000
-    assert metrics["val_acc"] == pytest.approx(metrics["final/val/acc_mean"], abs=1e-12)
-    logged = [point.key for point in runs.cell_entry(store, cell, [1, 2, 3], "final").metrics]
+    assert metrics["val_acc"] == round(sum(h[-1]["val/acc_mean"] for h in histories) / 3, 4)
+    logged = [point.key for point in runs.cell_entry(store, cell, [1, 2, 3], runs.Columns.of(store)).metrics]
     assert logged[:4] == ["test_acc", "test_acc_std", "val_acc", "n_seeds"]
-    fields = {f"method.{name}" for name in config.as_dict(cell.run)["method"]}
-    assert fields <= set(run.data.params), "all fields of the method, whether they vary or not"
-    assert run.data.params["method.n_ctx"] == "4"
-    assert run.data.params["seeds"] == "[1, 2, 3]"
     assert run.data.tags["fpl.partition_hash"] == "split1,split2,split3"
+
+
+def test_parameters_are_what_varies_and_what_describes_a_cell(make_store, uri, keyed):
+    body = "axes: {method: {n_ctx: [2, 4]}, optim: {lr: [0.0123456789]}}\nreferences: [{method: zeroshot}]\nseeds: 2\n"
+    track.inspect(make_store(body=body), fix=True)
+    found = {run.info.run_name: run.data.params for key, run in keyed(uri).items() if key != "study"}
+    same = {"data": "shapes", "seeds": "[1, 2]"}
+    assert found["n_ctx=4, lr=0.0123457"] == {"n_ctx": "4", "lr": "0.0123457", "method": "promptfl", **same}
+    assert found["zeroshot"].keys() == {"lr", "method", *same}, "a reference has no parameter of a field that it lacks"
+
+
+def test_a_parameter_keeps_its_dotted_name_where_the_short_one_is_not_unique(make_store):
+    store = make_store(body=SMALL)
+    first, second = store.cells()
+    varied = {"method.n_ctx": 2, "optim.groups.u": 0.5, "partition.alpha": 1, "data.alpha": 2, "optim.data": 3}
+    store.add([replace(first, varied=varied), replace(second, varied={"method": {"name": "promptfl", "n_ctx": 4}})])
+    names = ["n_ctx", "optim.groups.u", "partition.alpha", "data.alpha", "optim.data", "method"]
+    assert [*runs.Columns.of(store).fields.values()] == names
+
+
+def test_curves_are_few_and_the_metric_of_the_report_is_among_the_figures(make_store, uri, keyed):
+    store = make_store(body=f"{SMALL}report: {{metric: test/acc_worst10}}\n")
+    cell = store.cells()[0]
+    more = {"test/acc_std": 0.1, "test/acc_worst10": 0.25, "test/base/acc_mean": 0.5, "test/base/loss": 1.0}
+    more |= {"val/ece": 0.1, "test/domain/clipart/acc_mean": 0.5, "test/harmonic_mean": 0.5, "of_a_method": 2.0}
+    for seed in (1, 2):
+        history = [{**record, **more} for record in store.history(cell, seed)]
+        store.put(cell, seed, history, make_result("done", history))
+    track.inspect(store, fix=True)
+    metrics = keyed(uri)[cell.id].data.metrics
+    figures = {"test_acc", "test_acc_std", "val_acc", "n_seeds", "test_acc_worst10", "test_acc_worst10_std"}
+    curves = {"val/acc_mean", "test/acc_mean", "train/loss", "comm/up_bytes", "comm/down_bytes", "time/seconds"}
+    kept = {"test/acc_worst10", "test/base/acc_mean", "test/harmonic_mean", "of_a_method"}
+    assert metrics.keys() == figures | curves | kept
+    assert metrics["test_acc_worst10"] == 0.25
+
+
+def test_means_under_every_rule_are_an_artifact(make_store, uri, tmp_path, keyed):
+    store = make_store()
+    track.inspect(store, fix=True)
+    cell = store.cells()[0]
+    run = keyed(uri)[cell.id].info.run_id
+    found = json.loads(Path(server.connect(uri).download_artifacts(run, "rules.json", str(tmp_path))).read_text())
+    assert found.keys() == {"final", "best_val", "best_test", "mean_last5"}
+    finals = [store.history(cell, seed)[-1]["test/acc_mean"] for seed in (1, 2, 3)]
+    assert found["final"]["test/acc_mean"]["mean"] == pytest.approx(sum(finals) / 3)
+    assert found["best_test"]["test/acc_mean"]["mean"] >= found["final"]["test/acc_mean"]["mean"]
+
+
+def halved(store: Store) -> tuple[Any, Any]:
+    """Makes the first cell of the small study one that was pruned at round 2; the other reached both rungs."""
+    pruned, done = store.cells()
+    store.forget(pruned, 2)
+    history = store.history(pruned, 1)[:2]
+    store.put(pruned, 1, history, make_result("partial", history))
+    first = Leg((1,), 2, True)
+    store.put_trial(pruned, Trial(State.PRUNED, (first, Leg((1, 2), 4)), values={2: 0.123456}))
+    store.put_trial(done, Trial(State.DONE, (first, Leg((1, 2), 4)), 1, {2: 0.5, 4: 0.75}, (1, 2)))
+    return pruned, done
+
+
+def test_rungs_are_metrics_also_of_a_pruned_trial(make_store, uri, keyed):
+    store = make_store(body=SMALL)
+    track.inspect(store, fix=True)
+    pruned, done = halved(store)
+    assert {kind for _, kind in track.inspect(store)} == {"stale"}
+    track.inspect(store, fix=True)
+    found = keyed(uri)
+    metrics, tags = found[pruned.id].data.metrics, found[pruned.id].data.tags
+    assert (metrics["rung_2"], "rung_4" in metrics, metrics["n_seeds"]) == (0.1235, False, 1)
+    assert (tags["fpl.status"], tags["fpl.round"], found[pruned.id].info.status) == ("pruned", "2", "FINISHED")
+    metrics = found[done.id].data.metrics
+    assert (metrics["rung_2"], metrics["rung_4"], metrics["n_seeds"]) == (0.5, 0.75, 2)
+    assert found[pruned.id].data.params["n_ctx"] == "2"
+
+
+# -- links ---------------------------------------------------------------------------------------------------
+
+
+def test_a_recorded_study_has_links_to_its_runs(make_store, uri, keyed):
+    store = make_store()
+    assert tracking.links(store.folder) == {}
+    follow(store)
+    found, held = keyed(uri), tracking.read(store.folder)
+    assert held is not None
+    assert held.runs == {cell.id: found[cell.id].info.run_id for cell in store.cells()}
+    assert held.parent == found["study"].info.run_id
+    assert held.best == [cell.id for cell in reversed(store.cells()) if cell.role == "cell"], "by validation accuracy"
+    experiment = server.connect(uri).get_experiment(held.experiment)
+    places = tracking.places(held)
+    assert all(f"({place})" in experiment.tags["mlflow.note.content"] for place in places.values())
+
+
+def test_the_links_open_a_page_with_the_figures_and_what_varies(make_store, uri):
+    store = make_store()
+    track.inspect(store, fix=True)
+    held = tracking.read(store.folder)
+    assert held is not None
+    experiment = server.connect(uri).get_experiment(held.experiment)
+    (text,) = (value for key, value in experiment.tags.items() if key == f"mlflow.sharedViewState.{held.parent}")
+    state = json.loads(text)
+    assert state["searchFilter"] == f"tags.`mlflow.parentRunId` = '{held.parent}'"
+    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`test_acc`", False)
+    assert {"metrics.`test_acc`", "metrics.`val_acc`", "params.`n_ctx`"} <= {*state["selectedColumns"]}
+    (chart,) = state["compareRunCharts"]
+    assert (chart["selectedParams"], chart["selectedMetrics"]) == (["n_ctx"], ["test_acc"])
+
+
+def test_a_table_is_sorted_in_the_direction_of_its_metric(make_store, uri):
+    store = make_store(body=f"{SMALL}report: {{metric: comm/total_bytes}}\n")
+    track.inspect(store, fix=True)
+    held = tracking.read(store.folder)
+    assert held is not None
+    assert (held.order, held.ascending) == ("comm_total_bytes", True)
+
+
+def test_many_fields_and_runs_stay_within_the_length_of_a_tag(make_store, uri):
+    values = ", ".join(map(str, range(1, 121)))
+    store = make_store(body=f"axes: {{method: {{n_ctx: [{values}]}}}}\nseeds: 1\n", rounds=1)
+    track.inspect(store, fix=True)
+    held = tracking.read(store.folder)
+    assert held is not None
+    assert len(held.best) == 120
+    note = server.connect(uri).get_experiment(held.experiment).tags["mlflow.note.content"]
+    assert f"({tracking.places(held)['charts']})" in note
+
+
+def test_long_names_of_fields_leave_no_page_without_figures():
+    held = tracking.Tracked(experiment="1", parent="f" * 32)
+    names = [f"{i:0250d}" for i in range(30)]
+    text = view.text(held, names, names)
+    assert len(text) <= 5000
+    assert "metrics.`test_acc`" in json.loads(text)["selectedColumns"]
+
+
+@pytest.mark.parametrize("text", [None, "{"])
+def test_lost_links_come_back(make_store, uri, text):
+    store = make_store(body=SMALL)
+    track.inspect(store, fix=True)
+    before = tracking.links(store.folder)
+
+    def lose() -> None:
+        (store.folder / "mlflow.json").unlink()
+        if text is not None:
+            (store.folder / "mlflow.json").write_text(text)
+        assert tracking.links(store.folder) == {}
+
+    lose()
+    assert track.inspect(store, fix=True) == []
+    assert tracking.links(store.folder) == before
+    follow(store)
+    lose()
+    recorder = track.Recorder()
+    recorder.on_study_start(store, store.cells(), [])
+    recorder.on_study_end(store, DONE)  # nothing else has changed
+    assert tracking.links(store.folder) == before
+
+
+def test_the_address_of_a_server_has_no_password():
+    assert server.public("https://me:s3cret@host:5000/base/?access_token=s3cret") == "https://host:5000/base"
+    assert server.public("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
+    assert server.public("postgresql://me:s3cret@host/db") == server.public("databricks") == ""
+
+
+# -- artifacts -----------------------------------------------------------------------------------------------
 
 
 def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path, keyed):
