@@ -6,7 +6,6 @@ python .github/images/draw.py      # needs the browser chromium
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -16,12 +15,11 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
-from urllib.parse import urlencode
 
 from PIL import Image
 
 from fpl_tune.core.paths import output_root
-from fpl_tune.track import server
+from fpl_tune.study import tracking
 
 HERE = Path(__file__).parent
 STUDY = "lambda_sweep"
@@ -51,15 +49,12 @@ def save(image: Image.Image, name: str, width: int = 1000) -> None:
 
 def comparison(root: Path) -> Image.Image:
     """The comparison page of all cells, from a server on the studies' SQLite file."""
-    client = server.connect(f"sqlite:///{root / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name(STUDY)
-    if experiment is None:
-        sys.exit(f"There is no experiment {STUDY} in {root}. Run `fpl-tune study {STUDY}`.")
-    found = client.search_runs([experiment.experiment_id])
-    runs = [run for run in found if run.data.tags.get("fpl.role") == "cell"]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    links = tracking.links(root / STUDY, address)
+    if not links:
+        sys.exit(f"MLflow holds no {STUDY} in {root}. Run `fpl-tune study {STUDY}`.")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", address.rpartition(":")[2]]
     environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": f"sqlite:///{root / 'mlflow.db'}"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -71,9 +66,7 @@ def comparison(root: Path) -> Image.Image:
                 break
             except OSError:
                 continue
-        ids = [run.info.run_id for run in runs]
-        query = urlencode({"runs": json.dumps(ids), "experiments": json.dumps([experiment.experiment_id])})
-        page = shot(f"{address}/#/compare-runs?{query}&workflowType=machine_learning", (1800, 900), 40000)
+        page = shot(links["compare"], (1800, 900), 40000)
         return page.crop((200, 0, 1330, 650))  # without MLflow's menu and assistant
     finally:
         process.terminate()

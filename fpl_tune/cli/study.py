@@ -65,6 +65,7 @@ def study(
 def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
     """Prints the answer, the table, where the report and results are, the failures, and how many cells ran."""
     from fpl_tune.cli.show import print_results
+    from fpl_tune.study import tracking
 
     table, whole = format == "table", outcome.exit_code < 128
     if outcome.done or outcome.skipped:
@@ -75,7 +76,10 @@ def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
         print_results(store, store.study().report.rule, format)
         if table:
             page = store.folder / "report.html" if whole else f"fpl-tune report {store.name}"
-            print(f"report   {page}\nresults  {store.folder / 'results.csv'}")
+            print(f"report   {page}")
+            if tracking.links(store.folder):
+                print(f"MLflow   fpl-tune ui {store.name}   (comparison, table, charts)")
+            print(f"results  {store.folder / 'results.csv'}")
     for failure in outcome.failures:
         output.warn(failure)
     if not table:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpl_tune.core.files import digest, stamps
+from fpl_tune.study import tracking
 
 if TYPE_CHECKING:
     from fpl_tune.study.store import Store
@@ -49,7 +50,7 @@ def build(
     folder = store.folder if out is None else out
     seen = [found for each in (store.folder / "cells", Path(__file__).parent) for found in stamps(each)]
     study = (store.folder / "study.yaml").read_text(encoding="utf-8")
-    state = digest(repr([study, seen, metric, rule, reference, running]))
+    state = digest(repr([study, seen, metric, rule, reference, running, tracking.lasting(store.folder)]))
     files = [folder / "report.html", *(folder / f"table.{kind}" for kind in ("md", "tex", "csv"))]
     if figures or not all(file.is_file() for file in files) or state not in files[0].read_text("utf-8")[:2000]:
         from fpl_tune.report.facts import Facts  # these take their time to load

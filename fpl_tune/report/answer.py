@@ -104,6 +104,8 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         points = " points" if percent(facts.metric) else ""
         sure = f"intervals of ± {figure(width, facts.metric)}{points} in the median, " if width == width else ""
         of = counted(len(tests), "comparison")
+        if facts.kind == "sweep" and sure:
+            sure += "they compare values one by one, the fall is tested from the ends of the axis, "
         part.texts.append(f"Of {of} with {facts.reference.title()}: {summary}; {sure}{facts.basis}.")
         for note, cells in list(tests.loc[tests["note"] != ""].groupby("note", sort=False).groups.items())[:6]:
             named = [facts.name(facts.by_id[str(key)]) for key in cells]

@@ -15,6 +15,7 @@ from fpl_tune.report.blocks import Part
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import paper
 from fpl_tune.report.reference import against
+from fpl_tune.study import tracking
 
 Question = Callable[[Facts, pd.DataFrame], Part | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
@@ -55,6 +56,7 @@ def write(facts: Facts, folder: Path, *, state: str, figures: bool, running: boo
         sentence=answer.sentence(facts, tests),
         sections=sections,
         references=(references := table.comparisons(facts, tests)),
+        mlflow=tracking.lasting(facts.store.folder),
         digest=state,
         library=vega.library(),
         written=time.time() if running else 0,

@@ -71,6 +71,11 @@ def links(folder: Path, base: str | None = None) -> dict[str, str]:
     return {name: f"{start}/{place}" for name, place in places(found).items()}
 
 
+def lasting(folder: Path) -> dict[str, str]:
+    """The links that stay as they are while runs are written anew, for a page that is kept: `table` and `charts`."""
+    return {name: link for name, link in links(folder).items() if name != "compare"}
+
+
 def places(tracked: Tracked, most: int = COMPARED) -> dict[str, str]:
     """The part of the links that follows the address, and that works as a link on MLflow's own pages.
 

@@ -15,6 +15,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import answer, charts, curves, reproduce, robustness, table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import Reference, against
+from fpl_tune.study import tracking
 from fpl_tune.study.partition import shares
 from fpl_tune.study.results import make_result
 
@@ -41,6 +42,16 @@ def test_pages_of_small_studies_are_small_and_of_a_thousand_cells_bearable(make_
     rates = ", ".join(f"{0.001 * i:.3f}" for i in range(1, 501))
     body = f"axes: {{method.n_ctx: [2, 4], optim.lr: [{rates}]}}\nseeds: 1\n"
     assert report.build(make_store(body=body, name="large", rounds=2, clients=2)).stat().st_size < 2e6
+
+
+def test_the_page_links_to_mlflow_where_that_holds_the_study(make_store):
+    store = make_store()
+    assert "fpl-tune ui" not in report.build(store).read_text(encoding="utf-8")
+    tracking.write(store.folder, tracking.Tracked(experiment="3", parent="f" * 32))
+    text = report.build(store).read_text(encoding="utf-8")
+    (table_link, chart_link) = re.findall(r'href="(http[^"]+)"', text)
+    assert table_link.startswith("http://127.0.0.1:5000/#/experiments/3/runs?")
+    assert chart_link.endswith("compareRunsMode=CHART")
 
 
 def test_any_reference_can_be_chosen_on_the_page(make_store):
