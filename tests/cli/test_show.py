@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from ..conftest import MakeStore
+from fpl_tune.search.search import Search
+from fpl_tune.study.results import make_result
+from fpl_tune.study.store import Store
+
+from ..conftest import MakeStore, drawn_history, there
 from .conftest import TINY, Command, run_in
 
 LIGHT = """
@@ -133,3 +137,65 @@ def test_a_front_is_shown_and_no_cell_is_exported_as_the_best(
     assert refused.code == 2
     assert f"{said}. On it: {best.id} (n_ctx=8). Choose one of them by its id, such as --cell {best.id}." in refused.err
     assert command("export", "toy", "best", "--cell", best.id).code == 0
+
+
+def searched(make_store: MakeStore, root: Path, body: str) -> Store:
+    """A store of a finished search, whose later trials were stopped after their first seed."""
+    store = make_store(body=body, root=root, fill=lambda cell, seed: False)
+    plan = there(Search.plan(store.spec()))
+    plan.open(store.folder)
+    cells = [*plan.references, *iter(plan.request, None)]
+    store.begin(store.spec(), cells)
+    for place, cell in enumerate(cells):
+        early = cell.role == "trial" and place % 3 == 0
+        for seed in (1,) if early else (1, 2):
+            history = drawn_history(seed, 0.9 - 0.01 * place, rounds=2, clients=4)
+            store.put(cell, seed, history, make_result("partial" if early else "done", history))
+    return store
+
+
+def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
+    make_store: MakeStore, here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "references: [{method: zeroshot}]\nseeds: 2\nsearch: {sampler: random, trials: 30}\n"
+    store = searched(make_store, here / "outputs", body)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = command("show", "toy").out
+    lines = text.splitlines()
+    header = next(line.split() for line in lines if " lr " in line)
+    assert header[-3:] == ["status", "val", "test"]
+    rows = [line for line in lines if line.startswith(" ") and line.split()[:1] and line.split()[0].isdigit()]
+    assert len(rows) == 10
+    assert max(map(len, rows)) <= 80
+    values = [float(row.replace("best", "").split()[-4]) for row in rows]
+    assert values == sorted(values, reverse=True), "those that ran whole, by validation"
+    assert "best" in rows[0]
+    assert "pruned" not in " ".join(rows)
+    trials = [cell for cell in store.cells() if cell.role == "trial"]
+    early = sum(store.trial(cell).state == "pruned" for cell in trials)
+    assert f"{len(trials) - 10} more trials with --format csv, {early} of them stopped early" in " ".join(text.split())
+    assert any(line.split()[:1] == ["zeroshot"] for line in lines)
+    rates = {f"{cell.varied['optim.lr']:.3g}" for cell in trials}
+    assert rows[0].split()[1 + header.index("lr")] in rates, "three significant digits"
+    assert len(list(csv.DictReader(command("show", "toy", "--format", "csv").out.splitlines()))) == 1 + len(trials)
+
+
+def test_a_search_of_several_methods_has_a_table_for_each(make_store: MakeStore, here: Path, command: Command) -> None:
+    body = "axes: {method: [promptfl, fedprox]}\nseeds: 2\nsearch: {sampler: random, trials: 8}\n"
+    searched(make_store, here / "outputs", body)
+    text = command("show", "toy").out
+    first, second = text.split("\nfedprox\n")
+    assert " mu " not in first
+    assert " mu " in second
+    for part in (first, second):
+        assert sum(line.strip()[:1].isdigit() for line in part.splitlines()) >= 5
+
+
+def test_a_study_ends_with_the_answer_the_table_and_where_its_pages_are(home: Path, command: Command) -> None:
+    out = command("study", "lambda_sweep").out
+    said, page, results = (out.index(text) for text in ("λ ", "report   ", "results  "))
+    assert said < out.index("┏") < page < results
+    sentence = out.splitlines()[1]
+    assert sentence.startswith("λ ")
+    assert f">{sentence}</p>" in (home / "outputs" / "lambda_sweep" / "report.html").read_text()
+    assert "MLflow   " not in out, "tracking is off"

@@ -196,6 +196,10 @@ def test_formatting():
     assert formatting.plus_minus(0.9761, math.nan, "test/acc_mean") == "97.61"
     assert formatting.signed(-0.0123, "test/acc_mean") == "-1.23"
     assert formatting.axis_name("method.lam") == "λ (lam)"
+    assert [formatting.symbol(name) for name in ("method.lam", "optim.lr")] == ["λ", "lr"]
+    assert [formatting.value_text(v) for v in (0.0123456, 8, True, None, math.nan, "a")] == [
+        "0.0123", "8", "true", "–", "–", "a",
+    ]  # fmt: skip
 
 
 @given(st.text(alphabet="a\\{}$&#%_~^", max_size=12))
