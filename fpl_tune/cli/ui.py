@@ -75,7 +75,8 @@ def ui(
         if study in (None, name)
     }
     if study is not None and study not in found:
-        raise EnvironmentProblem(f"MLflow does not hold {study}. Send it: fpl-tune doctor --fix.")
+        remedy = f"Send it: fpl-tune study {study} tracking.enabled=true."
+        raise EnvironmentProblem(f"MLflow does not hold {study}. {remedy}")
     print(f"MLflow on {page}" + ("" if remote else ", within some seconds; stop it with Ctrl-C"))
     for name, links in found.items():
         print(f"  {name}")

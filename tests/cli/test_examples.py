@@ -50,6 +50,7 @@ def test_every_example_runs(example: str, home: Path, command: Command, monkeypa
         monkeypatch.setattr("fpl_tune.execute.ray.alive", lambda address: 4)
     with held, monkeypatch.context() as patch:
         if words[0] == "ui":  # which becomes the server
+            assert command("study", words[1], "tracking.enabled=true").code == 0  # it ran without MLflow
             patch.setattr(
                 os, "execve", lambda path, words, environment: served.append(words[words.index("--port") + 1])
             )

@@ -49,7 +49,7 @@ def test_a_study_that_mlflow_does_not_hold(store: Path, command: Command, make_s
     make_store(root=store / "outputs")
     done = command("ui", "toy", "--port", str(free_port()))
     assert (done.code, done.out) == (3, "")
-    assert "MLflow does not hold toy. Send it: fpl-tune doctor --fix." in done.err
+    assert "MLflow does not hold toy. Send it: fpl-tune study toy tracking.enabled=true." in done.err
 
 
 def test_the_server_answers_at_the_link_and_ends_with_the_command(store: Path, make_store: MakeStore) -> None:

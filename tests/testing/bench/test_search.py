@@ -160,16 +160,16 @@ def test_pooled_noise_finds_more_than_the_pair_s_own():
 
 
 def test_answers_to_sweeps_seldom_call_a_value_worse_that_is_not():
-    rows = {(row["world"], row["what"]): [row["3 seeds"], row["5 seeds"]] for row in statistics.sweeps(200, (3, 5))}
-    for world, equal in (("sweep", 0.06), ("sweep, graded noise", 0.09)):  # as statistics.md says
-        assert max(rows[world, "a value worse where all are equal"]) <= equal + 0.06  # three standard errors of 200
-        assert max(rows[world, "a value of the plateau worse"]) <= 0.05 + 0.046
-    assert min(rows["sweep", "steps found of three (share)"]) > 0.6
+    rows = {(row["world"], row["what"]): row["5 seeds"] for row in statistics.sweeps(150, (5,))}
+    for world, equal in (("sweep", 0.05), ("sweep, graded noise", 0.09)):  # as statistics.md says
+        assert rows[world, "a value worse where all are equal"] <= equal + 0.07  # three standard errors of 150
+        assert rows[world, "a value of the plateau worse"] <= 0.05 + 0.053
+    assert rows["sweep", "steps found of three (share)"] > 0.8
 
 
 def test_cells_without_a_common_letter_differ():
-    equal, told = statistics.groups(200, (3, 5))
-    assert max(equal["3 seeds"], equal["5 seeds"]) <= 0.05 + 0.046
+    equal, told = statistics.groups(150, (5,))
+    assert equal["5 seeds"] <= 0.05 + 0.053
     assert told["5 seeds"] > 0.8
 
 
