@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from string import ascii_lowercase
+from string import ascii_letters
 
 import numpy as np
 import pandas as pd
@@ -49,6 +49,6 @@ def letters(
             unique = list(map(set, dict.fromkeys(map(frozenset, split))))
             groups = [group for group in unique if not any(group < other for other in unique)]
     groups.sort(key=sorted)
-    names = [letter if n == 0 else f"{letter}{n}" for n in range(len(groups) // 26 + 1) for letter in ascii_lowercase]
+    names = [*ascii_letters, *map(chr, range(0x100, 0x100 + len(groups)))]  # one character each, however many
     texts = ["".join(name for name, group in zip(names, groups, strict=False) if i in group) for i in range(len(order))]
     return pd.Series(texts, means.index)

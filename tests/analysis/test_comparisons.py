@@ -11,7 +11,7 @@ from scipy import stats
 
 from fpl_tune import analysis
 from fpl_tune.analysis import Contrast, judge
-from fpl_tune.analysis.significance import estimate
+from fpl_tune.analysis.significance import estimate, resolution_of
 
 
 def frame(values, splits=None):
@@ -283,3 +283,19 @@ def test_a_claim_and_its_opposite_never_both_hold(values: list[float], margin: f
     there = judge(table, ONE, margin=margin).status
     back = judge(table, [Contrast("b", "a")], margin=-margin).status
     assert {there, back} in ({"holds", "fails"}, {"undecided"}, {"fails"})
+
+
+@pytest.mark.parametrize("cells", [3, 36])
+def test_cells_share_a_letter_exactly_where_no_pair_of_them_is_told_apart(cells):
+    """However many groups there are: 36 cells on a stair have more than there are small letters."""
+    rng = np.random.default_rng(1)
+    values = 0.1 + 0.02 * np.arange(cells)[:, None] + rng.normal(0, 0.01, (cells, 5))
+    found = analysis.letters(long(values), rope=0)
+    order = np.argsort(-values.mean(1))
+    assert list(found.index) == [str(i) for i in order]
+    pairs = [(int(i), int(k)) for at, i in enumerate(order) for k in order[at + 1 :]]  # the better one first
+    said = estimate(values, pairs, resolution=resolution_of(values[..., None]))
+    apart = np.abs(said.difference) > said.half
+    for (i, k), differ in zip(pairs, apart, strict=True):
+        assert bool(set(found[str(i)]) & set(found[str(k)])) != differ
+    assert len(set("".join(found))) > 26 or cells == 3
