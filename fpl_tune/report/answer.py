@@ -56,7 +56,6 @@ def _best(facts: Facts, tests: pd.DataFrame) -> str:
     """The best cell, its value, what it gains over the reference and how sure that is, and from what it is not told."""
     assert facts.best is not None
     assert facts.choice is not None
-    on = "validation" if facts.objectives == [VAL] else facts.objectives[0]
     unit, points = (" %", " points") if percent(facts.metric) else ("", "")
     means = facts.table.loc[facts.chosen, "mean"]
     of = f"{unit} {quantity(facts.metric, over='', unit=False)}"
@@ -64,12 +63,13 @@ def _best(facts: Facts, tests: pd.DataFrame) -> str:
     gap = f"{signed(against['difference'].mean(), facts.metric)}{points} against {facts.reference.name}"
     if len(means) > 1:
         name = facts.reference.shared or facts.choice.label
-        text = f"{name} is best on {on} over {counted(len(means), 'setting')}, with a mean of "
+        text = f"{name} is best on {facts.chosen_on} over {counted(len(means), 'setting')}, with a mean of "
         text += f"{plus_minus(means.mean(), math.nan, facts.metric)}{of}"
         verdicts = ", ".join(f"{word} in {n}" for word, n in against["verdict"].value_counts().items())
         return f"{text}; {gap} on average: {verdicts}." if verdicts else f"{text}."
     row = facts.table.loc[facts.best.id]
-    text = f"{facts.name(facts.best)} is best on {on}, with {plus_minus(row['mean'], row['std'], facts.metric)}{of}"
+    text = f"{facts.name(facts.best)} is best on {facts.chosen_on}, with "
+    text += f"{plus_minus(row['mean'], row['std'], facts.metric)}{of}"
     if against.empty:
         text += f" over {counted(row['n'], 'seed')}"
     else:
@@ -91,9 +91,8 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         part.texts += sweep.references(facts) if facts.kind == "sweep" else []
         part.texts += search.texts(facts) if facts.kind == "search" and len(facts.chosen) == 1 else []
     if tied := facts.tied:
-        on = "validation" if facts.objectives == [VAL] else facts.objectives[0]
         ties = some(list(map(facts.name, tied)), 3)
-        part.texts.append(f"On {on} the choice ties with {ties}; the smaller values are taken.")
+        part.texts.append(f"On {facts.chosen_on} the choice ties with {ties}; the smaller values are taken.")
     if facts.pruned:
         whole = f"{len(facts.own) - len(facts.pruned)} of {len(facts.own)} {'trials' if facts.searched else 'cells'}"
         part.texts.append(f"{whole} ran whole; the others were stopped early and are not compared.")

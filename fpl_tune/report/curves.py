@@ -31,8 +31,7 @@ def learning(facts: Facts, tests: pd.DataFrame) -> Part | None:
     part = Part("Learning curves")
     if left := [facts.name(cell) for cell in facts.finished if cell not in cells]:
         more = f" and {len(left) - 6} more" if len(left) > 6 else ""
-        by = "validation" if facts.objectives == [VAL] else facts.objectives[0]
-        part.texts.append(f"Left out, since {by} puts them lower: {'; '.join(left[:6])}{more}.")
+        part.texts.append(f"Left out, since {facts.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
     own = [name for name in facts.beside if not name.startswith("test/")]
     for metric in dict.fromkeys([VAL, facts.metric, *own]):
         found = [(cell, curve) for cell in cells if len(curve := facts.curve(cell, metric)) > 1]

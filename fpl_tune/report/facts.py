@@ -176,6 +176,11 @@ class Facts:
         return [cell for cell in self.cells if self.table.loc[cell.id, "n"] > 0]
 
     @cached_property
+    def whole(self) -> list[Cell]:
+        """The study's own cells that ran whole and have the metric."""
+        return [cell for cell in self.finished if cell.candidate and cell.id not in self.pruned]
+
+    @cached_property
     def listed(self) -> list[Cell]:
         """Cells as tables list them: in the study's order, but trials by the objective, a front before the others and
         pruned ones after them."""
@@ -184,6 +189,11 @@ class Facts:
         front = self.marked if self.choice and self.choice.front else []
         ranked = sorted(self.best_first(self.own), key=lambda cell: (cell.id in self.pruned, cell.id not in front))
         return [*ranked, *(cell for cell in self.references if not cell.candidate)]
+
+    @property
+    def chosen_on(self) -> str:
+        """What chooses the best cell, in sentences: "validation", or the first objective of a search."""
+        return "validation" if self.objectives == [VAL] else self.objectives[0]
 
     def objective(self, cell: Cell) -> float:
         """Mean of the first objective over seeds."""

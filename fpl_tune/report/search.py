@@ -30,7 +30,6 @@ from fpl_tune.report.facts import Facts, column
 from fpl_tune.report.reference import Reference, against, compared, judged, turned
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import sign
 from fpl_tune.study.trial import State
 
@@ -42,14 +41,9 @@ SLICES = 12
 _BINS = 16  # of a contour, along each field
 
 
-def whole(facts: Facts) -> list[Cell]:
-    """Trials that ran whole and have the metric."""
-    return [cell for cell in facts.finished if cell.candidate and cell.id not in facts.pruned]
-
-
 def sentence(facts: Facts) -> str:
     """What the chosen trial gains over the published setting or, of several searches, over the next best one."""
-    best, ran = facts.best, whole(facts)
+    best, ran = facts.best, facts.whole
     assert best is not None
     row = facts.table.loc[best.id]
     unit = " %" if percent(facts.metric) else ""
@@ -63,11 +57,13 @@ def sentence(facts: Facts) -> str:
         return f"Only the published setting ran whole, with {reached}: nothing is said of tuning yet."
     if known is None:
         least = "" if len(ran) > 1 else "the only trial that ran whole; "
-        return (f"{_trial(facts, best)} is best on {_on(facts)}, with {reached}; {least}no published setting ran "
+        return (f"{_trial(facts, best)} is best on {facts.chosen_on}, with {reached}; {least}no published setting ran "
                 f"whole, so that no gain is known.")  # fmt: skip
     if known.id == best.id:
         others = counted(len([cell for cell in facts.own if cell.id not in facts.published]), "other trial")
-        return f"No trial was better on {_on(facts)} than the published setting, which reaches {reached} ({others})."
+        return (
+            f"No trial was better on {facts.chosen_on} than the published setting, which reaches {reached} ({others})."
+        )
     found = facts.reference if facts.reference.holds(known) else Reference(facts, known.label)
     test = against(facts, found).to_dict("index").get(best.id)
     points = " points" if percent(facts.metric) else ""
@@ -75,7 +71,7 @@ def sentence(facts: Facts) -> str:
     if best.id in facts.costs:
         after = f", found after {facts.costs[best.id]:.2g} of {max(facts.costs.values()):.2g} full trials"
     if test is None:
-        reached = f"{_trial(facts, best)} is best on {_on(facts)}, with {reached}{after}"
+        reached = f"{_trial(facts, best)} is best on {facts.chosen_on}, with {reached}{after}"
         return f"{reached}; no seed is paired with the published setting."
     bounds = interval(test, facts.metric)
     verdict = f"95 % interval {bounds}: {test['verdict']}" if bounds != "–" else "one seed: no interval"
@@ -85,7 +81,7 @@ def sentence(facts: Facts) -> str:
     gained = signed(test["difference"], facts.metric)
     if sign(facts.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
         said = f"Tuning gained nothing: trial {facts.trial(best)}, the best on "
-        said += f"{_on(facts)}, is {gained}{points} from the published setting"
+        said += f"{facts.chosen_on}, is {gained}{points} from the published setting"
     else:
         said = f"Tuning gained {gained}{points} over the published setting"
     return f"{said} ({verdict}){after}{unseen}."
@@ -93,16 +89,12 @@ def sentence(facts: Facts) -> str:
 
 def _joint(facts: Facts, best: Cell, reached: str) -> str:
     """Which of several searches is best at equal budgets."""
-    part = facts.part(best)
-    text = f"At equal budgets {part} is best on {_on(facts)}, with {reached}"
-    others = {gain.part: gain.best for gain in facts.gains if gain.best.id != best.id}
-    if others:
-        second = facts.best_first(others.values())[0]
-        row = turned(compared(facts, {other.id: best.id for other in others.values()}, chosen=True).loc[second.id])
+    text = f"At equal budgets {facts.part(best)} is best on {facts.chosen_on}, with {reached}"
+    if others := facts.best_first(gain.best for gain in facts.gains if gain.best.id != best.id):
+        row = turned(compared(facts, {other.id: best.id for other in others}, chosen=True).loc[others[0].id])
         points = " points" if percent(facts.metric) else ""
         difference, bounds, verdict = judged(facts, row)
-        name = next(name for name, cell in others.items() if cell.id == second.id)
-        text += f"; {difference}{points} against {name}, the next one ({bounds}: {verdict})"
+        text += f"; {difference}{points} against {facts.part(others[0])}, the next one ({bounds}: {verdict})"
     return f"{text}."
 
 
@@ -110,13 +102,9 @@ def _trial(facts: Facts, cell: Cell) -> str:
     return f"Trial {facts.trial(cell)}"
 
 
-def _on(facts: Facts) -> str:
-    return "validation" if facts.objectives == [VAL] else facts.objectives[0]
-
-
 def _nested(facts: Facts, known: Cell) -> float:
     """Gain on seeds that did not choose: each tests the trial that the others' validation selects; NaN for one seed."""
-    ids, objective = [cell.id for cell in whole(facts)], facts.objectives[0]
+    ids, objective = [cell.id for cell in facts.whole], facts.objectives[0]
     val, test = (frame.loc[frame["cell"].isin(ids)] for frame in map(facts.long, (objective, facts.metric)))
     try:
         found = analysis.overtuning(val.assign(value=sign(objective) * val["value"]), test)
@@ -144,12 +132,12 @@ def texts(facts: Facts) -> list[str]:
 
 def leads(facts: Facts) -> str:
     """Which of several searches is ahead on the objective at equal cost, and where that changes."""
-    if len(facts.searches) < 2 or len({facts.part(cell) for cell in whole(facts)}) < 2:
+    if len(facts.searches) < 2 or len({facts.part(cell) for cell in facts.whole}) < 2:
         return ""
     better = sign(facts.objectives[0])
     reached, turns = dict[str, float](), list[tuple[float, str]]()
-    parts = {facts.part(cell) for cell in whole(facts)}
-    for cell in sorted(whole(facts), key=lambda cell: facts.costs.get(cell.id, math.inf)):
+    parts = {facts.part(cell) for cell in facts.whole}
+    for cell in sorted(facts.whole, key=lambda cell: facts.costs.get(cell.id, math.inf)):
         part, value = facts.part(cell), better * facts.objective(cell)
         reached[part] = max(value, reached.get(part, -math.inf))
         if reached.keys() == parts and cell.id in facts.costs:
@@ -160,7 +148,7 @@ def leads(facts: Facts) -> str:
         return ""
     said = [f"{name} from {cost:.2g} full trials on" for cost, name in turns]
     changes = "the lead never changes" if len(said) == 1 else f"{counted(len(said) - 1, 'change')} of the lead"
-    return f"Ahead on {_on(facts)} at equal cost: {', '.join(said)}; {changes}."
+    return f"Ahead on {facts.chosen_on} at equal cost: {', '.join(said)}; {changes}."
 
 
 def history(facts: Facts) -> Spec:
@@ -204,7 +192,7 @@ def _range(facts: Facts) -> list[float]:
     """Objectives that a chart must show: of whole trials, and of the better three quarters of all."""
     reached = [value for value in map(facts.reached, facts.own) if not math.isnan(value)]
     every = sorted(reached, key=lambda value: -sign(facts.objectives[0]) * value)
-    found = [*map(facts.objective, whole(facts)), *every[: math.ceil(0.75 * len(every))]]
+    found = [*map(facts.objective, facts.whole), *every[: math.ceil(0.75 * len(every))]]
     return [value for value in found if not math.isnan(value)]
 
 
@@ -317,7 +305,7 @@ def slices(facts: Facts) -> Part | None:
         f"{upper(quantity(facts.objectives[0], unit=False))} of each trial. Small hollow points were stopped early, "
         "and stand where they were then; dashed lines are published values; points on the lower edge lie below it."
     ], small=True)  # fmt: skip
-    first = {key: cell for cell in facts.own if (key := cell.id) in facts.published}
+    published = [cell for cell in facts.own if cell.id in facts.published]
     for axis in fields:
         x = {**charts.place(facts, axis, column(axis)), "title": axis_name(axis)}
         numbers = x["type"] == "quantitative"
@@ -325,7 +313,7 @@ def slices(facts: Facts) -> Part | None:
         points = charts.trials({"x": x, "y": y, "tooltip": said, "opacity": charts.visible(legend=False),
                                 "color": {**charts.colours(ranks), "legend": None}})  # fmt: skip
         levels = [{column(axis): value if numbers else shown(value)} for value in
-                  dict.fromkeys(cell.varied[axis] for cell in first.values() if axis in cell.varied)]  # fmt: skip
+                  dict.fromkeys(cell.varied[axis] for cell in published if axis in cell.varied)]  # fmt: skip
         drawn = [charts.layer("rule", {"x": x}, levels, strokeDash=[4, 3], opacity=0.6)] if levels else []
         layers = [*drawn, *points]
         part.charts[f"slice_{column(axis)}"] = (

@@ -9,16 +9,14 @@ from fpl_tune.core.formatting import counted, figure, percent, plus_minus, quant
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import Reference, against, judged
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import sign
 
 
 def along(facts: Facts) -> list[list[Cell]]:
     """Cells that ran whole, those of one value of the swept axis together, from the smallest value on."""
     axis, found = str(facts.swept), dict[float, list[Cell]]()
-    for cell in facts.finished:
-        if cell.candidate and cell.id not in facts.pruned:
-            found.setdefault(float(cell.varied[axis]), []).append(cell)
+    for cell in facts.whole:
+        found.setdefault(float(cell.varied[axis]), []).append(cell)
     most = max(map(len, found.values()), default=0)
     return [found[value] for value in sorted(found) if len(found[value]) == most]
 
@@ -43,7 +41,6 @@ def sentence(facts: Facts) -> str:
     )  # fmt: skip
     what = "accuracy" if facts.metric.endswith("/acc_mean") else quantity(facts.metric, unit=False)
     over = f"Over {counted(len(groups[0]), 'setting')}, " if len(groups[0]) > 1 else ""
-    on = "validation" if facts.objectives == [VAL] else facts.objectives[0]
 
     def texts(cells: Sequence[str]) -> str:
         each = [figure(means[cell], facts.metric, 1) for cell in cells]
@@ -58,7 +55,7 @@ def sentence(facts: Facts) -> str:
 
     least = f"within ± {facts.spec.report.rope:g} {'point' if facts.spec.report.rope == 1 else 'points'}"
     if not found.decides:
-        one = f"{name} = {value[best]} is best on {on}, with {figure(means[best], facts.metric, 1)}{unit}"
+        one = f"{name} = {value[best]} is best on {facts.chosen_on}, with {figure(means[best], facts.metric, 1)}{unit}"
         return f"{over}{one}; one seed tells no values apart ({spread(list(means))})."
     if len(found.plateau) == len(means):
         if found.equal:

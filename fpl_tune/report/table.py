@@ -214,9 +214,7 @@ def each(facts: Facts, tests: pd.DataFrame) -> Part | None:
     if facts.kind != "table" or facts.best is None or not 2 < len(facts.finished) <= 60:
         return None
     name = facts.reference.shared or facts.best.label
-    base = Reference(facts, name)
-    found = against(facts, base)
-    if found.empty or name == facts.reference.name:
+    if name == facts.reference.name or (found := against(facts, Reference(facts, name))).empty:
         return None
     rows: dict[str, list[dict[str, Any]]] = {}
     axes = facts.settings

@@ -91,8 +91,9 @@ class Writer:
     def link(self) -> tracking.Tracked:
         """Notes in the study's folder where MLflow holds it, for the links of the report page and the terminal."""
         columns = Columns.of(self.store)
-        cells = {cell.id: self.runs[cell.id][0] for cell in self.store.cells() if self.runs[cell.id]}
-        best = [key for key, run in cells.items() if _comparable(run)]
+        held = [cell for cell in self.store.cells() if self.runs[cell.id]]
+        cells = {cell.id: self.runs[cell.id][0] for cell in held}
+        best = [cell.id for cell in held if cell.candidate and "n_seeds" in cells[cell.id].data.metrics]
         found = tracking.Tracked(
             experiment=self.experiment,
             parent=self.runs[STUDY][0].info.run_id,
@@ -207,11 +208,6 @@ class Writer:
             tags[_PARENT] = parent
         start, name = entry.start or int(1000 * time.time()), entry.name[: runs.NAME_LENGTH]
         return self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=name).info.run_id
-
-
-def _comparable(run: Run) -> bool:
-    """Whether a run is of a cell that may be chosen as the best, and has figures."""
-    return run.data.tags.get("fpl.role") in ("cell", "trial") and "n_seeds" in run.data.metrics
 
 
 def identity(root: Path) -> str:
