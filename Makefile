@@ -76,23 +76,23 @@ lint: setup ## Check style, types and formatting
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	@$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
-	@$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format .github/CITATION.cff
-	$(BIN)/hadolint .github/Dockerfile
+	@$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/hadolint .docker/Dockerfile
 
 bench: setup ## Measure what text encoding and a round cost, beside the plain path
 	$(BIN)/fpl-tune bench text
 	$(BIN)/fpl-tune bench round
 
 gpu-kit: setup ## Pack checks and measurements for a machine with a GPU and no network into build/gpu-kit
-	$(BIN)/python .github/tools/gpu_kit.py build/gpu-kit
+	$(BIN)/python benchmarks/gpu_kit.py build/gpu-kit
 
 weights: setup ## Draw the embedded world and train the compact CLIP again (a quarter of an hour on 2 cores)
-	$(BIN)/python .github/tools/pretrain.py --out compact.safetensors
-	$(BIN)/python .github/tools/measure.py compact.safetensors
+	$(BIN)/python benchmarks/world/pretrain.py --out compact.safetensors
+	$(BIN)/python benchmarks/world/measure.py compact.safetensors
 
 docs: setup ## Build the documentation as a site in build/site/, with the reports that outputs/ holds
 	@$(BIN)/python -c "import material" 2>/dev/null || $(PIP) -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q -f .github/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q -f docs/site/mkdocs.yml
 
 dist: setup ## Build the wheel and the source distribution in dist/
 	$(BIN)/python -m build --no-isolation

@@ -60,7 +60,7 @@ Found = TypeVar("Found")
 
 SYSTEM = (
     "execute/ray/test_cluster.py",
-    "testing/bench/test_search.py",  # scripts of .github/tools: no line of the package
+    "benchmarks/test_search.py",  # no line of the package
     "cli/test_cluster.py::test_the_local_script_runs_a_study_and_stops_only_its_own_ray",
     "cli/test_examples.py",
     "cli/test_retry.py",

@@ -24,9 +24,8 @@ from fpl_tune.testing import assert_same, check_method, play, toy_task
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {
-    path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / ".github").rglob("*.md"))
-}
+FILES = [*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 
 
 def test_the_methods_that_are_named_exist() -> None:
@@ -37,7 +36,7 @@ def test_the_methods_that_are_named_exist() -> None:
 def test_every_file_that_is_named_exists() -> None:
     for name in re.findall(r"`((?:fpl_tune|tests|search_spaces|studies)/[\w./]+\.\w+)`", "\n".join(PAGES.values())):
         assert (ROOT / name).is_file() or "momentum" in name, name  # what the reader is to write
-    for page in (ROOT / "README.md", *(ROOT / ".github").rglob("*.md")):
+    for page in FILES:
         for name in re.findall(r"\]\((?!https?:)([\w./]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / name).is_file(), f"{page.name} links {name}"
 
@@ -45,11 +44,12 @@ def test_every_file_that_is_named_exists() -> None:
 BLOCKS = [
     (kind, text) for page in PAGES.values() for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", page, re.M | re.S)
 ]
-METHOD = next(text for kind, text in BLOCKS if kind == "python" and "class ServerMomentum" in text)
-RAY = next(text for kind, text in BLOCKS if kind == "python" and "tune.Tuner(" in text)
-OPTUNA = next(text for kind, text in BLOCKS if kind == "python" and "optimisation.optimize" in text)
-NOTEBOOK = next(text for kind, text in BLOCKS if kind == "python" and "fpl_tune.run(" in text)
-ENCODER = next(text for kind, text in BLOCKS if kind == "python" and "encode_prompts" in text)
+PYTHON = [text for kind, text in BLOCKS if kind == "python" and not text.startswith(">>>")]
+METHOD = next(text for text in PYTHON if "class ServerMomentum" in text)
+RAY = next(text for text in PYTHON if "tune.Tuner(" in text)
+OPTUNA = next(text for text in PYTHON if "optimisation.optimize" in text)
+NOTEBOOK = next(text for text in PYTHON if "fpl_tune.load_study(" in text)
+ENCODER = next(text for text in PYTHON if "encode_prompts" in text)
 COMMANDS = [
     re.split("[#>]", command)[0].strip()
     for kind, text in BLOCKS
@@ -108,7 +108,7 @@ def test_every_override_in_the_text_composes(words: str) -> None:
 
 
 def test_every_study_has_a_row() -> None:
-    table = PAGES["studies.md"].split("<!-- studies:begin -->")[1].split("<!-- studies:end -->")[0]
+    table = PAGES["docs/reference/studies.md"].split("<!-- studies:begin -->")[1].split("<!-- studies:end -->")[0]
     named = set()
     for cell in re.findall(r"^\| (.*?) \|", table, re.M):
         stem = re.match(r"`(\w+_)`: (.*)", cell)
@@ -164,7 +164,7 @@ def test_the_readme_is_short() -> None:
 
 def test_the_pages_of_the_docstrings_are_current() -> None:
     """In a process of its own: Ray adds a parameter to the methods of actors when it starts."""
-    tool = [sys.executable, str(ROOT / ".github" / "tools" / "document.py"), "--check"]
+    tool = [sys.executable, str(ROOT / "docs" / "site" / "document.py"), "--check"]
     done = subprocess.run(tool, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -180,9 +180,9 @@ def test_the_optuna_example_runs() -> None:
     assert 0 <= seen["optimisation"].best_value <= 1
 
 
-@pytest.mark.parametrize(("page", "cells"), [("studies.md", 4 * 3 + 3), ("compare.md", 4 * 2 + 2)])
+@pytest.mark.parametrize(("page", "cells"), [("reference/studies", 4 * 3 + 3), ("guides/paper_table", 4 * 2 + 2)])
 def test_the_study_in_the_text_composes(page: str, cells: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = PAGES[page].split("```yaml\n")[1].split("```")[0]
+    text = PAGES[f"docs/{page}.md"].split("```yaml\n")[1].split("```")[0]
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "mine.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)

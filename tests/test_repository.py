@@ -9,7 +9,6 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-import bench_record
 import pytest
 import website
 import yaml
@@ -22,7 +21,7 @@ from fpl_tune.data import shapes
 from fpl_tune.study.versions import OLDEST_RAY
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / ".github" / "docs"
+DOCS = ROOT / "docs" / "reference"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 LISTED: list[str] = [*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra)]
@@ -30,7 +29,7 @@ REQUIRED = [Requirement(text) for text in LISTED]
 
 
 def test_the_citation_names_the_version() -> None:
-    cited = yaml.safe_load((ROOT / ".github" / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["version"] == fpl_tune.__version__
 
 
@@ -119,7 +118,7 @@ def test_benchmarks_are_drawn_by_date(tmp_path: Path) -> None:
     common = {"machine": "m", "bench": "round", "ratio": 9}
     lines = [{"date": f"2026-01-0{day}", "commit": f"c{day}", "seconds": day / 4, **common} for day in (1, 2)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    page, charts = bench_record.page(file)
+    page, charts = website.benchmarks(file)
     assert "| 2026-01-01 | c1 | 0.25 | 9 |\n| 2026-01-02 | c2 | 0.5 | 9 |" in page
     (drawn,) = charts
     assert f"images/{drawn}" in page

@@ -1,6 +1,6 @@
 """The compact CLIP: an open_clip `CLIP` of 1.7 M parameters for the embedded world, with its weights.
 
-`.github/tools/pretrain.py` trained the weights.
+`benchmarks/world/pretrain.py` trained the weights.
 """
 
 from __future__ import annotations

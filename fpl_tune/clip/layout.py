@@ -18,7 +18,7 @@ from torch import Tensor
 _PER_ROW, _PER_KEY, _PER_SCORE = 130.0, 12.0, 0.18
 """Cost of a layer, forward and backward, in reads of d numbers: of a row, whose products are 24 d² operations and whose
 other kernels read or write about 50; of a key in a block; of a score. At the rates of
-`.github/tools/simulated_gpu.py`, for CLIP's d = 512."""
+`benchmarks/simulated_gpu.py`, for CLIP's d = 512."""
 _SIZES = range(16, 129)
 """Rows of a block: attention of a larger one computes more scores that are masked."""
 

@@ -14,7 +14,7 @@ from fpl_tune.testing import check_dataset
 from .conftest import Command
 
 SMALL = "data.train_per_class=12 data.test_per_class=3 data.shots=4 data.domains=[clipart] protocol.epochs=1"
-DOCS = Path(__file__).resolve().parents[2] / ".github" / "docs" / "methods.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "guides" / "method.md"
 
 
 @pytest.fixture(autouse=True)

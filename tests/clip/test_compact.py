@@ -1,4 +1,4 @@
-"""The compact CLIP, its tokenizer, and `.github/tools/pretrain.py`, which trained its weights."""
+"""The compact CLIP, its tokenizer, and `benchmarks/world/pretrain.py`, which trained its weights."""
 
 import runpy
 import sys
@@ -17,10 +17,10 @@ from fpl_tune.data import shapes
 ensure_importable()
 from open_clip.tokenizer import SimpleTokenizer  # noqa: E402
 
-TOOLS = Path(__file__).resolve().parents[2] / ".github" / "tools"
-SCRIPT = TOOLS / "pretrain.py"
+WORLD = Path(__file__).resolve().parents[2] / "benchmarks" / "world"
+SCRIPT = WORLD / "pretrain.py"
 pretrain = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
-measure = SimpleNamespace(**runpy.run_path(str(TOOLS / "measure.py")))
+measure = SimpleNamespace(**runpy.run_path(str(WORLD / "measure.py")))
 
 
 @pytest.mark.parametrize("word", ["elephant", "giraffe", "café", "x-ray", "鼠"])

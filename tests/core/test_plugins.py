@@ -13,7 +13,7 @@ from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.testing import check_dataset, check_towers
 
-METHODS = Path(__file__).resolve().parents[2] / ".github" / "docs" / "methods.md"
+METHODS = Path(__file__).resolve().parents[2] / "docs" / "guides" / "method.md"
 
 BROUGHT = '''
 

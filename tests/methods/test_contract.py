@@ -1,4 +1,4 @@
-"""The contract, for every method and composition: each joins by one line of `.github/tools/method_cases.py`."""
+"""The contract, for every method and composition: each joins by one line of `tests/shared/method_cases.py`."""
 
 import ast
 import itertools

@@ -1,0 +1,60 @@
+"""Benchmarks for developers of the platform; `fpl-tune bench` has those for users.
+
+python benchmarks/bench.py platform [KEY=VALUE]...   planning and starting a large study, a suggestion, a trial
+python benchmarks/bench.py trials [--trials 1000]    what short trials cost the driver: time, memory, page
+python benchmarks/bench.py clients [KEY=VALUE]...    rounds of ten among 100 and among 10,000 clients
+python benchmarks/bench.py simulate                  a step counted on a simulated GPU, and its predicted time
+python benchmarks/bench.py record                    appends what `make bench` measures to benchmarks/bench.jsonl
+python benchmarks/bench.py statistics                false positives, coverage and power on simulated studies
+python benchmarks/bench.py search                    what searches pay on tables until they find a good configuration
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import bench_record
+from bench_clients import bench_clients
+from bench_platform import bench_platform
+from bench_search import bench_search
+from bench_statistics import bench_statistics
+from bench_trials import bench_trials
+from search_table import NAMES
+from simulated_gpu import simulate_gpu
+
+from fpl_tune.cli import output
+from fpl_tune.core.device import resolve
+from fpl_tune.core.paths import cache_root
+
+
+def main() -> None:
+    """Runs one benchmark and prints its rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("platform", "trials", "clients", "simulate", "record", "statistics", "search"))
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--orders", type=int, default=20, help="search: replays of each searcher on each table")
+    parser.add_argument("--tables", nargs="+", default=NAMES, choices=NAMES, help="search: all by default")
+    parser.add_argument("--searchers", nargs="+", metavar="NAME", help="search: all by default")
+    parser.add_argument("--trials", type=int, default=1000, help="trials: how many")
+    parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
+    given = parser.parse_args()
+    with output.progress(given.kind) as progress:
+        if given.kind == "platform":
+            rows = bench_platform(given.overrides, resolve("auto"), cache_dir=cache_root(), progress=progress)
+        elif given.kind == "trials":
+            rows = bench_trials(given.trials)
+        elif given.kind == "clients":
+            rows = bench_clients([100, 10_000], given.overrides, cache_dir=cache_root())
+        elif given.kind == "simulate":
+            rows = simulate_gpu(progress)
+        elif given.kind == "record":
+            rows = bench_record.append(progress)
+        elif given.kind == "search":
+            rows = bench_search(given.orders, given.tables, given.searchers, progress)
+        else:
+            rows = bench_statistics(progress=progress)
+    output.emit(rows, given.format)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A search replayed on a table: what it has paid, and what it has found.
+
+A searcher proposes a point of the space, and the table answers with the nearest configuration that this search has not
+used. One round of one seed costs 1 / (rounds x seeds) of a full trial, whoever asks for it; only configurations whose
+seeds have all run all rounds are found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from load_table import Table
+
+
+class Exhausted(Exception):
+    """The budget is spent."""
+
+
+class Replay:
+    """What one search has paid on a table, and the configurations that it has completed.
+
+    Args:
+        table: the table.
+        budget: full trials that may be spent.
+    """
+
+    def __init__(self, table: Table, budget: float) -> None:
+        self.table = table
+        self.seeds, self.last = table.val.shape[1], int(table.rounds[-1])
+        self.limit, self.spent = budget * self.seeds * self.last, 0
+        """Both in rounds of one seed."""
+        self.used: list[int] = []
+        self.completed: list[tuple[float, int]] = []
+        """Full trials spent when a configuration was complete, and its number."""
+
+    def take(self, point: Mapping[str, Any]) -> int:
+        """The nearest configuration that was not taken before.
+
+        Raises:
+            Exhausted: all are taken.
+        """
+        if len(self.used) == len(self.table.points):
+            raise Exhausted
+        self.used.append(self.table.nearest(point, self.used))
+        return self.used[-1]
+
+    def pay(self, rounds: int, seeds: int) -> None:
+        """Pays rounds of a configuration.
+
+        Raises:
+            Exhausted: the budget does not suffice.
+        """
+        if self.spent + rounds * seeds > self.limit:
+            raise Exhausted
+        self.spent += rounds * seeds
+
+    def complete(self, index: int) -> None:
+        """Counts a configuration as found, for what was paid so far."""
+        self.completed.append((self.spent / (self.seeds * self.last), index))
+
+    def regret(self, cost: float) -> tuple[float, float]:
+        """Points that the best completed configuration is behind the table's best, after so many full trials.
+
+        Returns:
+            On validation, which chooses it, and on test; infinite where none is complete.
+        """
+        val, test = (100 * values[:, :, -1].mean((1, 2)) for values in (self.table.val, self.table.test))
+        found = [index for paid, index in self.completed if paid <= cost + 1e-9]
+        if not found:
+            return math.inf, math.inf
+        best = max(found, key=lambda index: val[index])
+        return float(val.max() - val[best]), float(test.max() - test[best])
+
+    def cost_within(self, points: float) -> float:
+        """Full trials spent until a configuration within so many points of the table's best is complete."""
+        val = 100 * self.table.val[:, :, -1].mean((1, 2))
+        return next((paid for paid, index in self.completed if val[index] >= val.max() - points - 1e-9), math.inf)
+
+
+Searcher = Callable[[Replay, int], None]
+"""Runs a search, whose randomness is seeded by a number, until the budget is exhausted."""

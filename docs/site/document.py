@@ -1,0 +1,168 @@
+"""Writes docs/reference/api.md and yaml.md from the docstrings of the public API and of the configuration.
+
+With --check it writes nothing and fails where a page is not current.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import fpl_tune
+from fpl_tune import config
+
+GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
+DOCS = Path(__file__).resolve().parents[1] / "reference"
+MODULES = {
+    "fpl_tune": "Simulations, studies and prompts.",
+    "fpl_tune.method": "What a method is made of.",
+    "fpl_tune.execute.callback": "What a study reports while it runs.",
+    "fpl_tune.analysis": "Statistics of any data frame.",
+    "fpl_tune.testing": "The contract of methods, on tiny towers.",
+}
+
+
+def api() -> str:
+    """The page of the API: a section per module, an entry per public function and class."""
+    parts = ["# API", "Written from the docstrings by `python docs/site/document.py`."]
+    for module, what in MODULES.items():
+        found = import_module(module)
+        names = getattr(found, "__all__", None) or [name for name, value in vars(found).items() if _own(value, module)]
+        entries = [_entry(f"{module}.{name}", getattr(found, name)) for name in sorted(names) if name[0] != "_"]
+        parts += [f"## `{module}`", what, *filter(None, entries)]
+    return "\n\n".join(parts) + "\n"
+
+
+def yaml() -> str:
+    """The page of fields: every field of a run and of a study with a study's default and its docstring's first line."""
+    parts = [
+        "# YAML reference", "Written from the docstrings by `python docs/site/document.py`.",
+        "A study file begins with `defaults: [/study, override /method: NAME, _self_]` and states what differs from "
+        "the defaults below. `clip`, `data`, `partition`, `optim`, `protocol` and `method` are also names of options: "
+        "`data=pacs` on the command line, `override /data: pacs` in a file. The fields of `method` are those of its "
+        "class (`fpl-tune ls methods`). `let` holds values of your own, which `${let.NAME}` refers to.",
+    ]  # fmt: skip
+    rows: dict[str, list[str]] = {}
+    composed = config.flatten(config.as_dict(config.compose_run()))  # YAML changes some defaults of the classes
+    for name, (default, doc) in sorted(fields_of("StudySpec").items()):
+        if composed.get(name) is not None and not name.startswith("partition."):  # resolved there
+            default = json.dumps(composed[name], ensure_ascii=False).strip('"')
+        group = name.split(".")[0] if "." in name else "study"
+        rows.setdefault(group, []).append(
+            f"| `{name}` | {f'`{default}`' if default else ''} | {doc.replace('|', 'or')} |"
+        )
+    for group in sorted(rows, key=lambda group: (group != "study", group)):
+        parts.append("\n".join([f"## {group}", "", "| field | default | meaning |", "|---|---|---|", *rows[group]]))
+    return "\n\n".join(parts) + "\n"
+
+
+Fields = dict[str, tuple[str, str]]
+"""Dotted field -> default as it is written in an override (empty unless it is a constant), and a line of help."""
+
+
+def fields_of(name: str, prefix: str = "") -> Fields:
+    """Fields of a configuration class, inherited and nested ones included, without groups."""
+    found: Fields = {}
+    for base in map(ast.unparse, _specs()[name].bases):
+        found |= fields_of(base, prefix) if base in _specs() else {}
+    for key, kind, field in _declared(_specs()[name]):
+        found |= fields_of(kind, f"{prefix}{key}.") if kind in _specs() else {}
+        found |= {f"{prefix}{key}": field} if f"{prefix}{key}" not in GROUPS else {}
+    return found
+
+
+@cache
+def _specs() -> dict[str, ast.ClassDef]:
+    """Configuration classes of the package by name, from their source: docstrings of fields stand only there."""
+    texts = [path.read_text(encoding="utf-8") for path in Path(fpl_tune.__file__).parent.rglob("*.py")]
+    nodes = [node for text in texts if "Spec" in text for node in ast.parse(text).body]
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef) and node.name.endswith("Spec")}
+
+
+def _declared(kind: ast.ClassDef) -> Iterator[tuple[str, str, tuple[str, str]]]:
+    """Fields that a dataclass declares: name, type, and default with the first line of the docstring."""
+    for statement, following in zip(kind.body, [*kind.body[1:], ast.Pass()], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or "ClassVar" in ast.unparse(statement.annotation):
+            continue
+        value, default, doc = statement.value, "", ""
+        if isinstance(value, ast.Constant):
+            default = value.value if isinstance(value.value, str) else json.dumps(value.value)
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            doc = str(following.value.value).strip().splitlines()[0]
+        yield ast.unparse(statement.target), ast.unparse(statement.annotation), (default, doc)
+
+
+PAGES = {"api.md": api, "yaml.md": yaml}
+
+
+def _own(value: Any, module: str) -> bool:
+    named = inspect.isclass(value) or inspect.isfunction(value)
+    return named and value.__module__ == module and not value.__name__.startswith("_")
+
+
+def _entry(name: str, value: Any) -> str:
+    """A function, or a class with its public methods; "" for other values."""
+    if not (inspect.isclass(value) or inspect.isfunction(value)):
+        return ""
+    parts = [f"### `{name}{_signature(value)}`", _markdown(inspect.getdoc(value) or "")]
+    if inspect.isclass(value):
+        for method, function in vars(value).items():
+            if inspect.isfunction(function) and not method.startswith("_") and function.__doc__:
+                parts.append(f"**`{method}{_signature(function)}`**\n\n{_markdown(inspect.getdoc(function) or '')}")
+    return "\n\n".join(filter(None, parts))
+
+
+def _signature(value: Any) -> str:
+    """Names of the arguments, without types; "" for an exception, an enum, or a class of another constructor."""
+    maker = getattr(value, "__init__", None) if inspect.isclass(value) else None
+    if getattr(maker, "__module__", "fpl_tune").partition(".")[0] != "fpl_tune":  # Ray's differs between its versions
+        return ""
+    try:
+        arguments = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    shown, keyword = [], False
+    for argument in arguments:
+        if argument.name == "self":
+            continue
+        if argument.kind is inspect.Parameter.KEYWORD_ONLY and not keyword:
+            shown.append("*")
+        keyword |= argument.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL)
+        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(argument.kind, "")
+        default = argument.default
+        plain = default is None or isinstance(default, bool | int | float | str)
+        shown.append(f"{stars}{argument.name}{f'={default!r}' if plain and default is not argument.empty else ''}")
+    return f"({', '.join(shown)})"
+
+
+def _markdown(text: str) -> str:
+    """A docstring of Google's style: sections as bold words, arguments as lists, examples as code."""
+    found, section = [], ""
+    for line in text.splitlines():
+        if title := re.fullmatch(r"(Args|Returns|Raises|Example|Yields|Attributes):", line):
+            section = title.group(1)
+            found += ["```python"] if section == "Example" else [f"**{section}**", ""]
+        elif section == "Example":
+            found.append(line[4:])
+        elif section in ("Args", "Raises", "Attributes") and (entry := re.fullmatch(r"    (\*{0,2}\w+): (.*)", line)):
+            found.append(f"* `{entry.group(1)}`: {entry.group(2)}")
+        else:
+            found.append(line.removeprefix("    ") if section else line)
+    return "\n".join([*found, "```"] if section == "Example" else found)
+
+
+if __name__ == "__main__":
+    stale = [name for name, page in PAGES.items() if (DOCS / name).read_text(encoding="utf-8") != page()]
+    if "--check" in sys.argv:
+        sys.exit(f"not current: {', '.join(stale)}; run `python docs/site/document.py`" if stale else 0)
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        print(name)

@@ -1,0 +1,180 @@
+"""Tables of searches: read as they were written, and replays that count every round once."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import bench_search
+import load_table
+import numpy as np
+import optuna
+import pytest
+import search_table
+from bench_replay import Exhausted, Replay
+from load_table import Table
+
+N, SEEDS, ROUNDS, CLIENTS = 16, 2, (2, 4, 6), 5
+"""Of a made-up table."""
+SMALL = ["seeds=2", "protocol.rounds=6", "search.trials=8"]
+"""A study of its size."""
+
+
+@pytest.fixture(autouse=True)
+def _output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Lines of a table over the space of PromptFL's: accuracy grows with the number of the configuration."""
+    _, search = search_table.search_of("promptfl")
+    images = [[100] * CLIENTS] * SEEDS
+    with (tmp_path / "promptfl.jsonl").open("w") as file:
+        for i, point in enumerate(search_table.design(search, N)):
+            right = [[[40 + i + seed + step] * CLIENTS for step in range(len(ROUNDS))] for seed in range(SEEDS)]
+            sets = {f"{name}_{key}": value for name in ("val", "test") for key, value in
+                    (("images", images), ("right", right))}  # fmt: skip
+            file.write(json.dumps({"params": point, "seconds": 1.5, **sets}) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def table(folder: Path) -> Table:
+    search_table.pack("promptfl", folder, folder)
+    return dataclasses.replace(load_table.load("promptfl", folder), rounds=np.array(ROUNDS))
+
+
+def test_a_table_is_read_as_it_was_simulated(table: Table) -> None:
+    assert table.val.shape == (N, SEEDS, len(ROUNDS), CLIENTS)
+    np.testing.assert_allclose(table.val[:, :, -1].mean((1, 2)), (np.arange(N) + 42.5) / 100)
+    assert table.published == 3
+    assert table.points[0] == {"optim.lr": 0.002, "method.n_ctx": 16}
+
+
+@pytest.mark.parametrize("name", search_table.NAMES)
+def test_the_published_tables_are_what_their_card_says(name: str) -> None:
+    published, study = load_table.load(name), search_table.search_of(name)[0]
+    assert len(published.points) == 256
+    assert published.val.shape[:3] == published.test.shape[:3] == (256, 3, 6)
+    assert published.rounds[-1] == study.protocol.rounds
+    assert np.isfinite(published.val).all()
+    path = load_table.TABLES / f"{name}.npz"
+    card = (load_table.TABLES.parents[1] / "docs" / "explanation" / "search_cost.md").read_text()
+    assert f"{name} `{hashlib.sha256(path.read_bytes()).hexdigest()}`" in card
+
+
+@pytest.mark.parametrize("name", search_table.NAMES)
+def test_published_configurations_are_those_of_the_search_space(name: str) -> None:
+    _, search = search_table.search_of(name)
+    published = load_table.load(name)
+    assert published.points[: published.published] == search_table.design(search, published.published)
+
+
+def test_equal_lines_give_equal_bytes(folder: Path) -> None:
+    first, second = (search_table.pack("promptfl", folder, folder / name) for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_line_that_a_kill_cut_off_is_left_out(folder: Path) -> None:
+    whole = search_table.pack("promptfl", folder, folder / "a").read_bytes()
+    with (folder / "promptfl.jsonl").open("a") as file:
+        file.write('{"params": {"optim')
+    assert search_table.pack("promptfl", folder, folder / "b").read_bytes() == whole
+
+
+def test_optuna_finds_the_best_configuration(table: Table) -> None:
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    study.enqueue_trial(table.points[-1])
+    study.optimize(table.objective, n_trials=4)
+    assert study.best_trial.user_attrs["configuration"] == N - 1
+    assert study.best_value == pytest.approx(0.575)
+
+
+def test_costs_are_counted_in_full_trials(table: Table) -> None:
+    replay = Replay(table, budget=2)
+    replay.pay(6, 2)
+    replay.complete(9)  # 51.5 %, the best has 57.5 %
+    replay.pay(3, 1)
+    replay.pay(3, 2)
+    replay.complete(15)
+    assert replay.completed == [(1.0, 9), (1.75, 15)]
+    assert replay.regret(0.9) == (math.inf, math.inf)
+    assert replay.regret(1.0) == (pytest.approx(6.0), pytest.approx(6.0))
+    assert replay.regret(2.0) == (0.0, 0.0)
+    assert replay.cost_within(6.0) == 1.0
+    assert replay.cost_within(0.5) == 1.75
+    with pytest.raises(Exhausted):
+        replay.pay(4, 1)
+
+
+@pytest.mark.parametrize("pruner", list(bench_search.PRUNERS))
+def test_optuna_pays_for_the_rounds_that_it_sees(table: Table, pruner: str) -> None:
+    replay = Replay(table, budget=8)
+    bench_search.SEARCHERS[f"TPE{pruner}"](replay, 0)
+    assert [index for _, index in replay.completed][:2] == [0, 1]  # published points
+    assert 6 <= replay.spent / (SEEDS * ROUNDS[-1]) <= 8
+    if not pruner:
+        assert replay.completed == [(i + 1.0, index) for i, index in enumerate(replay.used[:8])]
+
+
+def test_the_platform_pays_for_every_round_once(table: Table) -> None:
+    replay, again = Replay(table, budget=40), Replay(table, budget=40)
+    for each in (replay, again):
+        bench_search.platform_search([*SMALL, "prune.rule=halving"], each, 3)
+    assert replay.completed == again.completed
+    assert len(replay.used) == 8
+    assert 1 <= len(replay.completed) <= replay.spent / (SEEDS * ROUNDS[-1]) < 8
+
+
+def test_the_platform_stops_at_the_budget(table: Table) -> None:
+    replay = Replay(table, budget=2.5)
+    bench_search.platform_search([*SMALL, "prune.rule=null"], replay, 0)
+    assert [paid for paid, _ in replay.completed] == [1.0, 2.0]
+    assert replay.spent <= 2.5 * SEEDS * ROUNDS[-1]
+
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+statistics = SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "bench_statistics.py")))
+
+
+def by_what(rows):
+    return {row["what"]: [row[key] for key in row if key.endswith(" seeds")] for row in rows}
+
+
+@pytest.mark.parametrize("world", list(statistics.WORLDS))
+def test_verdicts_hold_their_level_in_every_world(world):
+    rows = by_what(statistics.errors(world, 400, (2, 3, 5, 10)))
+    assert max(rows["false better or worse, any row"]) <= 0.05 + 0.033  # three standard errors of 400 studies
+    assert max(rows.get("false equal at the border, a row", [0])) <= 0.05 + 0.017
+    assert min(rows.get("intervals that cover, all rows", [1])) >= 0.95 - 0.033
+
+
+def test_pooled_noise_finds_more_than_the_pair_s_own():
+    rows = statistics.power(400)
+    now, before = ([row[f"{n} seeds"] for n in (3, 5)] for row in rows[2:4])
+    assert all(a > 1.4 * b for a, b in zip(now, before, strict=True))
+
+
+def test_answers_to_sweeps_seldom_call_a_value_worse_that_is_not():
+    rows = {(row["world"], row["what"]): row["5 seeds"] for row in statistics.sweeps(150, (5,))}
+    for world, equal in (("sweep", 0.05), ("sweep, graded noise", 0.09)):  # as statistics.md says
+        assert rows[world, "a value worse where all are equal"] <= equal + 0.07  # three standard errors of 150
+        assert rows[world, "a value of the plateau worse"] <= 0.05 + 0.053
+    assert rows["sweep", "steps found of three (share)"] > 0.8
+
+
+def test_cells_without_a_common_letter_differ():
+    equal, told = statistics.groups(150, (5,))
+    assert equal["5 seeds"] <= 0.05 + 0.053
+    assert told["5 seeds"] > 0.8
+
+
+def test_fields_without_an_effect_get_no_share():
+    rows = by_what(statistics.importances(60, (5,)))
+    assert max(rows["a share in a grid of noise"]) <= 0.05 + 0.084  # three standard errors of 60 studies
+    assert max(rows["a share of a field drawn along"]) <= 0.05 + 0.084
+    assert max(rows["shares above 100 %"]) == 0
