@@ -234,9 +234,10 @@ def _is_entry(_: str, node: Mapping[str, Any]) -> bool:
 def _is_field(name: str, node: Mapping[str, Any]) -> bool:
     """Whether a run has a field, or can have it: with another method, or as the rate of a leaf."""
     inside, _, last = name.rpartition(".")
-    if inside.partition(".")[0] == "method":
-        return bool(methods.owners(last))
-    return inside in MAPPINGS or last in (config.get_field(node, inside) if inside else node)
+    held = config.get_field(node, inside) if inside else node
+    if inside.partition(".")[0] == "method" and methods.owners(last):
+        return True
+    return inside in MAPPINGS or (isinstance(held, Mapping) and last in held)
 
 
 def _param(name: str, node: Any, integer: bool) -> Param:

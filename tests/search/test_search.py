@@ -280,6 +280,21 @@ def test_a_range_on_the_command_line_replaces_the_files(compose: Compose, space:
     assert [param.distribution for param in search.parts[0].space.params] == [FloatDistribution(1, 3)]
 
 
+def test_fields_of_a_method_of_ones_own_are_searched(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "twice.py").write_text(
+        "from dataclasses import dataclass\nfrom fpl_tune.methods.promptfl import PromptFL\n\n"
+        "@dataclass(frozen=True)\nclass Twice(PromptFL):\n    beta: float = 0.5\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    body = "method: {{name: 'twice:Twice'}}\naxes: {{}}\nsearch: {{sampler: random, space: {{method.{}: [0.1, 0.2]}}}}"
+    search = there(Search.plan(compose(body.format("beta"))))
+    assert [param.name for param in search.parts[0].space.params] == ["method.beta"]
+    with pytest.raises(ConfigError, match=r"twice:Twice has no field 'beat'. Did you mean 'beta'"):
+        Search.plan(compose(body.format("beat")))
+
+
 def test_how_clients_train_may_be_searched(compose: Compose) -> None:
     space = "{data.views: [0, 2], protocol.rounds: [1, 2], protocol.participation: {low: 0.5, high: 1}}"
     search = there(Search.plan(compose(f"axes: {{}}\nsearch: {{sampler: random, space: {space}}}")))
