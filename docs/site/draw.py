@@ -75,5 +75,5 @@ def comparison(root: Path) -> Image.Image:
 
 if __name__ == "__main__":
     outputs = output_root()
-    save(shot((outputs / STUDY / "report.html").as_uri(), (1180, 1400), 3000), "report.png")
+    save(shot((outputs / STUDY / "report.html").as_uri(), (1180, 870), 3000), "report.png")
     save(comparison(outputs), "mlflow.png")

@@ -27,6 +27,7 @@ GITHUB = ROOT / ".github"
 REPOSITORY = "https://github.com/fpl-tune/fpl-tune/blob/main"
 ADDED = {
     "index.md": ROOT / "README.md",
+    "overview.md": DOCS / "README.md",
     "contributing.md": GITHUB / "CONTRIBUTING.md",
     "changelog.md": ROOT / "CHANGELOG.md",
     "security.md": GITHUB / "SECURITY.md",

@@ -101,11 +101,10 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         summary = ", ".join(f"{number[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in number)
         width = ((tests["high"] - tests["low"]) / 2).dropna().median()
         points = " points" if percent(facts.metric) else ""
-        sure = f"intervals of ± {figure(width, facts.metric)}{points} in the median, " if width == width else ""
-        of = counted(len(tests), "comparison")
+        sure = f" The median interval is ± {figure(width, facts.metric)}{points}." if width == width else ""
         if facts.kind == "sweep" and sure:
-            sure += "they compare values one by one, the fall is tested from the ends of the axis, "
-        part.texts.append(f"Of {of} with {facts.reference.title()}: {summary}; {sure}{facts.basis}.")
+            sure += " Intervals compare values one by one; the fall is tested from the ends of the axis."
+        part.texts.append(f"Compared with {facts.reference.title()}: {summary} ({facts.basis}).{sure}")
         for note, cells in list(tests.loc[tests["note"] != ""].groupby("note", sort=False).groups.items())[:6]:
             named = [facts.name(facts.by_id[str(key)]) for key in cells]
             more = f" and {len(named) - 3} more" if len(named) > 3 else ""

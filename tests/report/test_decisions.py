@@ -72,8 +72,8 @@ def test_the_page_says_what_is_decided_and_how_wide_the_intervals_are(make_store
     tests = against(facts)
     text = answer.decided(facts, tests).texts[0]
     width = 100 * ((tests["high"] - tests["low"]) / 2).median()
-    assert text.startswith(f"Of {len(tests)} comparisons with zeroshot: ")
-    assert f"intervals of ± {width:.2f} points in the median, n = 3 seeds" in text
+    told = ", ".join(f"{n} {verdict}" for verdict, n in tests["verdict"].value_counts().items())
+    assert text == f"Compared with zeroshot: {told} ({facts.basis}). The median interval is ± {width:.2f} points."
     gap = tests.loc[facts.best.id, "difference"] if facts.best else 0
     assert f"{100 * gap:+.2f} points against zeroshot" in answer.sentence(facts, tests)
 
