@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fpl_tune.clip.sentences import Position
     from fpl_tune.config import Study
     from fpl_tune.execute.callback import Callback, Outcome
+    from fpl_tune.report.notebook import Summary
     from fpl_tune.study.store import Store
 
 
@@ -61,7 +62,7 @@ def encode_prompts(towers: Towers, names: Sequence[str], context: Tensor, *, pos
 
 
 def run(
-    *overrides: str,
+    *overrides: str | Mapping[str, Any],
     seeds: int | Sequence[int] | None = None,
     callback: Callable[[Sequence[Record]], None] | None = None,
     progress: bool | None = None,
@@ -69,8 +70,9 @@ def run(
     """Runs one federated simulation.
 
     Args:
-        overrides: `key=value`, in the syntax of the command line.
-        seeds: a number of seeds (1 to n), or the seeds; the same as the override `seeds=`. Default: one seed, 1.
+        overrides: a mapping of dotted field names to Python values: numbers, texts, bools, None, lists, mappings, and
+            the scalars and arrays of NumPy. Texts are accepted too: `"key=value"`, the syntax of the command line.
+        seeds: a number of seeds (1 to n), or the seeds; the same as the override `seeds`. Default: one seed, 1.
         callback: called after every round with one record per seed: a dict of round, seed and all metrics.
         progress: whether a line with the round, accuracies and time left is shown on standard error. Default: in a
             notebook and on a terminal.
@@ -84,16 +86,15 @@ def run(
 
     Example:
         >>> import fpl_tune
-        >>> rounds = fpl_tune.run("method=promptfl", "optim.lr=0.01", seeds=3,
+        >>> rounds = fpl_tune.run({"method": "promptfl", "optim.lr": 0.01}, seeds=3,
         ...                       callback=lambda records: print(records[0]["round"]))
         >>> rounds.groupby("round")["test/acc_mean"].mean().plot()
     """
-    more = [] if seeds is None else [f"seeds={seeds if isinstance(seeds, int) else list(seeds)}"]
-    given, chosen = config.take_seeds([*overrides, *more])
+    given, chosen = config.take_seeds(_texts(overrides, seeds))
     spec = config.compose_run(given)
     trial = Simulation(spec, chosen, cache_dir=cache_root(), device=resolve("auto"))
     history: list[Record] = []
-    talks = sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__") if progress is None else progress
+    talks = _talks(progress)
     while not trial.done:
         records = trial.step()
         history += records
@@ -102,6 +103,16 @@ def run(
         if callback is not None:
             callback(records)
     return pd.DataFrame(sorted(history, key=lambda record: chosen.index(record["seed"])))
+
+
+def _texts(overrides: Iterable[str | Mapping[str, Any]], seeds: int | Sequence[int] | None) -> list[str]:
+    """Overrides in the syntax of the command line, the argument `seeds` last."""
+    return config.as_texts([*overrides, *([] if seeds is None else [{"seeds": seeds}])])
+
+
+def _talks(progress: bool | None) -> bool:
+    """Whether progress is shown: as asked for, else in a notebook and on a terminal."""
+    return sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__") if progress is None else progress
 
 
 def round_line(records: Sequence[Record], trial: Simulation) -> str:
@@ -115,11 +126,20 @@ def round_line(records: Sequence[Record], trial: Simulation) -> str:
     return f"{text}  {duration(spent)}{f', {time_left(left)}' if left > 2 else ''}"
 
 
-@dataclass(frozen=True)
-class StudyFrames:
-    """A study's results as pandas frames."""
+@dataclass(frozen=True, repr=False)
+class StudyResults:
+    """A study's results: its answer in a sentence, and pandas frames.
+
+    A notebook shows the answer, the main chart and the table of cells; `print` shows the answer and the table. They are
+    those of the study's report page.
+    """
 
     store: Store
+
+    @property
+    def answer(self) -> str:
+        """What the study found, in the sentence of its report page."""
+        return self._summary(pictured=False).sentence
 
     @property
     def results(self) -> pd.DataFrame:
@@ -159,17 +179,41 @@ class StudyFrames:
                 raise
         return self.store.summary(rule=rule, metric=metric)
 
+    def __repr__(self) -> str:
+        """The answer, and the table of cells as text."""
+        return self._summary(pictured=False).text()
 
-def run_study(name: str, *overrides: str, callbacks: Iterable[Callback] = ()) -> StudyFrames:
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """What notebooks show; one reading of the results serves both forms."""
+        found = self._summary()
+        return {"text/html": found.html(), "text/plain": found.text()}
+
+    def _summary(self, *, pictured: bool = True) -> Summary:
+        from fpl_tune import report
+
+        return report.summary(self.store, pictured=pictured)
+
+
+def run_study(
+    name: str,
+    *overrides: str | Mapping[str, Any],
+    seeds: int | Sequence[int] | None = None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool | None = None,
+) -> StudyResults:
     """Runs or continues a study as `fpl-tune study` does, without its terminal output and without MLflow.
 
     Args:
         name: a shipped study, a stored one, or the path of a YAML file.
-        overrides: `key=value`, in the syntax of the command line.
+        overrides: a mapping of dotted names to Python values, as in `run`; an axis takes a list of values. Texts are
+            accepted too: `"key=value"`, the syntax of the command line.
+        seeds: a number of seeds (1 to n), or the seeds; the same as the override `seeds`. Default: the study's.
         callbacks: receive the study's events; see `fpl_tune.execute.callback.Callback`.
+        progress: whether a line with the cells, rounds, time left and the best cell so far is shown on standard error.
+            Default: in a notebook and on a terminal.
 
     Returns:
-        The study's results.
+        The study's results, which a notebook shows with the answer, a chart and a table.
 
     Raises:
         ConfigError: the study is invalid or infeasible; nothing was started.
@@ -177,14 +221,17 @@ def run_study(name: str, *overrides: str, callbacks: Iterable[Callback] = ()) ->
 
     Example:
         >>> import fpl_tune
-        >>> study = fpl_tune.run_study("lambda_sweep", "axes.method.lam=[0,0.5]", "seeds=1")
+        >>> study = fpl_tune.run_study("lambda_sweep", {"axes.method.lam": [0, 0.5, 1]}, seeds=5)
+        >>> print(study.answer)
         >>> study.summary()
     """
     from fpl_tune.execute.eta import Eta
     from fpl_tune.execute.plan.overrides import compose
+    from fpl_tune.execute.progress import ProgressLine
 
-    spec = compose(name, overrides)
-    start_study(spec, root=output_root(), callbacks=[Eta(), *callbacks])
+    spec, eta = compose(name, _texts(overrides, seeds)), Eta()
+    shown = [ProgressLine(eta)] if _talks(progress) else []
+    start_study(spec, root=output_root(), callbacks=[eta, *shown, *callbacks])
     return load_study(spec.name)
 
 
@@ -204,7 +251,7 @@ def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = (), 
     return run_study(spec, root=root, executor=execute, callbacks=callbacks, retry=retry)
 
 
-def load_study(name: str) -> StudyFrames:
+def load_study(name: str) -> StudyResults:
     """Loads the results of a study in `outputs/` (or FPL_TUNE_OUTPUT).
 
     Args:
@@ -218,8 +265,10 @@ def load_study(name: str) -> StudyFrames:
 
     Example:
         >>> import fpl_tune
-        >>> fpl_tune.load_study("lambda_sweep").summary(rule="best_val")
+        >>> study = fpl_tune.load_study("lambda_sweep")
+        >>> study.answer
+        >>> study.summary(rule="best_val")
     """
     from fpl_tune.study.store import Store
 
-    return StudyFrames(Store.open(output_root(), name))
+    return StudyResults(Store.open(output_root(), name))

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "track": {"config", "core", "execute", "methods", "simulation", "study"},
     "report": {"analysis", "config", "core", "data", "method", "methods", "search", "simulation", "study"},
     "testing": {"clip", "config", "core", "data", "execute", "method", "methods", "simulation", "study", "track"},
-    "api": {"clip", "config", "core", "execute", "search", "simulation", "study"},
+    "api": {"clip", "config", "core", "execute", "report", "search", "simulation", "study"},
 }
 """Room -> rooms it may import. `cli`, `__main__` and the package itself may import all."""
 

@@ -113,13 +113,6 @@ def emit_config(node: Mapping[str, Any]) -> None:
     print(write_mapping(node, unicode=True), end="")
 
 
-def left(seconds: float | None, *, ending: bool = False, again: str = "") -> str:
-    """How long a running study will still take, in words; None: nothing is known yet."""
-    if ending:
-        return f"ending after the round{again}"
-    return "starting" if seconds is None else time_left(seconds)
-
-
 def percent(mean: float | None, std: float | None = None) -> str:
     """Formats a share in percent, such as 87.3 ± 0.4; without a deviation if there is none."""
     return plus_minus(mean, std, "acc", digits=1)

@@ -9,7 +9,7 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, stored
-from fpl_tune.core.formatting import counted
+from fpl_tune.core.formatting import counted, left
 from fpl_tune.core.paths import output_folder, stored_studies
 from fpl_tune.study.lock import owner
 from fpl_tune.study.trial import State
@@ -60,7 +60,7 @@ def _sentence(found: dict[str, Any]) -> str:
     states = ", ".join(f"{found[name]} {name}" for name in map(str, State) if found[name])
     by = "not running"
     if found["run_by"]:
-        by = f"{output.left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
+        by = f"{left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
     wanted = found["seeds_wanted"]
     seeds = f"{found['seeds']} of {counted(wanted, 'seed')} {'has' if wanted == 1 else 'have'} a result"
     return f"{found['study']}: {counted(found['cells'], 'cell')} ({states}); {seeds}; {by}"

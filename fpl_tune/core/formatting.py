@@ -49,6 +49,13 @@ def time_left(seconds: float) -> str:
     return f"about {f'{whole} s' if whole < 60 else duration(whole)} left"
 
 
+def left(seconds: float | None, *, ending: bool = False, again: str = "") -> str:
+    """How long a running study will still take, in words; None: nothing is known yet."""
+    if ending:
+        return f"ending after the round{again}"
+    return "starting" if seconds is None else time_left(seconds)
+
+
 def size(count: float) -> str:
     """1.3 MB and the like, powers of 1000."""
     return filesize.decimal(round(count))

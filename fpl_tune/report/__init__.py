@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpl_tune.core.files import digest, stamps
+from fpl_tune.core.formatting import counted
 from fpl_tune.study import tracking
 
 if TYPE_CHECKING:
+    from fpl_tune.report.notebook import Summary
     from fpl_tune.study.store import Store
 
-__all__ = ["build", "sentence"]
+__all__ = ["build", "sentence", "summary"]
 
 
 def build(
@@ -65,3 +67,34 @@ def sentence(store: Store) -> str:
     """The answer of a study's page, which is written if it is not up to date; see `build` for what is raised."""
     found = re.search(r'<meta name="description" content="(.*?)">', build(store).read_text(encoding="utf-8"))
     return html.unescape(found[1]) if found else ""
+
+
+def summary(store: Store, *, pictured: bool = True) -> Summary:
+    """What a study found, finished or not: the page's sentence, main chart and table. Nothing is written.
+
+    Args:
+        store: the study.
+        pictured: whether the chart is drawn.
+    """
+    from fpl_tune.report.notebook import Summary, cut
+
+    cells = store.cells()
+    if not any(store.seeds(cell) for cell in cells):
+        return Summary(f"{store.name} has no results yet: none of {counted(len(cells), 'cell')} has run.")
+    from fpl_tune.report import answer, table, vega  # these take their time to load
+    from fpl_tune.report.facts import Facts
+    from fpl_tune.report.reference import against
+
+    facts = Facts(store)
+    tests = against(facts)
+    whole = table.table(facts, tests)
+    shown = cut(whole, {facts.keys[c.id] for c in facts.cells if c.is_reference or c.id in facts.marked})
+    spec, caption = next(iter(answer.main_chart(facts).values()), (None, ""))
+    return Summary(
+        answer.sentence(facts, tests),
+        shown,
+        len(whole.rows) - len(shown.rows),
+        table.note(facts),
+        vega.png(spec, facts.rows) if pictured and spec is not None else b"",
+        caption,
+    )

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from fpl_tune.core.formatting import plain
 from fpl_tune.report.charts import COLOURS, Spec
@@ -32,6 +35,8 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 """Colours of text and rules follow the page's theme; in pictures they are black."""
 _WIDTH = 620
+SCALE = 2
+"""Pixels of a PNG for one of the page."""
 
 
 def to_json(node: Any) -> str:
@@ -51,8 +56,23 @@ def files(spec: Spec, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     import vl_convert
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    named = {"datasets": {"cells": list(cells)}} if spec.get("data") == {"name": "cells"} else {}
-    whole = plain({"width": _WIDTH, **spec, **named, "config": CONFIG, "background": "white"})
+    whole = _whole(spec, cells)
     path.with_name(f"{path.name}.svg").write_text(vl_convert.vegalite_to_svg(whole), encoding="utf-8")
-    path.with_name(f"{path.name}.png").write_bytes(vl_convert.vegalite_to_png(whole, scale=2))
+    path.with_name(f"{path.name}.png").write_bytes(png(spec, cells))
     path.with_name(f"{path.name}.pdf").write_bytes(vl_convert.vegalite_to_pdf(whole))
+
+
+def png(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> bytes:
+    """A chart as PNG of `SCALE` pixels for each of the page's."""
+    import vl_convert
+
+    drawn = vl_convert.vegalite_to_png(_whole(spec, cells), scale=SCALE)
+    packed = io.BytesIO()  # a sixth of the size: the picture has no transparency, and vl-convert packs loosely
+    Image.open(io.BytesIO(drawn)).convert("RGB").save(packed, "PNG", optimize=True)
+    return packed.getvalue()
+
+
+def _whole(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A specification with its data, width and colours, on white."""
+    named = {"datasets": {"cells": list(cells)}} if spec.get("data") == {"name": "cells"} else {}
+    return plain({"width": _WIDTH, **spec, **named, "config": CONFIG, "background": "white"})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import optuna
 import torch
@@ -37,7 +38,8 @@ class Objective:
 
     Args:
         study: name or file of a study with a search.
-        overrides: `key=value`, in the grammar of the command line.
+        overrides: a mapping of dotted field names to Python values, as in `fpl_tune.run`. Texts are accepted too:
+            `"key=value"`, the syntax of the command line.
         report: what Optuna's pruners receive as steps. "rounds": every evaluated round, as its mean over seeds, which
             run together; for `MedianPruner`, `HyperbandPruner` and others that compare curves. "seeds": every seed's
             value, one seed after the other; for `WilcoxonPruner`.
@@ -46,16 +48,18 @@ class Objective:
         ConfigError: the study has no search, several cells of axes, or a value that is refused.
 
     Example:
-        >>> search = fpl_tune.objective("pfedmoap_search", "seeds=1")
+        >>> search = fpl_tune.objective("pfedmoap_search", {"seeds": 1})
         >>> study = optuna.create_study(directions=search.directions, storage="sqlite:///search.db")
         >>> study.optimize(search, n_trials=20, n_jobs=2)
     """
 
-    def __init__(self, study: str, *overrides: str, report: Literal["rounds", "seeds"] = "rounds") -> None:
+    def __init__(
+        self, study: str, *overrides: str | Mapping[str, Any], report: Literal["rounds", "seeds"] = "rounds"
+    ) -> None:
         if report not in ("rounds", "seeds"):
             raise ConfigError(f"report must be 'rounds' or 'seeds', but is {report!r}.")
         self.report = report
-        self.spec = config.compose_study(study, overrides)
+        self.spec = config.compose_study(study, config.as_texts(overrides))
         search = Search.plan(self.spec)
         parts = search.parts if search is not None else []
         if len(parts) != 1:

@@ -27,7 +27,6 @@ from fpl_tune.config import ExecutionSpec, RunSpec, StudySpec
 from fpl_tune.core import plugins
 from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
-from fpl_tune.core.nested import MAPPINGS
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.spec import validated
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, JobRun, Report
@@ -216,13 +215,13 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
     Raises:
         ConfigError: an unknown field, or a value that its field refuses.
     """
-    fields = _flat(node)
+    fields = config.dotted(node)
     options = {name: fields.pop(name) for name in list(fields) if name.startswith("execution.")}
     for name in options.keys() - _OPTIONS:
         raise unknown("field", name, sorted(_OPTIONS))
     execution = validated(ExecutionSpec, {name.partition(".")[2]: v for name, v in options.items()}, "execution")
     seeds = fields.pop("seeds", 1)
-    spec = validated(StudySpec, {"seeds": list(seeds) if isinstance(seeds, tuple) else seeds}, "")
+    spec = validated(StudySpec, {"seeds": seeds}, "")
     plugins.trust([f"method={fields.get('method')}"])
     run = variant(_base(), fields)
     device = resolve(execution.device)
@@ -235,21 +234,6 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
 def _base() -> dict[str, Any]:
     """The run that fields are set in, as on the command line."""
     return config.as_dict(config.compose_run())
-
-
-def _flat(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by dotted name. A mapping with a name chooses the group's option.
-
-    Raises:
-        ConfigError: a field has two values.
-    """
-    for name in node:
-        group, _, field = name.partition(".")
-        inside = node.get(group) if field else None
-        if isinstance(inside, Mapping) and field in inside:
-            raise ConfigError(f"{name} has two values: {inside[field]!r} in {group}, and {node[name]!r}. Remove one.")
-    found = config.flatten(node, whole=lambda name, _: name in MAPPINGS)
-    return {"method" if name == "method.name" else name: value for name, value in found.items()}
 
 
 def summarise(records: Sequence[Record]) -> dict[str, float]:

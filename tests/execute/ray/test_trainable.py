@@ -53,7 +53,7 @@ def test_fields_make_the_run_that_overrides_make() -> None:
         ("execution.executor", "ray", "execution.executor"),
         ("seeds", 0, "seeds must be"),
         ("optim.lr", "fast", "optim.lr must be"),
-        ("protocol.rounds", 4, r"protocol.rounds has two values: 3 in protocol, and 4. Remove one."),
+        ("protocol.rounds", 4, r"protocol.rounds has two values: 3 and 4. Remove one."),
     ],
 )
 def test_a_wrong_field_is_refused_before_a_trial_starts(field: str, value: Any, said: str) -> None:
