@@ -6,7 +6,7 @@ specifications (`data`, `optim`, `task`) and `methods`; nothing else imports Hyd
 """
 
 from fpl_tune.config.compose import choose, compose_run, compose_study, take_seeds
-from fpl_tune.config.fields import as_dict, identity, no_field, set_field, stages, to_run, to_study
+from fpl_tune.config.fields import as_dict, identity, no_field, set_field, stages, to_run, to_study, tuned_row
 from fpl_tune.config.files import options
 from fpl_tune.config.mapping import as_texts, dotted
 from fpl_tune.config.specs import (

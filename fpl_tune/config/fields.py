@@ -81,19 +81,52 @@ def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
     return parts
 
 
+_OPEN = {f.name for f in fields(OptimSpec)} - {"name", "lr"}
+"""Fields beside the rate that `optim=tuned` leaves open."""
+
+
 def _optim(node: Any, method: Method) -> Any:
-    """The optimiser's fields; those that `optim=tuned` leaves open are of the method's row, or of the one it wraps."""
-    if not isinstance(node, Mapping) or node.get("name") != "tuned":
+    """The optimiser's fields; those that `optim=tuned` leaves open are of the method's row, see `tuned_row`.
+
+    A method without a row needs a rate of its own, and takes the other open fields from `optim=sgd`, as the rows do.
+    """
+    if not isinstance(node, Mapping):
         return node
-    rows, wrapped = _tuned(), method
-    while methods.name_of(wrapped) not in rows and isinstance(inner := getattr(wrapped, "inner", None), Method):
-        wrapped = inner
-    row = rows.get(methods.name_of(wrapped))
-    if row is None and method.learns:
+    if node.get("name") != "tuned":  # a variant that sets optim.name keeps fields that `tuned` leaves open
+        return {name: value for name, value in node.items() if value is not None or name not in _OPEN}
+    own: dict[str, Any] = {name: value for name, value in node.items() if name != "name" and value is not None}
+    row: Mapping[str, Any] = {}
+    if found := tuned_row(method):
+        row = _tuned()[found[0]]
+    elif method.learns and "lr" in own:
+        row = {**read_mapping(shipped("conf", "optim/sgd.yaml"), "An option"), "groups": {}}
+    elif method.learns and not isinstance(method, methods.Absent):
         name = methods.name_of(method)
-        raise ConfigError(f"optim=tuned has no row of {name}. Choose another optimiser, such as optim=sgd.")
-    own = {name: value for name, value in node.items() if name != "name" and value is not None}
-    return {**(row or {}), **own, "groups": {**(row or {}).get("groups", {}), **own.get("groups", {})}}
+        quoted = f"'{name}'" if ":" in name else name
+        raise ConfigError(
+            f"optim=tuned has no row of {name}, nor of a class that it derives from. Give it a rate: in a study's "
+            f"variant {{method: {quoted}, optim.lr: 0.02}}, in a run optim.lr=0.02."
+        )
+    return {**row, **own, "groups": {**row.get("groups", {}), **own.get("groups", {})}}
+
+
+def tuned_row(method: Method) -> tuple[str, bool] | None:
+    """The row that `optim=tuned` takes for a method.
+
+    Args:
+        method: a method of the package, or a user's own.
+
+    Returns:
+        The name of the method whose row it is, and whether that is a class that the method derives from; None: there is
+        no row of the method, of a class that it derives from, or of a method that one of them wraps.
+    """
+    names, here = {kind: name for name, kind in methods.catalogue().items()}, method
+    while isinstance(here, Method):
+        row = next((names[kind] for kind in type(here).__mro__ if names.get(kind) in _tuned()), None)
+        if row is not None:
+            return row, names.get(type(here)) != row
+        here = getattr(here, "inner", None)
+    return None
 
 
 @cache

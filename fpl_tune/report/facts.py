@@ -16,7 +16,7 @@ from fpl_tune.core.formatting import numeric, percent, short
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.report.reference import Reference
 from fpl_tune.search.gains import Gain, gains, searches
-from fpl_tune.study import results
+from fpl_tune.study import rates, results
 from fpl_tune.study.cells import axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.partition import Shares, shares
@@ -159,6 +159,14 @@ class Facts:
         n = sorted({int(n) for n in self.table.loc[~self.table.index.isin(self.pruned), "n"] if n})
         seeds = "–".join(map(str, dict.fromkeys([n[0], n[-1]]))) if n else "no"
         return f"n = {seeds} {'seed' if n == [1] else 'seeds'}, rule “{self.rule}”"
+
+    @cached_property
+    def rates(self) -> str:
+        """Where learning rates come from, if methods have them from different sources; see `rates.note`."""
+        try:
+            return rates.note(self.spec, self.cells)
+        except ConfigError:  # a stored run that this release refuses: its results can still be read
+            return ""
 
     @cached_property
     def pruned(self) -> set[str]:

@@ -10,7 +10,7 @@ import jinja2
 import pandas as pd
 
 from fpl_tune.core.files import write_text
-from fpl_tune.report import answer, curves, reproduce, robustness, table, vega
+from fpl_tune.report import answer, curves, latex, reproduce, robustness, table, vega
 from fpl_tune.report.blocks import Part
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.paper import paper
@@ -42,7 +42,7 @@ def write(facts: Facts, folder: Path, *, state: str, figures: bool, running: boo
             vega.files(spec, facts.rows, folder / "figures" / name)
     cells = next(found for *_, parts in sections for part in parts for found in part.tables if found.main)
     write_text(folder / "table.md", table.markdown(facts, cells))
-    write_text(folder / "table.tex", table.latex(facts, cells))
+    write_text(folder / "table.tex", latex.table(facts, cells))
     compared = tests.rename(columns={"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"})
     write_text(folder / "table.csv", facts.table.join(compared).to_csv())
     environment = jinja2.Environment(

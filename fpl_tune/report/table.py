@@ -1,10 +1,9 @@
-"""The second section: all cells in a table, which is also written as Markdown, LaTeX (booktabs) and CSV."""
+"""The second section: all cells in a table, which is also written as Markdown and CSV, and by `latex` as LaTeX."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from html.entities import codepoint2name
 from typing import Any
 
 import pandas as pd
@@ -113,7 +112,7 @@ def note(facts: Facts) -> str:
     return (
         f"± is the standard deviation over seeds; {facts.basis}. {bold}. Δ is paired over seeds; its 95 % intervals "
         f"{together}, and decide the verdict.{groups}"
-        f"{equal if percent(facts.metric) else ''}"
+        f"{equal if percent(facts.metric) else ''}{f' {facts.rates}' if facts.rates else ''}"
     )
 
 
@@ -124,32 +123,6 @@ def markdown(facts: Facts, found: Table) -> str:
             for texts, row in zip(rows, found.rows, strict=True)]  # fmt: skip
     lines = [f"| {' | '.join(row)} |" for row in (found.header, ["---"] * len(found.header), *rows)]
     return "\n".join([*lines, "", note(facts), ""])
-
-
-_LATEX = {
-    **{sign: f"\\{sign}" for sign in "{}$&#%_"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "…": r"\dots{}"},
-    **{"±": r"$\pm$", "“": "``", "”": "''", "×": r"$\times$", "<": "$<$", ">": "$>$", "→": r"$\to$", "≤": r"$\leq$"},
-    **{"≥": r"$\geq$", "≈": r"$\approx$", "∞": r"$\infty$", "−": "$-$", "²": "$^2$", "·": r"$\cdot$"},
-    **{sign: rf"$\{codepoint2name[ord(sign)]}$" for sign in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"},
-}
-"""Signs that LaTeX reads as its own, or has commands for."""
-
-
-def latex_text(text: str) -> str:
-    """Text with LaTeX's own characters escaped, and Greek letters and signs as its commands."""
-    return text.translate(str.maketrans(_LATEX))
-
-
-def latex(facts: Facts, found: Table) -> str:
-    """A booktabs table, the best rows in bold, and the note as a comment. Needs \\usepackage{booktabs}."""
-    rows = [[latex_text(td.text) for td in row.cells] for row in found.rows]
-    rows = [[rf"\textbf{{{text}}}" for text in texts] if row.kind == "best" else texts
-            for texts, row in zip(rows, found.rows, strict=True)]  # fmt: skip
-    said = f"{facts.spec.title or facts.spec.name}. {note(facts)}"
-    titles, columns = " & ".join(map(latex_text, found.header)), f"l{'r' * (len(found.header) - 1)}"
-    top = [f"% {' '.join(said.split())}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"{titles} \\ \midrule"]
-    return "\n".join([*top, *(rf"{' & '.join(row)} \\" for row in rows), r"\bottomrule", r"\end{tabular}", ""])
 
 
 def winners(facts: Facts, tests: pd.DataFrame) -> Part | None:

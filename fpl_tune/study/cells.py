@@ -21,8 +21,22 @@ from fpl_tune.core.formatting import counted
 from fpl_tune.core.nested import MAPPINGS
 from fpl_tune.data import load
 from fpl_tune.study.records import Cell, Role, axes_of, label, shown, unfold
+from fpl_tune.study.selection import SETTING
 
-__all__ = ["CELLS", "Cell", "Role", "apply", "axes_of", "expand", "fields_of", "grid", "label", "shown", "variant"]
+__all__ = [
+    "CELLS",
+    "Cell",
+    "Role",
+    "apply",
+    "axes_of",
+    "expand",
+    "fields_of",
+    "grid",
+    "is_setting",
+    "label",
+    "shown",
+    "variant",
+]
 
 _TRAINING = ("optim", "protocol")
 CELLS = 100_000
@@ -44,6 +58,11 @@ def fields_of(varied: Mapping[str, Any]) -> dict[str, Any]:
             found[field] = own
     found.pop("label", None)
     return found
+
+
+def is_setting(varied: Mapping[str, Any]) -> bool:
+    """Whether varied fields say where a cell runs (data, partition, protocol), and not what."""
+    return all(name.partition(".")[0] in SETTING for name in fields_of(varied))
 
 
 def apply(node: dict[str, Any], dotted: str, value: Any) -> None:

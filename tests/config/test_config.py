@@ -1,14 +1,16 @@
 """Configuration: what is composed, what is refused and how, and what a cell's identity is made of."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from fpl_tune import config, methods
-from fpl_tune.config import compose_run, compose_study, identity
+from fpl_tune.config import compose_run, compose_study, identity, tuned_row
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.methods.zeroshot import ZeroShot
 from fpl_tune.study.cells import expand
 
 
@@ -81,8 +83,35 @@ def test_tuned_takes_the_row_of_the_method_or_of_the_one_it_wraps() -> None:
     assert compose_run(["method=pfedmoap_dp", "optim=tuned"]).optim == moap
     assert compose_run(["method=pfedmoap", "optim=tuned", "optim.lr=0.3"]).optim == replace(moap, lr=0.3)
     assert compose_run(["method=feddpt", "optim=tuned"]).optim.name == "adamw"
-    with pytest.raises(ConfigError, match=r"optim=tuned has no row of full_model\. Choose"):
+    with pytest.raises(ConfigError, match=r"optim=tuned has no row of full_model, nor .* in a run optim\.lr=0\.02\."):
         compose_run(["method=full_model", "optim=tuned"])
+
+
+@dataclass(frozen=True)
+class Child(FedPGP):
+    """A user's method, derived from a published one."""
+
+
+@dataclass(frozen=True)
+class Grandchild(Child):
+    """Derived from that again."""
+
+
+def test_tuned_takes_the_row_of_the_nearest_class_that_a_method_derives_from() -> None:
+    published = compose_run(["method=fedpgp", "optim=tuned"]).optim
+    assert published.groups, "a rate of its own, which the child has too"
+    assert compose_run([f"method={__name__}:Grandchild", "optim=tuned"]).optim == published
+    wrapped = f"{{name: proximal, inner: {{name: '{__name__}:Child'}}}}"
+    assert compose_run([f"method={wrapped}", "optim=tuned"]).optim == published
+    assert [tuned_row(method) for method in (FedPGP(), Child(), ZeroShot())] == [
+        ("fedpgp", False), ("fedpgp", True), None,
+    ]  # fmt: skip
+
+
+def test_a_method_without_a_row_takes_the_rate_that_it_is_given_and_else_what_the_rows_have() -> None:
+    given = compose_run(["method=full_model", "optim=tuned", "optim.lr=0.3"]).optim
+    coop = compose_run(["method=coop", "optim=tuned"]).optim
+    assert given == replace(coop, lr=0.3)
 
 
 def test_tuned_in_a_study_follows_the_method_of_each_cell(tmp_path: Path) -> None:
@@ -90,6 +119,20 @@ def test_tuned_in_a_study_follows_the_method_of_each_cell(tmp_path: Path) -> Non
     path.write_text("defaults: [/study, {override /optim: tuned}, _self_]\naxes: {method: [zeroshot, coop, fedamp]}\n")
     cells = expand(compose_study(str(path)))
     assert [cell.run.optim.lr for cell in cells[1:]] == [0.02, 0.005]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"), [("optim.lr: 0.3", "sgd"), ("optim: adamw, optim.lr: 0.3", "adamw"),
+                         ("optim.name: adam, optim.lr: 0.3", "adam")],
+)  # fmt: skip
+def test_a_variant_beside_tuned_ones_may_have_rates_of_its_own(fields: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "defaults: [/study, {override /optim: tuned}, _self_]\n"
+        f"axes: {{variant: [{{label: a, method: coop}}, {{label: b, method: full_model, {fields}}}]}}\n"
+    )
+    tuned, given = (cell.run.optim for cell in expand(compose_study(str(path))))
+    assert (tuned.lr, given.lr, given.name) == (0.02, 0.3, name)
 
 
 def test_stages_take_what_they_leave_open_from_the_run() -> None:

@@ -6,8 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fpl_tune import methods, report
 from fpl_tune.core import formatting
@@ -140,19 +138,6 @@ def test_methods_are_drawn_with_their_intervals(make_store):
         assert row["high"] - row["mean"] == pytest.approx(4.302652729911275 * facts.table.loc[cell.id, "sem"])
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("FedPGP β=1", r"FedPGP $\beta$=1"),
-        ("λ → Δ", r"$\lambda$ $\to$ $\Delta$"),
-        ("Δ_1", r"$\Delta$\_1"),
-        ("ρ²", r"$\rho$$^2$"),
-    ],
-)
-def test_latex_has_symbols_for_greek_letters_and_signs(text, code):
-    assert table.latex_text(text) == code
-
-
 def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     facts = Facts(make_store())
     spec = answer.curve(facts, "method.n_ctx", facts.metric)
@@ -200,14 +185,6 @@ def test_formatting():
     assert [formatting.value_text(v) for v in (0.0123456, 8, True, None, math.nan, "a")] == [
         "0.0123", "8", "true", "–", "–", "a",
     ]  # fmt: skip
-
-
-@given(st.text(alphabet="a\\{}$&#%_~^", max_size=12))
-def test_latex_text_leaves_no_bare_special_character(text):
-    escaped = table.latex_text(text)
-    for known in (r"\textbackslash{}", r"\textasciitilde{}", r"\textasciicircum{}"):
-        escaped = escaped.replace(known, "")
-    assert not re.search(r"(?<!\\)[{}$&#%_~^]", escaped)
 
 
 # -- partition -----------------------------------------------------------------------------------------------

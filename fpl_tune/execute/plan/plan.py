@@ -26,6 +26,7 @@ from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import bounds
+from fpl_tune.study import rates
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.store import Store
@@ -72,6 +73,8 @@ class Plan:
     parallel: int
     reasons: tuple[str, ...]
     """Why it is infeasible."""
+    rates: str = ""
+    """Where the learning rates come from, if methods have them from different sources; see `rates.note`."""
 
     @property
     def feasible(self) -> bool:
@@ -92,6 +95,7 @@ class Plan:
             "parallel": self.parallel,
             "feasible": self.feasible,
             "reasons": list(self.reasons),
+            "rates": self.rates,
             "typical": sum(item.trials for item in left if item.typical),
         }
 
@@ -121,7 +125,7 @@ class Plan:
         )
         if t["typical"]:
             text += f" Nothing like {counted(t['typical'], 'cell')} ever ran here: their times are typical ones."
-        return " ".join([text, *self.reasons])
+        return " ".join([text, *self.reasons, *([self.rates] if self.rates else [])])
 
 
 def make_plan(spec: Study, *, root: Path) -> Plan:
@@ -173,7 +177,14 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     for each in sorted((item.seconds / item.trials for item in left for _ in range(item.trials)), reverse=True):
         heapq.heapreplace(free, free[0] + each)
     peak = max((item.peak_memory_bytes for item in items), default=0)
-    return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)))
+    return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), _rates(spec, cells))
+
+
+def _rates(spec: Study, cells: Sequence[Cell]) -> str:
+    """Where the cells' learning rates come from; empty where a search finds them."""
+    search = Search.plan(spec, preflight.check_of_sizes())
+    searched = search and any(param.name == "optim.lr" for part in search.parts for param in part.space.params)
+    return "" if searched else rates.note(spec, cells)
 
 
 def _items(spec: Study, store: Store, cells: Sequence[Cell]) -> list[Item]:

@@ -1,0 +1,56 @@
+"""Where the learning rates of a study's methods come from, which readers of its table need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fpl_tune import config, methods
+from fpl_tune.config import Study
+from fpl_tune.core.formatting import some
+from fpl_tune.study.cells import Cell, axes_of, fields_of, is_setting, label
+
+_NAMED = 6
+"""Cells of one source that the sentence names."""
+
+
+def note(spec: Study, cells: Iterable[Cell]) -> str:
+    """A sentence on the sources of the rates, which names the cells of each; empty where all methods have one source.
+
+    Args:
+        spec: the study.
+        cells: those whose rates compare. Methods that train nothing have none.
+    """
+    found: dict[str, dict[str, None]] = {}
+    kinds: set[str] = set()
+    for cell in cells:
+        if cell.run.learns:
+            found.setdefault(_source(spec, cell), {})[_name(cell)] = None
+            kinds.add(methods.name_of(cell.run.method))
+    if len(found) < 2 or len(kinds) < 2:
+        return ""
+    parts = (f"{some(list(names), _NAMED)}: {source}" for source, names in found.items())
+    return f"Learning rates come from different sources ({'; '.join(parts)})."
+
+
+def _name(cell: Cell) -> str:
+    """A cell's label without the axes that say where it ran: data, partition, protocol."""
+    parts = {name: {name: value} for name, value in cell.varied.items()}
+    where = {name for name, part in parts.items() if fields_of(part) and is_setting(part)}
+    return label({name: value for name, value in cell.varied.items() if name not in where})
+
+
+def _source(spec: Study, cell: Cell) -> str:
+    """Where a cell's learning rate comes from, as a phrase."""
+    given, written = fields_of(cell.varied), spec.node["optim"]
+    if "optim.lr" in given:
+        searched = cell.role == "trial" and "optim.lr" not in fields_of({n: cell.varied[n] for n in axes_of(spec.axes)})
+        return "found by the search" if searched else "given in the study"
+    option = given.get("optim", written["name"])
+    rate = None if "optim" in given else written["lr"]
+    if option == "tuned" and rate is None:
+        row, derived = config.tuned_row(cell.run.method) or ("", True)
+        parent = f"the row of the parent class{f' {row}' if row else ''} in optim=tuned"
+        return parent if derived else "their rows in optim=tuned"
+    known = option in config.options("optim")
+    usual = rate is None or (known and rate == config.choose("optim", option)["optim"]["lr"])
+    return f"the default of optim={option}" if usual else "given in the study"

@@ -1,0 +1,129 @@
+"""The table in LaTeX: its structure, what is bold, and text that LaTeX reads as text."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fpl_tune import report
+from fpl_tune.report import latex
+from fpl_tune.report.facts import Facts
+
+from ..conftest import there
+from .conftest import put
+
+VARIANTS = """
+axes:
+  variant:
+    - {label: PromptFL, method: promptfl}
+    - {label: A_B, method: fedpgp}
+    - {label: CoOp, method: coop}
+  partition: [disjoint, iid]
+references: [{method: zeroshot}]
+seeds: 2
+"""
+
+
+def written(store):
+    """The comment, the lines between the rules, and the fields of the body's rows; a booktabs table that is whole."""
+    report.build(store)
+    text = (store.folder / "table.tex").read_text(encoding="utf-8")
+    comment, begin, *lines, end = text.splitlines()
+    assert comment.startswith("% ")
+    assert end == r"\end{tabular}"
+    assert [text.count(rf"\{rule}") for rule in ("toprule", "midrule", "bottomrule")] == [1, 1, 1]
+    assert (lines[0], lines[-1]) == (r"\toprule", r"\bottomrule")
+    assert text.count("{") == text.count("}")
+    columns = len(there(re.fullmatch(r"\\begin{tabular}{([lcr]+)}", begin))[1])
+    for line in lines[1:-1]:
+        spanned = sum(int(n) - 1 for n in re.findall(r"\\multicolumn{(\d+)}", line))
+        assert len(re.findall(r"(?<!\\)&", line)) + 1 + spanned == columns
+        assert re.search(r"\\\\( \\(midrule|cmidrule\(lr\){2-\d+}))?$", line), line
+    rule = next(i for i, line in enumerate(lines) if line.endswith(r"\midrule"))
+    return comment, lines[1 : rule + 1], [line.removesuffix(r" \\").split(" & ") for line in lines[rule + 1 : -1]]
+
+
+def test_methods_are_rows_and_settings_are_columns(make_store):
+    store = make_store(body=VARIANTS, level=lambda cell: 0.5 + 0.01 * cell.number)
+    comment, head, rows = written(store)
+    facts = Facts(store)
+    assert [line.split(r" \\")[0] for line in head] == [
+        r" & \multicolumn{2}{c}{test accuracy (\%)}", " & disjoint & iid",
+    ]  # fmt: skip
+    assert [row[0] for row in rows] == ["PromptFL", r"A\_B", "CoOp", "zeroshot"]
+    for row, name in zip(rows, ["PromptFL", "A_B", "CoOp", "zeroshot"], strict=True):
+        for text, column in zip(row[1:], ["disjoint", "iid"], strict=True):
+            (cell,) = [cell for cell in facts.cells if cell.label == f"{name}, {column}"]
+            mean, std = facts.spread(cell, facts.metric)
+            assert f"{100 * mean:.2f} $\\pm$ {100 * std:.2f}" in text
+    assert "Bold: the best mean of each column." in comment
+    assert "n = 2 seeds" in comment
+
+
+def test_the_best_of_each_column_is_bold(make_store):
+    best = {"A_B, disjoint", "CoOp, iid"}
+    store = make_store(body=VARIANTS, level=lambda cell: 0.9 if cell.label in best else 0.5)
+    _, _, rows = written(store)
+    assert [[text.startswith(r"\textbf{") for text in row[1:]] for row in rows] == [
+        [False, False], [True, False], [False, True], [False, False],
+    ]  # fmt: skip
+
+
+def test_the_least_is_best_where_less_is_better(make_store):
+    store = make_store(["report.metric=time/seconds"], body=VARIANTS)
+    for cell in store.cells():
+        for seed in store.seeds(cell):
+            put(store, cell, seed, **{"time/seconds": 1.0 if cell.label.startswith("CoOp") else 5.0})
+    _, _, rows = written(store)
+    assert [row[0] for row in rows if any("textbf" in text for text in row)] == ["CoOp"]
+
+
+def test_cells_without_a_result_and_cells_that_were_stopped_early_are_dashes(make_store):
+    store = make_store(body=VARIANTS, fill=lambda cell, seed: cell.label != "CoOp, iid")
+    _, _, rows = written(store)
+    assert rows[2][2] == "--"
+    assert rows[2][1] != "--"
+
+
+def test_a_reference_that_trains_nothing_stands_under_every_schedule(make_store):
+    body = VARIANTS.replace("partition: [disjoint, iid]", "protocol: {epochs: [1, 2]}")
+    _, head, rows = written(make_store(body=body))
+    assert head[1].startswith(" & epochs=1 & epochs=2 ")
+    assert rows[-1][0] == "zeroshot"
+    assert rows[-1][1] == rows[-1][2] != "--"
+
+
+@pytest.mark.parametrize(
+    "axes",
+    ["axes: {method.n_ctx: [2, 4], partition: [disjoint, iid]}", "axes: {method: [promptfl, coop], optim.lr: [0.1, 1]}",
+     "axes: {method: [promptfl, coop]}",
+     "axes: {method: [coop, fedpgp], partition: [iid, shared], data.shots: [1, 2]}"],
+    ids=["numbers", "no setting", "one axis", "three axes"],
+)  # fmt: skip
+def test_other_studies_have_the_columns_of_the_page(axes, make_store):
+    _, head, rows = written(make_store(body=f"{axes}\nseeds: 2\n"))
+    assert len(head) == 1
+    assert head[0].startswith(r"cell & validation accuracy (\%) & ")
+    assert len(rows) == len(Facts(make_store(body=f"{axes}\nseeds: 2\n")).cells)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("FedPGP β=1", r"FedPGP $\beta$=1"),
+        ("λ → Δ", r"$\lambda$ $\to$ $\Delta$"),
+        ("Δ_1", r"$\Delta$\_1"),
+        ("ρ²", r"$\rho$$^2$"),
+    ],
+)
+def test_latex_has_symbols_for_greek_letters_and_signs(text, code):
+    assert latex.text_of(text) == code
+
+
+@given(st.text(alphabet="a\\{}$&#%_~^", max_size=12))
+def test_text_leaves_no_bare_special_character(text):
+    escaped = latex.text_of(text)
+    for known in (r"\textbackslash{}", r"\textasciitilde{}", r"\textasciicircum{}"):
+        escaped = escaped.replace(known, "")
+    assert not re.search(r"(?<!\\)[{}$&#%_~^]", escaped)

@@ -1,0 +1,84 @@
+"""Where the rates of a study's methods come from, as a plan and a table say it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fpl_tune import report
+from fpl_tune.config import compose_study
+from fpl_tune.core.paths import list_studies
+from fpl_tune.execute.plan.plan import make_plan
+from fpl_tune.methods.fedpgp import FedPGP
+from fpl_tune.study import rates
+from fpl_tune.study.cells import expand
+
+from ..conftest import Compose
+
+
+@dataclass(frozen=True)
+class Child(FedPGP):
+    """A user's method, derived from a published one."""
+
+
+MIXED = f"""
+axes:
+  variant:
+    - {{label: A, method: promptfl}}
+    - {{label: B, method: fedpgp}}
+    - {{label: Child, method: "{__name__}:Child"}}
+    - {{label: Given, method: full_model, optim.lr: 0.1}}
+    - {{label: Usual, method: coop, optim: adamw}}
+  partition: [disjoint, domain]
+references: [{{method: zeroshot}}]
+"""
+SAID = (
+    "Learning rates come from different sources (A, B: their rows in optim=tuned; Child: the row of the parent class "
+    "fedpgp in optim=tuned; Given: given in the study; Usual: the default of optim=adamw)."
+)
+
+
+@pytest.fixture(autouse=True)
+def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPL_TUNE_PLUGINS", "tests")
+
+
+def test_a_plan_names_the_cells_of_each_source(compose: Compose, tmp_path: Path) -> None:
+    plan = make_plan(compose(MIXED, "optim=tuned"), root=tmp_path)
+    assert plan.sentence().endswith(SAID), plan.sentence()
+    assert plan.totals()["rates"] == SAID
+
+
+def test_tables_say_it_in_their_note(make_store) -> None:
+    store = make_store(["optim=tuned"], body=f"{MIXED}seeds: 2\n")
+    page = report.build(store)
+    assert SAID in page.read_text(encoding="utf-8")
+    assert SAID in (store.folder / "table.md").read_text(encoding="utf-8")
+    assert SAID in (store.folder / "table.tex").read_text(encoding="utf-8").splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "axes: {method: [promptfl, fedpgp, zeroshot], optim.lr: [0.1, 0.2]}",
+        "axes: {variant: [{label: slow, optim.lr: 0.1}, {label: usual}]}",
+        "axes: {method: [promptfl, fedpgp]}\nreferences: [{method: fedprox}]",
+    ],
+    ids=["one axis for all", "one method", "one default"],
+)
+def test_nothing_is_said_where_all_methods_have_one_source(body: str, compose: Compose) -> None:
+    spec = compose(body)
+    assert rates.note(spec, expand(spec)) == ""
+
+
+def test_a_search_of_the_rate_is_the_source_of_all(compose: Compose, tmp_path: Path) -> None:
+    axes = "axes: {variant: [{label: A, method: promptfl}, {label: B, method: coop, optim: adamw}]}"
+    search = "search: {sampler: random, trials: 2, space: {optim.lr: {low: 0.01, high: 0.1}}, only: [%s]}"
+    said = [make_plan(compose(f"{axes}\n{search % only}"), root=tmp_path).rates != ""
+            for only in ("optim.lr", "method.n_ctx")]  # fmt: skip
+    assert said == [False, True]
+
+
+def test_shipped_studies_of_one_optimiser_say_nothing() -> None:
+    said = {name for name in list_studies() if rates.note(spec := compose_study(name), expand(spec))}
+    assert said == {"feddpt_t1", "feddpt_t2", "feddpt_t5", "feddpt_t6", "zoo"}
