@@ -285,7 +285,7 @@ class Task(Sizes, Protocol):
 
 
 class Method(ABC):
-    """Abstract base of all methods. A subclass is final and a frozen dataclass; its fields are hyper-parameters.
+    """Abstract base of all methods. A subclass is a frozen dataclass; its fields are hyper-parameters.
 
     Functions are pure. `clients` [C] holds client ids (int64). No function may mix rows of a cohort but `merge`.
     """
@@ -334,7 +334,7 @@ class Method(ABC):
         """Logits [C, B, K] of a batch of B images a client over K classes; further columns are wrong answers."""
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        """[C] losses, no term of which mixes clients, and the next `fixed`. Default: cross-entropy."""
+        """[C] losses, no term of which mixes clients, and the next `Local.buffers`. Default: cross-entropy."""
         return cross_entropy(self.logits(task, local, batch), batch), local.buffers
 
     @abstractmethod

@@ -29,10 +29,12 @@ class Watcher(Progress):
     Args:
         eta: a callback of the same study, called before this one.
         quiet: shows warnings alone.
+        every: seconds between two lines of a running study without a terminal, at least.
     """
 
-    def __init__(self, eta: Eta, quiet: bool = False) -> None:
+    def __init__(self, eta: Eta, quiet: bool = False, every: float = 60.0) -> None:
         super().__init__(eta)
+        self._every, self._said = every, time.monotonic()
         self._console = output.console()
         self._console.quiet = quiet
         self._bars = Bars(
@@ -71,6 +73,10 @@ class Watcher(Progress):
             seen = aggregate([record[VAL] for record in records])["mean"]
             self._bars.update(self._tasks[cell.id], note=f"{100 * seen:.1f} %")
         self._update()
+        if self._bars.disable and time.monotonic() - self._said >= self._every:
+            self._said = time.monotonic()
+            cells = f"{self.complete}/{counted(self.total, 'cell')} done"
+            self._console.print(f"{cells}, {self.rounds}, {self._time_left()}")
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self.on_job_pause(cell, list(results))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fpl_tune.cli import output
 from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, app
+from fpl_tune.core.formatting import counted
 from fpl_tune.core.paths import cache_root
+
+if TYPE_CHECKING:
+    from fpl_tune.simulation.simulation import Record
 
 
 @app.command(epilog="Example: fpl-tune run method=pfedmoap method.d_gating=32 protocol=quick", rich_help_panel="Run")
@@ -24,7 +30,7 @@ def run(
         return
     from fpl_tune.core.device import resolve
     from fpl_tune.execute.plan import preflight
-    from fpl_tune.simulation.simulation import Record, Simulation
+    from fpl_tune.simulation.simulation import Simulation
     from fpl_tune.study.results import TEST, VAL, rules_of
 
     preflight.check([spec])
@@ -50,3 +56,17 @@ def run(
         rows = [{titles.get(k, k): output.percent(v) if k in titles else v for k, v in row.items()} for row in rows]
     title = "Accuracies in % by reporting rule; best_test and mean_last5 select on test figures"
     output.emit(rows, format, title=title)
+    if format == "table" and len(chosen) > 1:
+        print(f"mean of {counted(len(chosen), 'seed')} after round {trial.round}: {_over_seeds(history, trial.round)}")
+
+
+def _over_seeds(history: list[Record], last: int) -> str:
+    """Validation and test accuracy in the last round, mean ± standard deviation over seeds."""
+    from fpl_tune.study.results import TEST, VAL, aggregate
+
+    found = []
+    for name, title in ((VAL, "validation"), (TEST, "test")):
+        if values := [record[name] for record in history if record["round"] == last and name in record]:
+            over = aggregate(values)
+            found.append(f"{title} {output.percent(over['mean'], over['std'])} %")
+    return ", ".join(found)

@@ -101,6 +101,8 @@ def _parse(text: str) -> Override:
     try:
         parsed = OverridesParser.create().parse_override(text)
     except (HydraException, RecursionError):
+        if sign := _unclosed(text):
+            raise ConfigError(f"{shown(text)} opens a bracket that it does not close. Add {sign!r}.") from None
         raise ConfigError(
             f"{shown(text)} is not an override. Write key=value; in a shell, quote the whole of it if it has brackets, "
             "and values with signs such as , : = once more."
@@ -115,6 +117,17 @@ def _parse(text: str) -> Override:
         if not value or not isinstance(value, (str, dict) if key == "method" else str):
             raise no_option(key, str(value))
     return parsed
+
+
+def _unclosed(text: str) -> str:
+    """The brackets that close those which a text leaves open outside of quotes; empty where others do not match."""
+    closing, awaited = {"[": "]", "{": "}", "(": ")"}, list[str]()
+    for sign in re.sub(r"""'[^']*'|"[^"]*\"""", "", text):
+        if sign in closing:
+            awaited.append(closing[sign])
+        elif sign in closing.values() and (not awaited or awaited.pop() != sign):
+            return ""
+    return "".join(reversed(awaited))
 
 
 def _remedy(key: str, given: Override) -> str:
@@ -162,5 +175,6 @@ def options(group: str) -> list[str]:
 
 def no_option(group: str, name: str) -> ConfigError:
     """`ConfigError` for a name that a group does not offer."""
-    more = f" Any model of open_clip: clip.name={name} clip.pretrained=openai." if group == "clip" else ""
+    more = " Other models of open_clip are named by fields: clip.name=ViT-L-14 clip.pretrained=openai."
+    more = more if group == "clip" else ""
     return ConfigError(f"{unknown(group, name, options(group))}{more}")

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.paths import output_folder
 
 VARIABLE = "FPL_TUNE_PLUGINS"
 """Environment variable with the top-level modules that may be imported; child processes inherit it."""
@@ -78,15 +79,23 @@ def module_of(name: str, field: str) -> ModuleType:
             sys.path.append(str(here))  # at the end: no file of the folder hides a library
     if top not in ("fpl_tune", "optuna", *trusted()):
         raise ConfigError(
-            f"A file may not import code, but names {field}={name}. If you trust the module {top}, set "
-            f"{VARIABLE}={top}, or write {field}={name} on the command line."
+            f"{_missing(top)} A file may not import code from elsewhere, but names {field}={name}. If you trust the "
+            f"module {top}, set {VARIABLE}={top}, or write {field}={name} on the command line."
         )
     try:
         return import_module(module)
     except Exception as problem:
         lacking = isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}.")
         why = f"{problem}. Set PYTHONPATH to its folder" if lacking else describe_error(problem)
-        raise ConfigError(f"{field} {name!r} cannot be imported: {why}.") from problem
+        first = f"{_missing(top)} " if lacking and getattr(problem, "name", "") == top else ""
+        raise ConfigError(f"{first}{field} {name!r} cannot be imported: {why}.") from problem
+
+
+def _missing(top: str) -> str:
+    """Says that the current folder does not hold a module, and where to run the command."""
+    beside = output_folder().parent
+    there = (beside / f"{top}.py").is_file() or (beside / top / "__init__.py").is_file()
+    return f"{top}.py is not in this folder. Run the command in {beside if there else 'the folder that holds it'}."
 
 
 def names(kind: Kind) -> list[str]:

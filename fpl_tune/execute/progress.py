@@ -39,7 +39,8 @@ class Progress(Callback):
         self._folder = Path()
         self._known: set[str] = set()  # cells that this process runs
         self._unasked = 0  # trials that the search has not suggested yet
-        self._rounds: dict[tuple[str, int], int] = {}  # by cell and seed
+        self._rounds: dict[str, dict[int, int]] = {}  # by cell and seed
+        self._planned: dict[str, int] = {}  # rounds of all seeds by cell; of one that ended, those that it ran
         self.complete = 0
         """Cells that ended."""
         self.best = -math.inf, ""
@@ -49,11 +50,15 @@ class Progress(Callback):
         self._store, self._folder, study = store, store.folder, store.study()
         self._known = {job.cell.id for job in jobs}
         self._objectives, self._rule = objectives_of(study), selecting_rule(study.report.rule)
+        self._seeds = len(study.seed_list())
+        for job in jobs:
+            self._planned[job.cell.id] = self._planned.get(job.cell.id, 0) + job.cell.run.rounds * len(job.seeds)
         for cell in cells:
             if cell.id not in self._known:
                 self._remember(cell, store.shown_results(cell))
 
     def on_trials_queued(self, cells: Sequence[Cell], remaining: int) -> None:
+        self._planned |= {cell.id: cell.run.rounds * self._seeds for cell in cells if cell.id not in self._known}
         self._known |= {cell.id for cell in cells}
         self._unasked = remaining
 
@@ -61,10 +66,12 @@ class Progress(Callback):
         self._known.add(cell.id)
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        self._rounds |= {(cell.id, int(record["seed"])): int(record["round"]) for record in records}
+        seeds = self._rounds.setdefault(cell.id, {})
+        seeds.update({int(record["seed"]): int(record["round"]) for record in records})
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self.complete += 1
+        self._planned[cell.id] = sum(self._rounds.get(cell.id, {}).values())
         self._remember(cell, results)
 
     @property
@@ -73,9 +80,10 @@ class Progress(Callback):
         return len(self._known) + self._unasked
 
     @property
-    def rounds(self) -> int:
-        """Rounds that were trained, of all cells and seeds."""
-        return sum(self._rounds.values())
+    def rounds(self) -> str:
+        """Rounds that were trained, and those to train, of all cells and seeds."""
+        done = sum(sum(seeds.values()) for seeds in self._rounds.values())
+        return f"{done:,} of {sum(self._planned.values()):,} rounds"
 
     @property
     def best_text(self) -> str:
@@ -144,7 +152,7 @@ class ProgressLine(Progress):
         now = time.monotonic()
         if over or now - self._written >= _EVERY:
             self._written = now
-            parts = [f"{self.complete}/{counted(self.total, 'cell')}", counted(self.rounds, "round")]
+            parts = [f"{self.complete}/{counted(self.total, 'cell')}", self.rounds]
             parts += [] if over else [self.time_left()]
             parts += filter(None, [self.best_text])
             self._print(f"{self._store.name}: {', '.join(parts)}", end="\n" if over else "")

@@ -114,8 +114,8 @@ def _by_setting(facts: Facts, crossed: _Crossed) -> str:
         rf" & \multicolumn{{{n}}}{{c}}{{{metric}}} \\ \cmidrule(lr){{2-{n + 1}}}",
         rf" & {' & '.join(map(text_of, columns))} \\ \midrule",
     ]
-    over = ", mean over clients" if percent(facts.metric) and facts.metric.endswith("/acc_mean") else ""
-    said = f"Mean{over} ± standard deviation over seeds; {facts.basis}. Bold: the best mean of each column."
+    over = " of the mean over clients" if percent(facts.metric) and facts.metric.endswith("/acc_mean") else ""
+    said = f"Mean ± standard deviation over seeds{over}; {facts.basis}. Bold: the best mean of each column."
     return _tabular(facts, " ".join([said, facts.rates]), f"l{'c' * n}", head, body)
 
 

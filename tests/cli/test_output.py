@@ -15,6 +15,7 @@ from fpl_tune.cli import live, output
 from fpl_tune.cli.show import print_results
 from fpl_tune.core.paths import list_studies
 from fpl_tune.execute.job import Job
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import VAL
 from fpl_tune.study.store import Store
 
@@ -90,6 +91,30 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
     monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
     return now
+
+
+def test_a_study_without_a_terminal_says_where_it_is_once_a_minute(
+    make_store, clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = make_store(["protocol.rounds=8"], fill=lambda cell, seed: False)
+    first, second = store.cells()[:2]
+    watcher = live.Watcher(live.Eta())
+    watcher.on_study_start(store, [first, second], [Job(first, (1, 2)), Job(second, (1, 2))])
+
+    def ran(cell: Cell, number: int) -> None:
+        clock[0] += 25
+        watcher.on_round_end(cell, [{"seed": s, "round": number, VAL: 0.5, "time/seconds": 1.0} for s in (1, 2)])
+
+    for number in range(1, 9):
+        ran(first, number)
+    watcher.on_cell_end(first, {s: {"status": "done", "rules": {"final": {VAL: 0.5}}} for s in (1, 2)})
+    for number in range(1, 4):
+        ran(second, number)
+    minutes = [line for line in _lines(capsys) if "rounds" in line]
+    assert minutes == [
+        "0/2 cells done, 6 of 32 rounds, starting", "0/2 cells done, 12 of 32 rounds, starting",
+        "1/2 cells done, 18 of 32 rounds, starting",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ["encoding", ""])

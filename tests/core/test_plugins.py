@@ -167,3 +167,22 @@ def test_options_that_a_plug_in_refuses_are_told_with_file_and_line(tmp_path, mo
     ) as refused:
         methods.build({"name": "raising:Proud", "low": 3})
     assert f"raising.py:{_line('low is above high')})" in str(refused.value)
+
+
+def test_a_module_of_another_folder_is_missed_here_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the outputs, which FPL_TUNE_OUTPUT names, it is found."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here):
+        folder.mkdir()
+    (home / "mymethod.py").touch()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("FPL_TUNE_PLUGINS", "")
+    with pytest.raises(ConfigError, match=r"^mymethod\.py is not in this folder\. Run the command in the folder that"):
+        plugins.module_of("mymethod:X", "method")
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(home / "outputs"))
+    for named in ("", "mymethod"):
+        monkeypatch.setenv("FPL_TUNE_PLUGINS", named)
+        with pytest.raises(ConfigError) as raised:
+            plugins.module_of("mymethod:X", "method")
+        assert str(raised.value).startswith(f"mymethod.py is not in this folder. Run the command in {home}. ")
+        assert ("PYTHONPATH" if named else "FPL_TUNE_PLUGINS=mymethod") in str(raised.value)

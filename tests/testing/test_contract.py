@@ -13,7 +13,7 @@ from torch import Tensor
 from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.testing import Toy, contract, toy
+from fpl_tune.testing import CONTRACT, Toy, check_method, contract, toy
 
 
 @dataclass(frozen=True)
@@ -127,3 +127,10 @@ def test_a_broken_method_is_found(broken: type[Any], check: Callable[[Toy], None
     check(toy(sound))
     with pytest.raises((AssertionError, DeviceMix)):
         check(toy(broken(n_ctx=1)))
+
+
+def test_a_method_that_keeps_the_contract_is_told_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    found = check_method(PromptFL(n_ctx=2))
+    assert len(found) == len(CONTRACT)
+    assert "seeds_together_equal_seeds_alone" in found
+    assert capsys.readouterr().out == "", "whoever wants it prints it"
