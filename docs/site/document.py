@@ -42,7 +42,7 @@ def api() -> str:
 
 
 def yaml() -> str:
-    """The page of fields: every field of a run and of a study with a study's default and its docstring's first line."""
+    """The page of fields: every field with a study's default and the first paragraph of its docstring."""
     parts = [
         "# YAML reference", "Written from the docstrings by `python docs/site/document.py`.",
         "A study file begins with `defaults: [/study, override /method: NAME, _self_]` and states what differs from "
@@ -53,6 +53,8 @@ def yaml() -> str:
     rows: dict[str, list[str]] = {}
     composed = config.flatten(config.as_dict(config.compose_run()))  # YAML changes some defaults of the classes
     for name, (default, doc) in sorted(fields_of("StudySpec").items()):
+        if not doc.endswith("."):
+            sys.exit(f"The docstring of {name} must be a sentence that ends with a full stop, but is {doc!r}.")
         if composed.get(name) is not None and not name.startswith("partition."):  # resolved there
             default = json.dumps(composed[name], ensure_ascii=False).strip('"')
         group = name.split(".")[0] if "." in name else "study"
@@ -65,7 +67,7 @@ def yaml() -> str:
 
 
 Fields = dict[str, tuple[str, str]]
-"""Dotted field -> default as it is written in an override (empty unless it is a constant), and a line of help."""
+"""Dotted field -> default as it is written in an override (empty unless it is a constant), and its meaning."""
 
 
 def fields_of(name: str, prefix: str = "") -> Fields:
@@ -88,7 +90,7 @@ def _specs() -> dict[str, ast.ClassDef]:
 
 
 def _declared(kind: ast.ClassDef) -> Iterator[tuple[str, str, tuple[str, str]]]:
-    """Fields that a dataclass declares: name, type, and default with the first line of the docstring."""
+    """Fields that a dataclass declares: name, type, and default with the docstring's first paragraph."""
     for statement, following in zip(kind.body, [*kind.body[1:], ast.Pass()], strict=True):
         if not isinstance(statement, ast.AnnAssign) or "ClassVar" in ast.unparse(statement.annotation):
             continue
@@ -96,7 +98,7 @@ def _declared(kind: ast.ClassDef) -> Iterator[tuple[str, str, tuple[str, str]]]:
         if isinstance(value, ast.Constant):
             default = value.value if isinstance(value.value, str) else json.dumps(value.value)
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            doc = str(following.value.value).strip().splitlines()[0]
+            doc = " ".join(inspect.cleandoc(str(following.value.value)).partition("\n\n")[0].split())
         yield ast.unparse(statement.target), ast.unparse(statement.annotation), (default, doc)
 
 

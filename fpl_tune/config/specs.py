@@ -72,6 +72,7 @@ class OptimSpec:
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """SGD's momentum; 0 is plain gradient descent."""
     weight_decay: Rate = 5e-4
+    """Weight decay of every leaf."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's and AdamW's."""
     eps: Annotated[float, Field(gt=0)] = 1e-8
@@ -199,6 +200,7 @@ class SearchSpec:
 
     One chooses the best cell; several leave a front."""
     seed: Seed = 0
+    """Seed of the sampler."""
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.budget is not None:
@@ -228,6 +230,8 @@ class ExecutionSpec:
     """Execution of trials. Not part of a cell's identity."""
 
     executor: Literal["ray", "inline"] = "ray"
+    """ray: trials run in processes that Ray Tune places on the machine or the cluster; inline: one after another in
+    this process, which a debugger can follow."""
     address: str | None = None
     """Ray cluster: None starts one on this machine; `auto` or host:port joins one."""
     parallel: Annotated[int, Field(ge=1, le=100_000)] | None = None
@@ -237,6 +241,7 @@ class ExecutionSpec:
     gpus: Annotated[float, Field(ge=0, le=1_024)] | None = None
     """GPUs per trial; None: the share that its estimated memory takes where there is a GPU, else 0."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where trials compute; auto: on a GPU if there is one, else on the CPU."""
     block: AtLeastOne | None = None
     """Clients (over all seeds) trained at once; None: as many as memory allows."""
     graphs: Literal["auto"] | bool = "auto"
@@ -255,6 +260,7 @@ class TrackingSpec:
     """MLflow, at MLFLOW_TRACKING_URI, else SQLite in the output folder."""
 
     enabled: bool = True
+    """Whether the study is recorded in MLflow."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -288,7 +294,10 @@ class ReportSpec:
     """The report: metric, rule, axis and reference."""
 
     metric: str = "test/acc_mean"
+    """The metric that tables and charts show, by its name in the records."""
     rule: str = "final"
+    """The round that counts: `final`, `best_val` (the highest validation accuracy), or `best_test` and `mean_last5`,
+    which read test figures."""
     x: str | None = None
     """Axis of the curve; None: the first numeric axis."""
     reference: str | None = None
@@ -306,8 +315,11 @@ class StudySpec(RunSpec):
     """A study: a run, what varies, and how it is searched, run and reported."""
 
     name: str = "study"
+    """Name of the study and of its folder of results. The default takes the name of the file."""
     title: str = ""
+    """What the study shows, in a line: the heading of its page."""
     note: str = ""
+    """A remark for readers of the file."""
     axes: dict[str, Any] = field(default_factory=dict)
     """Dotted field (or group) -> list of values; always gridded."""
     references: list[Any] = field(default_factory=list)
@@ -321,10 +333,15 @@ class StudySpec(RunSpec):
     let: dict[str, Any] = field(default_factory=dict)
     """Values that the file names in several places as ${let.<name>}, e.g. what scale=paper changes inside axes."""
     search: SearchSpec = field(default_factory=SearchSpec)
+    """The search of the method's space; its fields are below."""
     prune: PruneSpec = field(default_factory=PruneSpec)
+    """Early stopping of cells; its fields are below."""
     execution: ExecutionSpec = field(default_factory=ExecutionSpec)
+    """How trials are run; its fields are below."""
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
+    """Recording in MLflow; its field is below."""
     report: ReportSpec = field(default_factory=ReportSpec)
+    """What the page and the tables show; its fields are below."""
     ablate: Literal["best"] | None = None
     """best: also runs the steps from the published point of a finished search to its best cell, one field at a time."""
 

@@ -102,7 +102,6 @@ class PartitionSpec:
     """Whether partition and few-shot draw follow the run's seed; the class assignment does not."""
     evaluation: Evaluation = "personal"
     """The test sets.
-
     `personal`: test images distributed as the training images; `domains`: the test images of each whole domain;
     `base_to_novel`: train on the first half of the classes, test on own, base and novel classes;
     `leave_one_domain_out`: test on the domains `held_out`, which have no client;
