@@ -65,8 +65,9 @@ def _best(facts: Facts, tests: pd.DataFrame) -> str:
         name = facts.reference.shared or facts.choice.label
         text = f"{name} is best on {facts.chosen_on} over {counted(len(means), 'setting')}, with a mean of "
         text += f"{plus_minus(means.mean(), math.nan, facts.metric)}{of}"
-        verdicts = ", ".join(f"{word} in {n}" for word, n in against["verdict"].value_counts().items())
-        return f"{text}; {gap} on average: {verdicts}." if verdicts else f"{text}."
+        found = {**against["verdict"].value_counts(), "not compared": len(means) - len(against)}
+        verdicts = ", ".join(f"{word} in {n}" for word, n in found.items() if n)
+        return f"{text}." if against.empty else f"{text}; {gap} on average: {verdicts}."
     row = facts.table.loc[facts.best.id]
     text = f"{facts.name(facts.best)} is best on {facts.chosen_on}, with "
     text += f"{plus_minus(row['mean'], row['std'], facts.metric)}{of}"

@@ -39,10 +39,18 @@ class Reference:
             raise unknown("reference", str(self._asked), dict.fromkeys(known))
 
     @cached_property
+    def _taken(self) -> dict[str, set[str]]:
+        """Per axis, also one of a single value, the values that the study's own cells take, as shown."""
+        found: dict[str, set[str]] = {}
+        for cell in self._facts.own:
+            for axis, value in cell.varied.items():
+                found.setdefault(axis, set()).add(shown(value))
+        return found
+
+    @cached_property
     def _values(self) -> dict[str, set[str]]:
-        """Per axis, the values that the study's own cells take, as shown."""
-        own = self._facts.own
-        return {axis: {shown(c.varied[axis]) for c in own if axis in c.varied} for axis in self._facts.axes}
+        """The same of the axes that vary."""
+        return {axis: self._taken.get(axis, set()) for axis in self._facts.axes}
 
     def place(self, cell: Cell) -> dict[str, str]:
         """Where a cell stands on the axes, as shown; a value that only a reference has is its name and no place."""
@@ -52,8 +60,8 @@ class Reference:
         """A reference's name whatever the axes are: references stand at every value of the axes they leave open."""
         if cell.candidate and cell.reference:
             return cell.reference
-        place = self.place(cell)
-        return label({n: v for n, v in cell.varied.items() if n not in place}) if len(place) < len(cell.varied) else ""
+        rest = {n: v for n, v in cell.varied.items() if shown(v) not in self._taken.get(n, ())}
+        return label(rest) if rest else ""
 
     def _named(self, cell: Cell) -> list[str]:
         """Names of the values of axes that one of the study's own cells takes: `lam=0`, `promptfl`."""

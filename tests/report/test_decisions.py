@@ -107,6 +107,23 @@ def test_the_gain_over_several_data_sets_is_a_mean(make_store):
     assert f"; {gap:+.2f} points against zeroshot on average: " in said
 
 
+def test_settings_without_the_reference_are_counted(make_store):
+    body = "axes: {data: [dtd, food101], method: [promptfl, coop]}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
+
+    def ran(cell, seed):
+        return cell.candidate or cell.varied["data"] != "dtd"
+
+    facts = Facts(make_store(["clip=vit_b16"], body=body, fill=ran, level=lambda cell: 0.4 + 0.1 * (cell.number % 2)))
+    said = answer.sentence(facts, against(facts))
+    assert said.endswith(" against zeroshot on average: undecided in 1, not compared in 1.")
+
+
+def test_a_reference_has_its_name_without_what_all_cells_share(make_store):
+    shots = "[{label: few, data.shots: 2}, {label: many, data.shots: 4}]"
+    body = f"axes: {{data: [shapes], shots: {shots}, method: [promptfl, coop]}}\nreferences: [{{method: zeroshot}}]\n"
+    assert Facts(make_store(body=body)).reference.name == "zeroshot"
+
+
 def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     facts = Facts(make_store(["seeds=1"], body=METHODS))
     tests = against(facts)
