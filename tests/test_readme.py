@@ -18,6 +18,7 @@ from fpl_tune import config
 from fpl_tune.cli.common import app
 from fpl_tune.core import paths
 from fpl_tune.core.paths import list_studies
+from fpl_tune.method import generator
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.study.cells import expand
 from fpl_tune.testing import assert_same, check_method, play, toy_task
@@ -46,6 +47,9 @@ BLOCKS = [
 ]
 PYTHON = [text for kind, text in BLOCKS if kind == "python" and not text.startswith(">>>")]
 METHOD = next(text for text in PYTHON if "class ServerMomentum" in text)
+CHECKED = next(text for text in PYTHON if "print(check_method(" in text)
+EXTENDED = next(text for text in PYTHON if "class MarginPGP" in text)
+SCHEDULED = next(text for text in PYTHON if "class Annealed" in text)
 RAY = next(text for text in PYTHON if "tune.Tuner(" in text)
 OPTUNA = next(text for text in PYTHON if "optimisation.optimize" in text)
 NOTEBOOK = next(text for text in PYTHON if "fpl_tune.load_study(" in text)
@@ -180,6 +184,14 @@ def test_the_optuna_example_runs() -> None:
     assert 0 <= seen["optimisation"].best_value <= 1
 
 
+def brought(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of the code in the text, as the user's file would be."""
+    module = ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(text, module.__dict__)
+    return module
+
+
 @pytest.mark.parametrize(("page", "cells"), [("reference/studies", 4 * 3 + 3), ("guides/paper_table", 5 * 2 + 2)])
 def test_the_study_in_the_text_composes(page: str, cells: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = PAGES[f"docs/{page}.md"].split("```yaml\n")[1].split("```")[0]
@@ -187,16 +199,44 @@ def test_the_study_in_the_text_composes(page: str, cells: int, tmp_path: Path, m
     (tmp_path / "studies" / "mine.yaml").write_text(text)
     (tmp_path / "server_momentum.py").write_text(METHOD)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "server_momentum", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("FPL_TUNE_PLUGINS", "")
+    brought("server_momentum", METHOD, monkeypatch)
     assert len(expand(config.compose_study("mine"))) == cells, "and the reference once in each cell of other axes"
 
 
-def test_the_method_in_the_text_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("server_momentum")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(METHOD, module.__dict__)
-    check_method(module.ServerMomentum(n_ctx=2))
+def test_the_method_in_the_text_keeps_the_contract(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = brought("server_momentum", METHOD, monkeypatch)
+    exec(CHECKED, {})
+    assert "absent_clients_are_untouched" in capsys.readouterr().out
     config.compose_run(["method=server_momentum:ServerMomentum", "method.beta=0.5"])
     task = toy_task()
     plain, still = (play(m, [task])[-1][0] for m in (PromptFL(n_ctx=2), module.ServerMomentum(beta=0.0, n_ctx=2)))
     assert_same(still._replace(server={}), plain, tolerance=1e-12)
+
+
+def test_the_extended_method_in_the_text_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a margin that no two cosines reach, every class adds a difference that gradients see."""
+    module = brought("margin_pgp", EXTENDED, monkeypatch)
+    method = module.MarginPGP(n_ctx=2, rank=1)
+    check_method(method)
+    run = config.compose_run(["method=margin_pgp:MarginPGP", "method.margin=0.1", "optim=tuned"])
+    assert run.optim == config.compose_run(["method=fedpgp", "optim=tuned"]).optim
+    one, other = torch.nn.functional.normalize(torch.randn(2, 3, 4), dim=-1)
+    gap = (one * one).sum(-1) - (one * other).sum(-1)
+    found = method.contrast(one, other, one)
+    torch.testing.assert_close(found, (method.margin - gap).clamp(min=0) / method.temperature)
+
+
+def test_the_schedule_in_the_text_falls_to_one_and_is_over_when_models_are_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = brought("annealed", SCHEDULED, monkeypatch)
+    method, task = module.Annealed(n_ctx=2, heat=3.0), toy_task()
+    check_method(method)
+    state, clients = method.init(task, generator("start")), torch.tensor([0, 1])
+    heats = [method.start(task.during(r, 4, key=1), state, clients).buffers["heat"].flatten().tolist() for r in (1, 4)]
+    assert heats == [[2.5, 2.5], [1.0, 1.0]]
+    assert method.deploy(task, state, clients).buffers["heat"].flatten().tolist() == [1.0, 1.0]
