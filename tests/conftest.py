@@ -75,6 +75,7 @@ SYSTEM = (
     "faults/test_misbehaving_methods.py",
     "faults/test_storm.py",
     "methods/test_pacs.py",
+    "test_notebook.py::test_the_quickstart_runs_and_shows_the_figures_in_it",
     "test_readme.py::test_the_ray_example_runs",
     "test_wheel.py",
     "track/test_kills.py",

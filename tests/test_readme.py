@@ -53,6 +53,7 @@ SCHEDULED = next(text for text in PYTHON if "class Annealed" in text)
 RAY = next(text for text in PYTHON if "tune.Tuner(" in text)
 OPTUNA = next(text for text in PYTHON if "optimisation.optimize" in text)
 NOTEBOOK = next(text for text in PYTHON if "fpl_tune.load_study(" in text)
+MAPPING = next(text for text in PYTHON if text.startswith("overrides = {"))
 ENCODER = next(text for text in PYTHON if "encode_prompts" in text)
 COMMANDS = [
     re.split("[#>]", command)[0].strip()
@@ -124,10 +125,20 @@ def test_the_notebook_in_the_text_runs(make_store: Any, monkeypatch: pytest.Monk
     store = make_store(name="lambda_sweep")
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(store.root))
     seen: dict[str, Any] = {}
-    small = '"data.train_per_class=8", "data.test_per_class=2", "data.domains=[clipart]", "protocol.epochs=1", seeds=2'
+    small = (
+        '{"data": {"train_per_class": 8, "test_per_class": 2, "domains": ["clipart"]}, "protocol.epochs": 1}, seeds=2'
+    )
     exec(NOTEBOOK.replace("seeds=2", small), seen)
+    assert seen["study"].answer
     assert seen["rounds"]["round"].tolist() == [1, 2, 1, 2]
     assert len(seen["study"].summary()) == 4
+
+
+def test_the_overrides_in_the_text_make_a_run() -> None:
+    seen: dict[str, Any] = {}
+    exec(MAPPING, seen)
+    run = config.compose_run(config.as_texts([seen["overrides"]]))
+    assert (run.data.domains, run.optim.groups["gate"]) == (["clipart"], 0.01)
 
 
 def test_the_ray_example_runs(tmp_path: Path) -> None:

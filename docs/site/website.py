@@ -1,8 +1,8 @@
 """Hooks of MkDocs: the pages of the site that no file of docs/ holds, and links between its files.
 
-The README is the site's first page. Each method has a page of its docstrings, its equation in docs/reference/zoo.md,
-its defaults and its search space. The gallery holds the reports of the studies below that the output folder has, with
-the command that makes each.
+The README is the site's first page, and the quickstart is made from its notebook. Each method has a page of its
+docstrings, its equation in docs/reference/zoo.md, its defaults and its search space. The gallery holds the reports of
+the studies below that the output folder has, with the command that makes each.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import quickstart
 
 from fpl_tune import config, load_study, methods
 from fpl_tune.core.paths import output_root
@@ -58,6 +60,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     for uri, path in ADDED.items():
         add(uri, path.read_text(encoding="utf-8"))
+    add("quickstart.md", quickstart.markdown())
     for name in methods.catalogue():
         add(f"methods/{name}.md", method_page(name))
     reports = {name: output_root() / name / "report.html" for name in GALLERY}
@@ -78,7 +81,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if uri.startswith(("methods/", "gallery", "benchmarks")):
         return markdown
     folder = ADDED.get(uri, DOCS / uri).parent
-    pages = {path.resolve(): added for added, path in ADDED.items()}
+    pages = {path.resolve(): added for added, path in ADDED.items()} | {quickstart.NOTEBOOK: "quickstart.md"}
 
     def page_of(match: re.Match[str]) -> str:
         target, hash_, anchor = match[1].partition("#")
