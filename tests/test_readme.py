@@ -18,8 +18,10 @@ from fpl_tune import config
 from fpl_tune.cli.common import app
 from fpl_tune.core import paths
 from fpl_tune.core.paths import list_studies
+from fpl_tune.execute.plan.overrides import compose
 from fpl_tune.method import generator
 from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.search.search import Search
 from fpl_tune.study.cells import expand
 from fpl_tune.testing import assert_same, check_method, play, toy_task
 
@@ -78,8 +80,9 @@ OVERRIDES = [
 
 
 def test_the_makefile_has_what_is_named() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
-    named = {word for page in PAGES.values() for text in re.findall(r"`make ([a-z ]+)`", page) for word in text.split()}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    texts = [text for page in PAGES.values() for text in re.findall(r"`make ([a-z -]+)`", page)]
+    named = {word for text in texts for word in text.split()}
     named |= {command.split()[1] for command in COMMANDS if command.startswith("make")}
     assert {"study", "test"} <= named <= targets
 
@@ -101,7 +104,7 @@ def test_every_command_is_one(command: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert spec.name == name
         assert expand(spec)
     elif name is None and overrides:
-        config.compose_run(overrides)
+        config.compose_run(config.take_seeds(overrides)[0])
 
 
 @pytest.mark.parametrize("words", OVERRIDES)
@@ -141,6 +144,21 @@ def test_the_overrides_in_the_text_make_a_run() -> None:
     assert (run.data.domains, run.optim.groups["gate"]) == (["clipart"], 0.01)
 
 
+def test_the_python_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (text,) = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+    small = '"data.train_per_class": 8, "data.test_per_class": 2, "data.domains": ["clipart"], "protocol.epochs": 1'
+    text = text.replace('"axes.', f'"execution.executor": "inline", {small}, "axes.').replace(
+        '"method":', f'{small}, "method":'
+    )
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path))
+    exec(text.replace("seeds=3", "seeds=2"), {})
+    answer, *table = capsys.readouterr().out.splitlines()
+    assert "λ" in answer
+    assert sum("lam=" in line for line in table) == 3
+
+
 def test_the_ray_example_runs(tmp_path: Path) -> None:
     """In a process of its own: a process that started Ray once keeps the token of that home directory."""
     small = '"data.train_per_class": 8, "data.test_per_class": 2, "data.domains": ["clipart"], "protocol.epochs": 1, '
@@ -174,7 +192,7 @@ def test_the_encoder_example_runs() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.split()) <= 900
+    assert len(README.split()) <= 800
 
 
 def test_the_pages_of_the_docstrings_are_current() -> None:
@@ -203,17 +221,27 @@ def brought(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-@pytest.mark.parametrize(("page", "cells"), [("reference/studies", 4 * 3 + 3), ("guides/paper_table", 5 * 2 + 2)])
-def test_the_study_in_the_text_composes(page: str, cells: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = PAGES[f"docs/{page}.md"].split("```yaml\n")[1].split("```")[0]
+STUDIES = {
+    (found[1] if (found := re.match(r"# (?:studies/)?(\w+)", text)) else "unnamed"): text
+    for kind, text in BLOCKS
+    if kind == "yaml" and "defaults: [/study" in text
+}
+CELLS = {"momentum": 3 * 2 + 1, "table": 5 * 2 + 2, "gate": 5 * 2 + 2 * 2, "shots": 2 * 2 * 2 + 2, "unnamed": 4 * 3 + 3}
+"""References once in each cell of the other axes, those that do not train once for all settings of training."""
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_studies_in_the_text_compose(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "studies").mkdir()
-    (tmp_path / "studies" / "mine.yaml").write_text(text)
+    (tmp_path / "studies" / f"{name}.yaml").write_text(STUDIES[name])
     (tmp_path / "server_momentum.py").write_text(METHOD)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("FPL_TUNE_PLUGINS", "")
     brought("server_momentum", METHOD, monkeypatch)
-    assert len(expand(config.compose_study("mine"))) == cells, "and the reference once in each cell of other axes"
+    spec = compose(name, [])
+    assert len(expand(spec)) == CELLS.get(name, len(expand(spec)))
+    assert name in CELLS or Search.plan(spec) is not None, "a search has no cells beforehand, or references alone"
 
 
 def test_the_method_in_the_text_keeps_the_contract(
