@@ -68,6 +68,8 @@ class Progress(Callback):
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         seeds = self._rounds.setdefault(cell.id, {})
         seeds.update({int(record["seed"]): int(record["round"]) for record in records})
+        ran = sum(seeds.values())
+        self._planned[cell.id] = max(self._planned.get(cell.id, 0), ran)  # seeds may follow one another
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self.complete += 1
@@ -81,9 +83,9 @@ class Progress(Callback):
 
     @property
     def rounds(self) -> str:
-        """Rounds that were trained, and those to train, of all cells and seeds."""
+        """Rounds that were trained of all cells and seeds, and of how many, unless a search asks for more trials."""
         done = sum(sum(seeds.values()) for seeds in self._rounds.values())
-        return f"{done:,} of {sum(self._planned.values()):,} rounds"
+        return f"{done:,}{'' if self._unasked else f' of {sum(self._planned.values()):,}'} rounds"
 
     @property
     def best_text(self) -> str:

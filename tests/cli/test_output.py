@@ -85,6 +85,23 @@ def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
     assert f"3/{cell.run.rounds} 51.5 %" in seen.get()
 
 
+def test_the_bar_of_a_study_names_the_best_cell_that_ended(
+    make_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store()
+    low, high, *_ = cells = store.cells()
+    terminal = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    monkeypatch.setattr(live.output, "console", lambda: terminal)
+    watcher = live.Watcher(live.Eta())
+    watcher.on_study_start(store, cells, [Job(cell, (1, 2, 3)) for cell in (low, high)])
+    for cell in (high, low):
+        watcher.on_cell_end(cell, store.shown_results(cell))
+    with terminal.capture() as seen:
+        watcher.on_abort()
+    assert "2/2 cells" in seen.get()
+    assert f"best on validation {100 * watcher.best[0]:.1f} %" in seen.get()
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds, which moves when a test says so."""
@@ -115,6 +132,10 @@ def test_a_study_without_a_terminal_says_where_it_is_once_a_minute(
         "0/2 cells done, 6 of 32 rounds, starting", "0/2 cells done, 12 of 32 rounds, starting",
         "1/2 cells done, 18 of 32 rounds, starting",
     ]  # fmt: skip
+    watcher.on_trials_queued([], 3)
+    for number in range(4, 7):
+        ran(second, number)
+    assert _lines(capsys) == ["1/5 cells done, 24 rounds, starting"], "how many rounds a search takes is not known"
 
 
 @pytest.mark.parametrize("what", ["encoding", ""])
