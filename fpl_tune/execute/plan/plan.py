@@ -124,7 +124,7 @@ class Plan:
             "trial."
         )
         if t["typical"]:
-            text += f" Nothing like {counted(t['typical'], 'cell')} ever ran here: their times are typical ones."
+            text += f" The times of {counted(t['typical'], 'cell')} are typical ones: nothing like them has run here yet."
         return " ".join([text, *self.reasons, *([self.rates] if self.rates else [])])
 
 
