@@ -92,6 +92,7 @@ weights: setup ## Draw the embedded world and train the compact CLIP again (a qu
 
 docs: setup ## Build the documentation as a site in build/site/, with the reports that outputs/ holds
 	@$(BIN)/python -c "import material" 2>/dev/null || $(PIP) -e '.[docs]'
+	@# Without --quiet, under which MkDocs counts no warnings: a broken link is one, and fails.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f docs/site/mkdocs.yml
 
 dist: setup ## Build the wheel and the source distribution in dist/
