@@ -51,6 +51,7 @@ PYTHON = [text for kind, text in BLOCKS if kind == "python" and not text.startsw
 METHOD = next(text for text in PYTHON if "class ServerMomentum" in text)
 CHECKED = next(text for text in PYTHON if "print(check_method(" in text)
 EXTENDED = next(text for text in PYTHON if "class MarginPGP" in text)
+INERTIA = next(text for text in PYTHON if "class Inertia" in text)
 SCHEDULED = next(text for text in PYTHON if "class Annealed" in text)
 RAY = next(text for text in PYTHON if "tune.Tuner(" in text)
 OPTUNA = next(text for text in PYTHON if "optimisation.optimize" in text)
@@ -97,7 +98,7 @@ def test_every_command_is_one(command: str, monkeypatch: pytest.MonkeyPatch) -> 
         verb = verb.commands[words.pop(0)]
     given = verb.make_context(program, words).params
     overrides, name = given.get("overrides") or [], given.get("name") or given.get("study")
-    if "server_momentum" in command:
+    if "server_momentum" in command or "mine:Mine" in command:
         return
     if name in list_studies():
         spec = config.compose_study(name, overrides)
@@ -155,7 +156,7 @@ def test_the_python_of_the_readme_runs(
     exec(text, {})
     answer, *table = capsys.readouterr().out.splitlines()
     assert "λ" in answer
-    assert sum("lam=" in line for line in table) == 2
+    assert sum(line.strip("* ").startswith("lam=") for line in table) == 2
 
 
 def test_the_ray_example_runs(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ STUDIES = {
     for kind, text in BLOCKS
     if kind == "yaml" and "defaults: [/study" in text
 }
-CELLS = {"momentum": 3 * 2 + 1, "table": 5 * 2 + 2, "gate": 5 * 2 + 2 * 2, "shots": 2 * 2 * 2 + 2, "unnamed": 4 * 3 + 3}
+CELLS = {"momentum": 3 * 2 + 1, "table": 6 * 2, "gate": 5 * 2 + 2 * 2, "shots": 2 * 2 * 2 + 2, "unnamed": 4 * 3 + 3}
 """References once in each cell of the other axes, those that do not train once for all settings of training."""
 
 
@@ -253,6 +254,16 @@ def test_the_method_in_the_text_keeps_the_contract(
     task = toy_task()
     plain, still = (play(m, [task])[-1][0] for m in (PromptFL(n_ctx=2), module.ServerMomentum(beta=0.0, n_ctx=2)))
     assert_same(still._replace(server={}), plain, tolerance=1e-12)
+
+
+def test_the_inertia_in_the_text_is_promptfl_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    Inertia = brought("inertia", INERTIA, monkeypatch).Inertia
+    check_method(Inertia(n_ctx=2))
+    task = toy_task()
+    plain, none = (play(method, [task])[-1][0] for method in (PromptFL(n_ctx=2), Inertia(n_ctx=2, keep=0.0)))
+    assert_same(none, plain, tolerance=1e-12)
+    still = play(Inertia(n_ctx=2, keep=1.0), [task])
+    assert_same(still[-1][0], still[0][0], tolerance=1e-12)
 
 
 def test_the_extended_method_in_the_text_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:

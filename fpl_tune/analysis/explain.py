@@ -19,7 +19,7 @@ from fpl_tune.analysis.tables import Floats, read, seed_means
 LEAST, PER_FIELD = 10, 3
 """Drawn cells below which nothing is explained: in all, and for each field that varies."""
 
-UNTOLD = "its share is not told from noise"
+UNTOLD = "no share is told from noise"
 NOISE = "noise"
 """Name of the row of noise."""
 _TINY = 1e-6  # of the mean: variation below is rounding, since one image of ten thousand moves an accuracy by 1e-4

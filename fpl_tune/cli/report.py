@@ -24,4 +24,9 @@ def report(
     """Write the report page and tables (Markdown, LaTeX, CSV) of a study, and its figures if asked for."""
     from fpl_tune.report import build
 
-    print(build(stored(name), out, metric=metric, rule=rule, reference=reference, figures=figures))
+    page = build(stored(name), out, metric=metric, rule=rule, reference=reference, figures=figures)
+    print(page)
+    for kind in ("md", "tex", "csv"):
+        print(page.with_name(f"table.{kind}"))
+    if figures:
+        print(page.with_name("figures"))

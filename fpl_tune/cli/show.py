@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -85,7 +85,11 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     def bold(of: Sequence[Mapping[str, Any]]) -> list[int]:
         return [i for i, record in enumerate(of) if record["cell"] in chosen]
 
+    def ran(record: Mapping[str, Any]) -> str:
+        return str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"
+
     parts = _parts(records, by_id, list(axes_of(study.axes)))
+    numbers = _numbers(by_id.values(), list(axes_of(study.axes)))
     others = [record for record in records if not any(record in part for part in parts.values())]
     for part, trials in parts.items():
         trials.sort(key=lambda record: _place(record, objectives[0]))
@@ -94,22 +98,21 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         found = [by_id[record["cell"]] for record in leading]
         fields, same = _fields(found, [by_id[record["cell"]] for record in trials])
         rows = [
-            {"": str(i)} | {title: value_text(cell.varied.get(name)) for name, title in fields.items()}
-            | reached(record, "val")
-            for i, (cell, record) in enumerate(zip(found, leading, strict=True), 1)
+            {"trial": str(numbers[cell.id])}
+            | {title: value_text(cell.varied.get(name)) for name, title in fields.items()}
+            | reached(record, "val") | {"seeds": ran(record)}
+            for cell, record in zip(found, leading, strict=True)
         ]  # fmt: skip
         more = [f"in all of them: {', '.join(same)}"] if same else []
+        if any(record["status"] == State.PRUNED for record in leading):
+            more.append("values of pruned trials are of fewer rounds or seeds")
         if left := len(trials) - len(leading):
             early = sum(record["status"] == State.PRUNED for record in trials if record not in leading)
             more.append(f"{counted(left, 'more trial')} with --format csv, {early} of them stopped early")
         named = ": ".join(filter(None, [title if part == next(iter(parts)) else "", part]))
         output.emit(rows, format, title=named, best=bold(leading), caption="; ".join(more), narrow=True)
     if others or not parts:
-        rows = [
-            {"cell": record["label"], **reached(record, "validation"),
-             "seeds": str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"}
-            for record in others
-        ]  # fmt: skip
+        rows = [{"cell": record["label"], **reached(record, "validation"), "seeds": ran(record)} for record in others]
         output.emit(rows, format, title="references" if parts else title, best=bold(others), narrow=bool(parts))
     output.console().print("; ".join(notes))
 
@@ -121,9 +124,23 @@ def _parts(
     found: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if record["role"] == "trial":
-            part = {name: value for name, value in cells[record["cell"]].varied.items() if name in axes}
-            found.setdefault(label(part) if part else "", []).append(record)
+            found.setdefault(_part(cells[record["cell"]], axes), []).append(record)
     return found
+
+
+def _part(cell: Cell, axes: Collection[str]) -> str:
+    part = {name: value for name, value in cell.varied.items() if name in axes}
+    return label(part) if part else ""
+
+
+def _numbers(cells: Iterable[Cell], axes: Collection[str]) -> dict[str, int]:
+    """The number of each trial in its part of the axes, as Optuna counts; in the study, parts take turns."""
+    parts: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.role == "trial":
+            parts.setdefault(_part(cell, axes), []).append(cell)
+    first = {name: min(cell.number for cell in trials) for name, trials in parts.items()}
+    return {cell.id: (cell.number - first[name]) // len(parts) for name, trials in parts.items() for cell in trials}
 
 
 def _place(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fpl_tune import methods
 from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, Study, StudySpec
-from fpl_tune.core.errors import ConfigError, did_you_mean
+from fpl_tune.core.errors import ConfigError, did_you_mean, nearest
 from fpl_tune.core.files import digest
 from fpl_tune.core.nested import MAPPINGS, get_field
 from fpl_tune.core.paths import shipped
@@ -228,5 +228,6 @@ def no_field(dotted: str, node: Mapping[str, Any]) -> ConfigError:
     named = [name for name in known if name.endswith(f".{dotted}")] + [f"method.{dotted}"] * bool(
         methods.owners(dotted)
     )
-    near = get_close_matches(dotted, known, n=3, cutoff=0.5)
-    return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, RUN_FIELDS, named or near)}")
+    whole = get_close_matches(dotted, [name for name in known if "." not in name], n=1, cutoff=0.8)  # seed: seeds
+    first = [*whole, *named] or nearest(dotted, known)
+    return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, RUN_FIELDS, first)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -103,9 +104,12 @@ def _parse(text: str) -> Override:
     except (HydraException, RecursionError):
         if sign := _unclosed(text):
             raise ConfigError(f"{shown(text)} opens a bracket that it does not close. Add {sign!r}.") from None
+        if "=" not in text:
+            named = f" For the method, method={text}." if text in options("method") else ""
+            raise ConfigError(f"{shown(text)} is not an override. Write FIELD=VALUE.{named}") from None
         raise ConfigError(
-            f"{shown(text)} is not an override. Write key=value; in a shell, quote the whole of it if it has brackets, "
-            "and values with signs such as , : = once more."
+            f"{shown(text)} is not an override. In a shell, put quotes around all of it if it has brackets, and around "
+            "a value with signs such as , : = once more."
         ) from None
     refuse_resolvers(text, key)
     if not key or "@" in key or key.split(".")[0] == "hydra":
@@ -177,4 +181,19 @@ def no_option(group: str, name: str) -> ConfigError:
     """`ConfigError` for a name that a group does not offer."""
     more = " Other models of open_clip are named by fields: clip.name=ViT-L-14 clip.pretrained=openai."
     more = more if group == "clip" else ""
+    module = name.split(":")[0].removesuffix(".py")
+    if group == "method" and (classes := _classes(Path(f"{module}.py"))):
+        written = " or ".join(f"method={module}:{each}" for each in classes)
+        return ConfigError(
+            f"There is no method {name!r} in fpl-tune, but {module}.py is in this folder. Write {written}."
+        )
     return ConfigError(f"{unknown(group, name, options(group))}{more}")
+
+
+def _classes(path: Path) -> list[str]:
+    """The public classes of a file, by its text; none of what cannot be read."""
+    try:
+        nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return []
+    return [node.name for node in nodes if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]

@@ -6,7 +6,7 @@ Every message states the rule, the value found and the remedy, in one line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 _LISTED = 40
 """Known names that a message lists."""
@@ -59,13 +59,20 @@ def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = (), lis
         if old in REMOVED:
             return REMOVED[old]
     known = sorted(known)
-    near = first[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
+    near = first[:3] or nearest(name, known)
     if near:
         return f"Did you mean {' or '.join(repr(n) for n in near)}?"
     if listing:
         return f"See {listing}."
     more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
     return f"Known: {', '.join(known[:_LISTED])}{more}." if known else "There is none."
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """At most three names that are like one, and nearly as like it as the nearest."""
+    found = get_close_matches(name, list(known), n=3, cutoff=0.5)
+    like = [SequenceMatcher(None, each, name).ratio() for each in found]
+    return [each for each, ratio in zip(found, like, strict=True) if ratio > like[0] - 0.15]
 
 
 def unknown(kind: str, name: str, known: Iterable[str], listing: str = "") -> ConfigError:

@@ -72,6 +72,8 @@ def module_of(name: str, field: str) -> ModuleType:
     module, _, part = name.partition(":")
     if "/" in module or not module or not part:
         raise ConfigError(f"{field} is given as package.module:Name, but is {name!r}.")
+    if module.endswith(".py"):
+        raise ConfigError(f"{field} names a module, not a file: write {field}={module.removesuffix('.py')}:{part}.")
     top, here = module.partition(".")[0], Path.cwd()
     if (here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file():
         _trust(top)
@@ -86,9 +88,10 @@ def module_of(name: str, field: str) -> ModuleType:
         return import_module(module)
     except Exception as problem:
         lacking = isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}.")
+        if lacking and getattr(problem, "name", "") == top:
+            raise ConfigError(f"{field} {name!r} cannot be imported: {_missing(top)}") from problem
         why = f"{problem}. Set PYTHONPATH to its folder" if lacking else describe_error(problem)
-        first = f"{_missing(top)} " if lacking and getattr(problem, "name", "") == top else ""
-        raise ConfigError(f"{first}{field} {name!r} cannot be imported: {why}.") from problem
+        raise ConfigError(f"{field} {name!r} cannot be imported: {why}.") from problem
 
 
 def _missing(top: str) -> str:

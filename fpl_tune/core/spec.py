@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from string import Formatter
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from fpl_tune.core.errors import REMOVED, ConfigError, unknown
+from fpl_tune.core.errors import REMOVED, ConfigError, did_you_mean, nearest, unknown
 
 SPEC = ConfigDict(
     extra="forbid", validate_default=True, coerce_numbers_to_str=True, arbitrary_types_allowed=True, allow_inf_nan=True
@@ -84,7 +84,7 @@ def validated(kind: type[Spec], values: Any, where: str) -> Spec:
     try:
         made: Any = _adapter(kind).validate_python(values)
     except ValidationError as problem:
-        raise refusal(problem, where) from None
+        raise refusal(problem, where, kind) from None
     refuse_conversions(values, made, where)
     return made
 
@@ -116,16 +116,28 @@ def refuse_conversions(given: Any, made: Any, where: str) -> None:
         raise ConfigError(f"{where} {_KINDS[type(made).__name__]}, but is {shown(given)}.{quote}")
 
 
-def refusal(problem: ValidationError, where: str) -> ConfigError:
-    """pydantic's first error as a `ConfigError` of one line: field, rule and value."""
+def _fields_of(kind: Any, path: Sequence[Any]) -> list[str]:
+    """The fields of a specification, or of one inside of it; none where there is no such specification."""
+    for part in path:
+        kind = get_type_hints(kind).get(str(part)) if is_dataclass(kind) else None
+    return [field.name for field in fields(kind)] if is_dataclass(kind) else []
+
+
+def refusal(problem: ValidationError, where: str, kind: Any = None) -> ConfigError:
+    """pydantic's first error as a `ConfigError` of one line: field, rule and value; `kind` is what was built."""
     first = problem.errors(include_url=False)[0]
-    kind, value, details = first["type"], first["input"], first.get("ctx", {})
+    of, kind = kind, first["type"]
+    value, details = first["input"], first.get("ctx", {})
     name = join_name(where, *_path(first["loc"]))
     if kind == "literal_error":
         known = [text.strip("' ") for text in details["expected"].replace(" or ", ", ").split(",")]
         return unknown(name, str(value), known)
     if kind == "unexpected_keyword_argument":
-        return ConfigError(f"There is no field {name!r}. {REMOVED.get(name, '')}".rstrip())
+        *inside, last = _path(first["loc"])
+        near = [join_name(where, *inside, each) for each in nearest(str(last), _fields_of(of, inside))]
+        return ConfigError(
+            f"There is no field {name!r}. {did_you_mean(name, near) if near or name in REMOVED else ''}".rstrip()
+        )
     if kind in ("missing", "string_too_short", "too_short"):
         return ConfigError(f"{name} is missing. Give it a value.")
     if kind == "value_error":

@@ -39,6 +39,7 @@ class Progress(Callback):
         self._folder = Path()
         self._known: set[str] = set()  # cells that this process runs
         self._unasked = 0  # trials that the search has not suggested yet
+        self._seeds = 0  # of a trial; the first ones are suggested before the study starts, and are among its jobs then
         self._rounds: dict[str, dict[int, int]] = {}  # by cell and seed
         self._planned: dict[str, int] = {}  # rounds of all seeds by cell; of one that ended, those that it ran
         self.complete = 0

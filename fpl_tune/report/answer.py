@@ -89,7 +89,7 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
     """Who won, and how sure is that?"""
     part = Part(charts=main_chart(facts))
     if facts.choice is not None and facts.best is not None:
-        part.texts += sweep.references(facts) if facts.kind == "sweep" else []
+        part.texts += sweep.references(facts, tests) if facts.kind == "sweep" else []
         part.texts += search.texts(facts) if facts.kind == "search" and len(facts.chosen) == 1 else []
     if tied := facts.tied:
         ties = some(list(map(facts.name, tied)), 3)

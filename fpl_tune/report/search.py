@@ -56,9 +56,9 @@ def sentence(facts: Facts) -> str:
     if len(ran) == 1 and known is not None and known.id == best.id:
         return f"Only the published setting ran whole, with {reached}: nothing is said of tuning yet."
     if known is None:
-        least = "" if len(ran) > 1 else "the only trial that ran whole; "
-        return (f"{_trial(facts, best)} is best on {facts.chosen_on}, with {reached}; {least}no published setting ran "
-                f"whole, so that no gain is known.")  # fmt: skip
+        least = "" if len(ran) > 1 else "it is the only trial that ran whole; "
+        why = "no published setting ran whole" if facts.published else "there is no published setting to compare with"
+        return f"{_trial(facts, best)} is best on {facts.chosen_on}, with {reached}; {least}{why}."
     if known.id == best.id:
         others = counted(len([cell for cell in facts.own if cell.id not in facts.published]), "other trial")
         return (

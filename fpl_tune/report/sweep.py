@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pandas as pd
+
 from fpl_tune import analysis
 from fpl_tune.core.formatting import counted, figure, percent, plus_minus, quantity, symbol
 from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import Reference, against, judged
+from fpl_tune.report.reference import Reference, against, judged, turned
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.selection import sign
 
@@ -87,15 +89,18 @@ def sentence(facts: Facts) -> str:
     return f"{text}."
 
 
-def references(facts: Facts) -> list[str]:
-    """How far the chosen cell is from each reference."""
+def references(facts: Facts, tests: pd.DataFrame) -> list[str]:
+    """How far the chosen cell is from each reference, by the comparisons of the table where these are with it."""
     if facts.best is None or len(facts.chosen) > 1:
         return []
-    names = dict.fromkeys(facts.reference.family(cell) for cell in facts.finished if cell.is_reference)
+    found = {facts.reference.family(cell): cell.id for cell in facts.finished if cell.is_reference}
     points = " points" if percent(facts.metric) else ""
     parts = []
-    for name in names:
-        row = against(facts, Reference(facts, name)).to_dict("index").get(facts.best.id)
+    for name, key in found.items():
+        if facts.reference.holds(facts.best) and key in tests.index:
+            row = turned(tests.loc[key].to_dict())
+        else:
+            row = against(facts, Reference(facts, name)).to_dict("index").get(facts.best.id)
         if row is not None:
             difference, interval, verdict = judged(facts, row)
             parts.append(f"{difference}{points} against {name} ({interval}: {verdict})")

@@ -99,7 +99,8 @@ def comparisons(facts: Facts, tests: pd.DataFrame) -> dict[str, dict[int, list[s
 
 def note(facts: Facts) -> str:
     """Explains the values of the table."""
-    equal = f" Differences within ± {facts.spec.report.rope:g} points count as equal (report.rope)."
+    rope = f"± {facts.spec.report.rope:g} points (report.rope)"
+    equal = f" A cell is equal if its interval lies within {rope}, and better or worse if it lies on one side of 0."
     bold = "The best cell (bold) is chosen by validation accuracy"
     if facts.choice is not None and facts.choice.front:
         bold = f"{facts.choice.by} (bold): no cell is best"

@@ -20,16 +20,25 @@ MISTAKES = [
     ("plan lambda_sweep prune.rule=halvng", 2, "halvng"),
     ("data show --seed=-1", 2, "Invalid value for '--seed'"),
     ("study here.yaml", 2, "There is no file 'here.yaml'. A study is a name (fpl-tune ls studies) or a YAML file"),
-    ("run method=nomodule:Thing", 2, "cannot be imported: No module named 'nomodule'. Set PYTHONPATH to its folder"),
     (
         "run method=nomodule:Thing",
         2,
-        "nomodule.py is not in this folder. Run the command in the folder that holds it. ",
+        "method 'nomodule:Thing' cannot be imported: nomodule.py is not in this folder. Run the command in the folder "
+        "that holds it.",
     ),
+    ("run method=nomodule.py:Thing", 2, "method names a module, not a file: write method=nomodule:Thing."),
+    ("run promptfl", 2, "'promptfl' is not an override. Write FIELD=VALUE. For the method, method=promptfl."),
+    ("study lambda_sweep seed=3", 2, "There is no field 'seed'. Did you mean 'seeds' or "),
+    (
+        "study lambda_sweep report.refernce=x",
+        2,
+        "There is no field 'report.refernce'. Did you mean 'report.reference'?",
+    ),
+    ("run protocol.round=1", 2, "There is no field 'protocol.round'. Did you mean 'protocol.rounds'?"),
     (
         "run clip=vitb16",
         2,
-        "There is no clip 'vitb16'. Did you mean 'vit_b16' or 'vit_b32'? Other models of open_clip are "
+        "There is no clip 'vitb16'. Did you mean 'vit_b16'? Other models of open_clip are "
         "named by fields: clip.name=ViT-L-14 clip.pretrained=openai.",
     ),
     ("show nothing", 2, "There is no study with results 'nothing'. Known: newer."),
@@ -41,7 +50,7 @@ MISTAKES = [
         "'axes.method.lam=[0,0.5' opens a bracket that it does not close. Add ']'",
     ),
     ("run method={name:private,inner:{name:coop}", 2, "opens a bracket that it does not close. Add '}'."),
-    ("run data.domains=[photo)", 2, "is not an override. Write key=value; in a shell, quote the whole of it"),
+    ("run data.domains=[photo)", 2, "is not an override. In a shell, put quotes around all of it"),
     # values that do not go together
     ("run method.n_ctx=100", 2, "has 104 tokens (100 of them context), but the text tower reads at most 40"),
     # overrides without effect

@@ -116,6 +116,7 @@ def test_a_study_without_a_terminal_says_where_it_is_once_a_minute(
     store = make_store(["protocol.rounds=8"], fill=lambda cell, seed: False)
     first, second = store.cells()[:2]
     watcher = live.Watcher(live.Eta())
+    watcher.on_trials_queued([first, second], 0)  # as a search does, before the study starts
     watcher.on_study_start(store, [first, second], [Job(first, (1, 2)), Job(second, (1, 2))])
 
     def ran(cell: Cell, number: int) -> None:

@@ -163,11 +163,12 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     text = command("show", "toy").out
     lines = text.splitlines()
     header = next(line.split() for line in lines if " lr " in line)
-    assert header[-3:] == ["status", "val", "test"]
+    assert header[0] == "trial"
+    assert header[-4:] == ["status", "val", "test", "seeds"]
     rows = [line for line in lines if line.startswith(" ") and line.split()[:1] and line.split()[0].isdigit()]
     assert len(rows) == 10
     assert max(map(len, rows)) <= 80
-    values = [float(row.replace("best", "").split()[-4]) for row in rows]
+    values = [float(row.replace("best", "").split()[-5]) for row in rows]
     assert values == sorted(values, reverse=True), "those that ran whole, by validation"
     assert "best" in rows[0]
     assert "pruned" not in " ".join(rows)
@@ -176,7 +177,14 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     assert f"{len(trials) - 10} more trials with --format csv, {early} of them stopped early" in " ".join(text.split())
     assert any(line.split()[:1] == ["zeroshot"] for line in lines)
     rates = {f"{cell.varied['optim.lr']:.3g}" for cell in trials}
-    assert rows[0].split()[1 + header.index("lr")] in rates, "three significant digits"
+    assert rows[0].split()[header.index("lr")] in rates, "three significant digits"
+    best = next(
+        cell
+        for cell in trials
+        if store.shown_results(cell)
+        and f"{cell.number}" == str(min(c.number for c in trials) + int(rows[0].split()[0]))
+    )
+    assert rows[0].split()[header.index("lr")] == f"{best.varied['optim.lr']:.3g}", "by the number of the trial"
     assert len(list(csv.DictReader(command("show", "toy", "--format", "csv").out.splitlines()))) == 1 + len(trials)
 
 

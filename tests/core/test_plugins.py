@@ -177,12 +177,23 @@ def test_a_module_of_another_folder_is_missed_here_first(tmp_path: Path, monkeyp
     (home / "mymethod.py").touch()
     monkeypatch.chdir(here)
     monkeypatch.setenv("FPL_TUNE_PLUGINS", "")
-    with pytest.raises(ConfigError, match=r"^mymethod\.py is not in this folder\. Run the command in the folder that"):
+    with pytest.raises(ConfigError, match=r"mymethod\.py is not in this folder\. Run the command in the folder that"):
         plugins.module_of("mymethod:X", "method")
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(home / "outputs"))
     for named in ("", "mymethod"):
         monkeypatch.setenv("FPL_TUNE_PLUGINS", named)
         with pytest.raises(ConfigError) as raised:
             plugins.module_of("mymethod:X", "method")
-        assert str(raised.value).startswith(f"mymethod.py is not in this folder. Run the command in {home}. ")
-        assert ("PYTHONPATH" if named else "FPL_TUNE_PLUGINS=mymethod") in str(raised.value)
+        assert f"mymethod.py is not in this folder. Run the command in {home}." in str(raised.value)
+        assert ("FPL_TUNE_PLUGINS=mymethod" in str(raised.value)) == (not named)
+
+
+def test_a_class_of_a_file_in_this_folder_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("import nothing_here\nclass Mine: pass\nclass _Own: pass\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "mine.py"):
+        with pytest.raises(ConfigError, match=r"mine\.py is in this folder\. Write method=mine:Mine\.$"):
+            config.compose_run([f"method={name}"])
+    (tmp_path / "mine.py").write_text("class Mine:")
+    with pytest.raises(ConfigError, match=r"There is no method 'mine'\. Did you mean"):
+        config.compose_run(["method=mine"])

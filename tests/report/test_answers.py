@@ -138,7 +138,11 @@ def test_the_chart_of_a_sweep_is_scaled_to_its_cells(make_store):
 def test_the_best_cell_of_a_sweep_is_its_reference_and_the_first_reference_that_of_a_table(make_store):
     facts = along(make_store, [0.9, 0.91, 0.9, 0.9, 0.87, 0.8])
     assert facts.reference.name == there(facts.best).label
-    assert any("against zeroshot (" in text for text in sweep.references(facts))
+    tests = against(facts)
+    (said,) = sweep.references(facts, tests)
+    row = tests.loc[facts.references[0].id]
+    bounds = f"{-100 * row['high']:+.2f} to {-100 * row['low']:+.2f}"
+    assert f"{-100 * row['difference']:+.2f} points against zeroshot ({bounds}: better)" in said, "as in the table"
     body = "axes: {method: [promptfl, coop, fedpgp]}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
     assert Facts(make_store(body=body)).reference.name == "zeroshot"
 

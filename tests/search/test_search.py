@@ -423,7 +423,9 @@ def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
     monkeypatch.setitem(sys.modules, "others_samplers", module)
     made = compose(BODY, "search.sampler=others_samplers:Greedy")
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
-    with pytest.raises(ConfigError, match=r"A file may not import code, but names search\.sampler=others_sampl"):
+    with pytest.raises(
+        ConfigError, match=r"A file may not import code from elsewhere, but names search\.sampler=others_sampl"
+    ):
         Search.plan(made)
     monkeypatch.setenv(plugins.VARIABLE, "others_samplers")
     assert len(params(made, tmp_path / "b")) == 8

@@ -124,7 +124,9 @@ class Plan:
             "trial."
         )
         if t["typical"]:
-            text += f" The times of {counted(t['typical'], 'cell')} are typical ones: nothing like them has run here yet."
+            text += (
+                f" The times of {counted(t['typical'], 'cell')} are typical ones: nothing like them has run here yet."
+            )
         return " ".join([text, *self.reasons, *([self.rates] if self.rates else [])])
 
 
