@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import tomllib
 from datetime import date
 from functools import cache
 from importlib import import_module
@@ -26,7 +27,7 @@ from fpl_tune.core.paths import output_root
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
 GITHUB = ROOT / ".github"
-REPOSITORY = "https://github.com/fpl-tune/fpl-tune/blob/main"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 ADDED = {
     "index.md": ROOT / "README.md",
     "overview.md": DOCS / "README.md",
@@ -91,7 +92,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if path.is_relative_to(DOCS) or path in pages or not path.exists():
             here = pages.get(path) or (path.relative_to(DOCS).as_posix() if path.is_relative_to(DOCS) else target)
             return f"]({os.path.relpath(here, Path(uri).parent)}{hash_}{anchor})"
-        return f"]({REPOSITORY}/{path.relative_to(ROOT).as_posix()}{hash_}{anchor})"
+        return f"]({PROJECT['urls']['Repository']}/blob/main/{path.relative_to(ROOT).as_posix()}{hash_}{anchor})"
 
     return re.sub(r"\]\(([^)\s]+)\)", page_of, markdown)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -89,16 +89,17 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         return str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"
 
     parts = _parts(records, by_id, list(axes_of(study.axes)))
-    numbers = _numbers(by_id.values(), list(axes_of(study.axes)))
     others = [record for record in records if not any(record in part for part in parts.values())]
     for part, trials in parts.items():
         trials.sort(key=lambda record: _place(record, objectives[0]))
         most = max(_TRIALS // len(parts), 3)
         leading = [record for i, record in enumerate(trials) if i < most or record["cell"] in chosen]
         found = [by_id[record["cell"]] for record in leading]
-        fields, same = _fields(found, [by_id[record["cell"]] for record in trials])
+        every = [by_id[record["cell"]] for record in trials]
+        fields, same = _fields(found, every)
+        first = min(cell.number for cell in every)  # numbers of trials are Optuna's; in the study, parts take turns
         rows = [
-            {"trial": str(numbers[cell.id])}
+            {"trial": str((cell.number - first) // len(parts))}
             | {title: value_text(cell.varied.get(name)) for name, title in fields.items()}
             | reached(record, "val") | {"seeds": ran(record)}
             for cell, record in zip(found, leading, strict=True)
@@ -124,23 +125,9 @@ def _parts(
     found: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if record["role"] == "trial":
-            found.setdefault(_part(cells[record["cell"]], axes), []).append(record)
+            part = {name: value for name, value in cells[record["cell"]].varied.items() if name in axes}
+            found.setdefault(label(part) if part else "", []).append(record)
     return found
-
-
-def _part(cell: Cell, axes: Collection[str]) -> str:
-    part = {name: value for name, value in cell.varied.items() if name in axes}
-    return label(part) if part else ""
-
-
-def _numbers(cells: Iterable[Cell], axes: Collection[str]) -> dict[str, int]:
-    """The number of each trial in its part of the axes, as Optuna counts; in the study, parts take turns."""
-    parts: dict[str, list[Cell]] = {}
-    for cell in cells:
-        if cell.role == "trial":
-            parts.setdefault(_part(cell, axes), []).append(cell)
-    first = {name: min(cell.number for cell in trials) for name, trials in parts.items()}
-    return {cell.id: (cell.number - first[name]) // len(parts) for name, trials in parts.items() for cell in trials}
 
 
 def _place(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:

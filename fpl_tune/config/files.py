@@ -191,9 +191,9 @@ def no_option(group: str, name: str) -> ConfigError:
 
 
 def _classes(path: Path) -> list[str]:
-    """The public classes of a file, by its text; none of what cannot be read."""
+    """The public classes of a file, by its text; none of what cannot be read, or is no regular file."""
     try:
-        nodes = ast.parse(path.read_text(encoding="utf-8")).body
+        nodes = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
     except (OSError, ValueError, SyntaxError):
         return []
     return [node.name for node in nodes if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]

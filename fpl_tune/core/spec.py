@@ -123,11 +123,10 @@ def _fields_of(kind: Any, path: Sequence[Any]) -> list[str]:
     return [field.name for field in fields(kind)] if is_dataclass(kind) else []
 
 
-def refusal(problem: ValidationError, where: str, kind: Any = None) -> ConfigError:
-    """pydantic's first error as a `ConfigError` of one line: field, rule and value; `kind` is what was built."""
+def refusal(problem: ValidationError, where: str, of: Any = None) -> ConfigError:
+    """pydantic's first error as a `ConfigError` of one line: field, rule and value; `of` is the specification."""
     first = problem.errors(include_url=False)[0]
-    of, kind = kind, first["type"]
-    value, details = first["input"], first.get("ctx", {})
+    kind, value, details = first["type"], first["input"], first.get("ctx", {})
     name = join_name(where, *_path(first["loc"]))
     if kind == "literal_error":
         known = [text.strip("' ") for text in details["expected"].replace(" or ", ", ").split(",")]

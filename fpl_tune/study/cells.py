@@ -24,19 +24,9 @@ from fpl_tune.study.records import Cell, Role, axes_of, label, shown, unfold
 from fpl_tune.study.selection import SETTING
 
 __all__ = [
-    "CELLS",
-    "Cell",
-    "Role",
-    "apply",
-    "axes_of",
-    "expand",
-    "fields_of",
-    "grid",
-    "is_setting",
-    "label",
-    "shown",
+    "CELLS", "Cell", "Role", "apply", "axes_of", "expand", "fields_of", "grid", "is_setting", "label", "shown",
     "variant",
-]
+]  # fmt: skip
 
 _TRAINING = ("optim", "protocol")
 CELLS = 100_000

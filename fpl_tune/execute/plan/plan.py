@@ -147,7 +147,8 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     setup = setup_of(spec, root / spec.name)
     cells = [*expand(spec), *ablation_cells(spec, root)]
     prune.check(spec, [cell.run for cell in cells if cell.candidate])
-    items = _items(spec, Store(root, spec.name), cells)
+    search = Search.plan(spec, preflight.check_of_sizes())
+    items = _items(spec, Store(root, spec.name), cells, searched=search is not None)
     left = [item for item in items if item.missing]
     device = setup.device if setup.address is None else resolve("auto")
     room = bounds.block_room(torch.device(device))
@@ -179,19 +180,13 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     for each in sorted((item.seconds / item.trials for item in left for _ in range(item.trials)), reverse=True):
         heapq.heapreplace(free, free[0] + each)
     peak = max((item.peak_memory_bytes for item in items), default=0)
-    return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), _rates(spec, cells))
+    fields = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
+    sources = "" if "optim.lr" in fields else rates.note(spec, cells)  # a search finds its own
+    return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), sources)
 
 
-def _rates(spec: Study, cells: Sequence[Cell]) -> str:
-    """Where the cells' learning rates come from; empty where a search finds them."""
-    search = Search.plan(spec, preflight.check_of_sizes())
-    searched = search and any(param.name == "optim.lr" for part in search.parts for param in part.space.params)
-    return "" if searched else rates.note(spec, cells)
-
-
-def _items(spec: Study, store: Store, cells: Sequence[Cell]) -> list[Item]:
+def _items(spec: Study, store: Store, cells: Sequence[Cell], *, searched: bool) -> list[Item]:
     """Cells, their missing seeds and their state."""
-    searched = Search.plan(spec, preflight.check_of_sizes()) is not None
     prints, cells_before = Fingerprints(), store.cells() if store.exists else []
     tried = [c for c in cells_before if c.role == "trial" and not _missing(spec, store, c, prints)[0]]
     found: list[Item] = []
