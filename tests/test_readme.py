@@ -56,6 +56,7 @@ SCHEDULED = next(text for text in PYTHON if "class Annealed" in text)
 RAY = next(text for text in PYTHON if "tune.Tuner(" in text)
 OPTUNA = next(text for text in PYTHON if "optimisation.optimize" in text)
 NOTEBOOK = next(text for text in PYTHON if "fpl_tune.load_study(" in text)
+TRACES = next(text for text in PYTHON if "compare_trace(" in text)
 MAPPING = next(text for text in PYTHON if text.startswith("overrides = {"))
 ENCODER = next(text for text in PYTHON if "encode_prompts" in text)
 COMMANDS = [
@@ -123,6 +124,14 @@ def test_every_study_has_a_row() -> None:
         stem = re.match(r"`(\w+_)`: (.*)", cell)
         named |= {stem.group(1) + part for part in stem.group(2).split()} if stem else set(re.findall(r"`(\w+)`", cell))
     assert named == {path.stem for path in (ROOT / "studies").glob("*.yaml")}
+
+
+def test_the_trace_in_the_text_agrees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(TRACES, {})
+    assert capsys.readouterr().out.startswith("True  Row(name='accuracy/1', verdict='equal', difference=0.0")
 
 
 def test_the_notebook_in_the_text_runs(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Writes docs/reference/api.md and yaml.md from the docstrings of the public API and of the configuration.
+"""Writes docs/reference/api.md, yaml.md and trace.md from the docstrings and tables of the package.
 
 With --check it writes nothing and fails where a page is not current.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import fpl_tune
 from fpl_tune import config
+from fpl_tune.testing.parity import NAMES
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 DOCS = Path(__file__).resolve().parents[1] / "reference"
@@ -26,7 +27,7 @@ MODULES = {
     "fpl_tune.method": "What a method is made of.",
     "fpl_tune.execute.callback": "What a study reports while it runs.",
     "fpl_tune.analysis": "Statistics of any data frame.",
-    "fpl_tune.testing": "The contract of methods, on tiny towers.",
+    "fpl_tune.testing": "The contract of methods, on tiny towers, and traces of runs to compare with.",
 }
 
 
@@ -66,6 +67,21 @@ def yaml() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def trace() -> str:
+    """The page of traces: every array with its shape and meaning."""
+    letters = (
+        "K classes, N clients, T local steps of the whole run in the order in which they were taken, B images of the "
+        "largest batch, R rounds, D and L lengths of a feature and of a sentence. Images are named by their files in "
+        "an exported world; `<leaf>` is a name of what a method learns in fpl-tune, such as `prompt`."
+    )
+    rows = [f"| `{name}` | {shape} | {what} |" for name, (shape, what) in NAMES.items()]
+    return "\n".join(
+        ["# Arrays of a trace", "", "Written from the package by `python docs/site/document.py`.", "",
+         f"[`fpl-tune parity`](../guides/parity.md) reads an `.npz` file with any of these arrays. {letters}", "",
+         "| array | shape | meaning |", "|---|---|---|", *rows, ""]
+    )  # fmt: skip
+
+
 Fields = dict[str, tuple[str, str]]
 """Dotted field -> default as it is written in an override (empty unless it is a constant), and its meaning."""
 
@@ -102,7 +118,7 @@ def _declared(kind: ast.ClassDef) -> Iterator[tuple[str, str, tuple[str, str]]]:
         yield ast.unparse(statement.target), ast.unparse(statement.annotation), (default, doc)
 
 
-PAGES = {"api.md": api, "yaml.md": yaml}
+PAGES = {"api.md": api, "yaml.md": yaml, "trace.md": trace}
 
 
 def _own(value: Any, module: str) -> bool:

@@ -3,8 +3,8 @@
 A verb imports what it works with inside its function, so that `-h` and completion are instant. Shared: `common.py`
 (application and arguments), `output.py` (tables, JSON, CSV). Open `study.py` first.
 
-Exit codes: 0 done; 1 finished with failed cells, or data whose test images are copies of training images; 2 usage,
-configuration or an infeasible plan, nothing started; 3 environment; 130 and 143 after a clean stop.
+Exit codes: 0 done; 1 finished with failed cells, data whose test images are copies of training images, or a trace that
+differs; 2 usage, configuration or an infeasible plan, nothing started; 3 environment; 130 and 143 after a clean stop.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from fpl_tune.core import plugins
 from fpl_tune.core.errors import FplTuneError, Notice
 
 # isort: off
-from fpl_tune.cli import study, plan, run, bench
+from fpl_tune.cli import study, plan, run, bench, parity
 from fpl_tune.cli import status, show, report, ui
 from fpl_tune.cli import stop, doctor, export
-from fpl_tune.cli import new, ls, data, cluster
+from fpl_tune.cli import new, ls, data, world, cluster
 # isort: on
 
-_VERBS = (study, plan, run, bench, status, show, report, ui, stop, doctor, export, new, ls, data, cluster)
+_VERBS = (
+    study, plan, run, bench, parity, status, show, report, ui, stop, doctor, export, new, ls, data, world, cluster
+)  # fmt: skip
 """Importing a verb registers it."""
 
 _LONG_WORD = r"\S{200,}"

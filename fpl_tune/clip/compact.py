@@ -82,7 +82,8 @@ class CompactTokenizer:
         single = list(_letters().values())
         inventory = [*single, *(byte + "</w>" for byte in single)]
         inventory += [*sorted(pieces - set(inventory)), "<start_of_text>", "<end_of_text>"]
-        self._pieces = inventory
+        self.pieces = tuple(inventory)
+        """Pieces of CLIP's byte-pair encoding by id."""
         self._ids = {piece: index for index, piece in enumerate(inventory)}
 
     @property
@@ -106,7 +107,7 @@ class CompactTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, as open_clip's tokenizers give it: the words nearest to a prompt are named by it."""
-        text = "".join(self._pieces[index] for index in ids if index < self.sot).replace("</w>", " ")
+        text = "".join(self.pieces[index] for index in ids if index < self.sot).replace("</w>", " ")
         decoder = {letter: byte for byte, letter in _letters().items()}
         letters = (b for c in text for b in ([decoder[c]] if c in decoder else c.encode()))
         return bytes(letters).decode(errors="replace").strip()

@@ -23,7 +23,7 @@ from fpl_tune.config.specs import RUN_FIELDS, RunSpec, Study, StudySpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
-from fpl_tune.core.nested import GROUPS, flatten, get_field, refuse_two_values
+from fpl_tune.core.nested import GROUPS, MAPPINGS, flatten, get_field, refuse_two_values
 from fpl_tune.core.paths import shipped, study_file
 from fpl_tune.core.spec import validated
 from fpl_tune.core.yaml_files import read_mapping
@@ -177,6 +177,8 @@ def _forced(override: str) -> list[str]:
     A mapping such as `method={name: private, inner: {name: fedpgp}}` takes the place of the group's option.
     """
     key, _, value = override.partition("=")
+    if key in MAPPINGS and value.replace(" ", "") == "{}":  # Hydra merges mappings: nothing would change
+        return [f"~{key}", f"++{override}"]
     if key == "method" and value.lstrip().startswith("{"):
         return ["~method", f"++{override}"]
     return [override] if key in GROUPS or key[:1] in ("+", "~") else [f"++{override}"]

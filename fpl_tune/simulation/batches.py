@@ -6,7 +6,7 @@ themselves read tables on the device and never wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,6 +29,8 @@ class Cohort(NamedTuple):
     before: Tensor | None = None
     """[C] clients that the released loops visit before each one, from the first round on; None: those ahead of it in
     `clients`."""
+    orders: Mapping[int, Sequence[Tensor]] | None = None
+    """Positions of each client's images, pass by pass; None: drawn."""
 
 
 def draw_cohort(
@@ -120,14 +122,14 @@ def plan_round(
         spec: batch size and schedule.
     """
     members = [(t, c, i, id_) for t, c in zip(tasks, cohorts, strict=True) for i, id_ in enumerate(c.clients.tolist())]
-    passes = [_passes(task.train.sizes[id_], epochs, cohort, id_) for task, cohort, _, id_ in members]
-    steps = torch.tensor([sum(-(-len(order) // spec.batch) for order in orders) for orders in passes])
+    orders_of = [passes(task.train.sizes[id_], epochs, cohort, id_) for task, cohort, _, id_ in members]
+    steps = torch.tensor([sum(-(-len(order) // spec.batch) for order in orders) for orders in orders_of])
     shape = (len(steps), int(steps.max()))
     index, draw = torch.zeros(2, *shape, spec.batch, dtype=torch.int64)
     factor, last = torch.ones(shape), torch.zeros(shape, dtype=torch.bool)
     widths = [0] * shape[1]
     looks = bool(tasks[0].train.views or tasks[0].train.second)
-    for row, ((task, cohort, place, client), orders) in enumerate(zip(members, passes, strict=True)):
+    for row, ((task, cohort, place, client), orders) in enumerate(zip(members, orders_of, strict=True)):
         index[row] = task.train.spare
         first = 0
         for number, order in enumerate(orders):
@@ -163,11 +165,14 @@ def plan_round(
     )
 
 
-def _passes(size: int, epochs: float, cohort: Cohort, client: int) -> list[Tensor]:
+def passes(size: int, epochs: float, cohort: Cohort, client: int) -> list[Tensor]:
     """Positions of a client's images, pass by pass, every pass in an order of its own; none of a client without images.
 
-    A broken number of epochs continues where the round before ended: half an epoch a round sees every image in two.
+    What the cohort gives replaces the draw. A broken number of epochs continues where the round before ended: half an
+    epoch a round sees every image in two.
     """
+    if cohort.orders is not None:
+        return list(cohort.orders[client])
     if float(epochs).is_integer():
         rng = generator("order", cohort.seed, client, cohort.round)
         return [torch.randperm(size, generator=rng) for _ in range(int(epochs) if size else 0)]

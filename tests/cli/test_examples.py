@@ -48,6 +48,9 @@ def test_every_example_runs(example: str, home: Path, command: Command, monkeypa
     held = locked(home / "outputs" / "lambda_sweep") if words[0] == "stop" else nullcontext()  # a study that runs
     if words[:2] == ["cluster", "wait"]:
         monkeypatch.setattr("fpl_tune.execute.ray.alive", lambda address: 4)
+    if words[0] == "parity":  # a trace of our own stands for a fork's
+        assert command("world", "my_world/", "partition.n_clients=2", "data.shots=2", "protocol.rounds=1").code == 0
+        assert command("parity", words[1], "--write").code == 0
     with held, monkeypatch.context() as patch:
         if words[0] == "ui":  # which becomes the server
             assert command("study", words[1], "tracking.enabled=true").code == 0  # it ran without MLflow

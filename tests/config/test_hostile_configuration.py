@@ -262,6 +262,9 @@ def test_rates_by_leaf_may_be_given_as_one_mapping_or_one_by_one() -> None:
     assert together == apart
     own = compose_run().optim.groups
     assert together.optim.groups == {**own, "u": 1.0, "v": 2.0}
+    assert own
+    assert compose_run(["optim.groups={}"]).optim.groups == {}
+    assert compose_run(["optim=adamw", "optim.groups={}", "optim.groups.u=2"]).optim.groups == {"u": 2.0}
 
 
 def test_the_last_override_of_a_field_counts_and_a_field_over_its_groups_option() -> None:

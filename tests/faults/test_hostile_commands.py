@@ -59,7 +59,7 @@ CORPUS = [*NAMES, *MORE, *OVERRIDES, *OF_STUDIES, *(f"studies/{name}.yaml" for n
 UNWRITABLE = ["/proc/nothing/x", "file/x", "", "\0", "/dev/null/x", "a" * 5000]
 """Of the arguments that name what is written."""
 WRITTEN = {"out", "export"}
-VALID = {"name": "toy", "out": "/proc/nothing/x", "address": "127.0.0.1:9"}
+VALID = {"name": "toy", "out": "/proc/nothing/x", "address": "127.0.0.1:9", "file": "none.npz"}
 KINDS = {"ls": "methods", "new": "study", "cluster template": "slurm", "bench": "text"}
 BEFORE = {"cluster wait": ["--seconds", "1"]}
 
@@ -119,6 +119,7 @@ def toy(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "api.start_study", "simulation.simulation.Simulation", "report.build",
         "execute.ray.alive", "execute.ray.inspect", "simulation.worlds.world_of", "track.experiments",
         "cli.cluster.time.sleep", "cli.new.write_text",
+        "testing.parity.run.world_of",
     ]  # fmt: skip
     for name in long:
         monkeypatch.setattr(f"fpl_tune.{name}", refused)
@@ -165,7 +166,7 @@ def problems(words: tuple[str, ...], corpus: list[str], toy: Path) -> dict[str, 
 
 def test_the_corpus_reaches_every_place() -> None:
     assert len(set(CORPUS)) == len(CORPUS) >= 150
-    assert len({words[0] for words in VERBS}) == 15
+    assert len({words[0] for words in VERBS}) == 17
     given = list(calls(("study",), CORPUS))
     assert any(call[:2] == ["study", "toy"] for call in given)
     assert any("--format" in call for call in given)

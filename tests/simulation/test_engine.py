@@ -15,7 +15,7 @@ from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, derive, 
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.pfedmoap import PFedMoAP
 from fpl_tune.simulation import bounds, divergence, optim
-from fpl_tune.simulation.batches import Cohort, draw_cohort, plan_round
+from fpl_tune.simulation.batches import Cohort, draw_cohort, passes, plan_round
 from fpl_tune.simulation.engine import run_round
 from fpl_tune.testing import EVERYONE, toy_task
 
@@ -118,6 +118,19 @@ def test_cohorts_by_domain_hold_a_share_of_each() -> None:
     shuffled = torch.tensor([1, 0, 1, 0, 0])
     assert sorted(shuffled[draw_cohort(5, 0.7, 1, 1, domain=shuffled)].tolist()) == [0, 0, 1]
     assert len(draw_cohort(5, 0.2, 1, 1, domain=shuffled, everyone=True)) == 5
+
+
+def test_batches_that_are_given_replace_the_draw() -> None:
+    task, spec = toy_task(sizes=(9, 5, 7, 0)), OptimSpec(batch=4)
+    drawn = Cohort(1, 1, torch.tensor([0, 2]))
+    orders = {client: passes(task.train.sizes[client], 2, drawn, client) for client in (0, 2)}
+    own, same = (plan_round([task], [c], [c.clients], 2, spec) for c in (drawn, drawn._replace(orders=orders)))
+    assert torch.equal(own.picked.index, same.picked.index)
+    few = drawn._replace(orders={0: [torch.tensor([8, 1, 3])], 2: [torch.tensor([6]), torch.tensor([0, 5])]})
+    plan = plan_round([task], [few], [few.clients], 2, spec)
+    assert plan.picked.index[plan.picked.mask].tolist() == [8, 1, 3, 6, 0, 5]
+    assert plan.steps.tolist() == [1, 2]
+    assert plan.last.tolist() == [[True, False], [False, True]]
 
 
 @pytest.mark.parametrize("epochs", [0.5, 0.3, 1.5, 2.75])

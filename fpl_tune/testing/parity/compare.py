@@ -1,0 +1,340 @@
+"""Two traces side by side: what agrees, what differs by how much and where first, and why, where that can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpl_tune.config import RunSpec
+from fpl_tune.core.device import fixed_settings
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
+from fpl_tune.core.paths import cache_root
+from fpl_tune.simulation.simulation import Simulation
+from fpl_tune.simulation.worlds import threads_of
+from fpl_tune.testing.parity.run import Cell, as_run, compute, sentences
+from fpl_tune.testing.parity.trace import NAMES, Trace, kind_of
+from fpl_tune.testing.parity.weights import standard_tokenizer
+
+TOLERANCE = 1e-4
+"""Of differences, relative to the largest number of the array."""
+_POINTS = 1e-3
+"""Of accuracies in %: less than one image."""
+_DIGIT, _TIMES = 1e-6, 10.0
+"""Training enlarges rounding: later numbers agree within so many times what a change of the start by a digit does."""
+
+
+class Row(NamedTuple):
+    """One array of a trace."""
+
+    name: str
+    verdict: str
+    """`equal`, `agrees` within the tolerance or what rounding does, `differs`, `taken over` or `not compared`."""
+    difference: float | None
+    """The largest one, relative to the largest number of the platform's array; of accuracies, in points."""
+    where: str
+    """First place that differs, or why nothing was compared."""
+    rounding: float | None = None
+    """The same difference between two runs of the platform, one of them with the last digit of its start changed."""
+
+
+class Comparison(NamedTuple):
+    """A trace against the platform's."""
+
+    finding: str
+    """What differs first and why, as far as the numbers tell; "" where nothing differs."""
+    rows: list[Row]
+    """In the order in which a run computes."""
+    ours: Trace
+    """The platform's arrays."""
+    seconds: tuple[float, float] | None = None
+    """Of a round, the median, in the trace and in a simulation on this machine; None where the trace has none."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether something was compared and nothing differs."""
+        return not self.finding and any(row.verdict in ("equal", "agrees") for row in self.rows)
+
+
+def compare_trace(
+    run: RunSpec | Mapping[str, Any],
+    given: Trace,
+    seed: int = 1,
+    *,
+    tolerance: float = TOLERANCE,
+    fingerprint: str | None = None,
+    **how: Any,
+) -> Comparison:
+    """Runs what a trace is of, from its start and with its batches, and compares what follows.
+
+    Args:
+        run: the configuration that the trace should be of, or overrides as `fpl_tune.run` takes them.
+        given: the trace; see `fpl_tune.testing.parity.trace.NAMES`.
+        seed: whose partition the clients have.
+        tolerance: of differences, relative to the largest number of each array.
+        fingerprint: of the data set that the trace was made with; None: not known.
+        how: `cache_dir` and `progress`, as `trace_of` takes them.
+
+    Raises:
+        ConfigError: the run has no such leaf, or is none that can be compared; see `Cell`.
+    """
+    run = as_run(run)
+    cell = Cell(run, seed, **how)
+    if finding := next(_inputs(cell, given, fingerprint), ""):
+        return Comparison(finding, [], {})
+    with fixed_settings(threads_of(run)):
+        ours = compute(cell, given)
+        rows = [_row(name, ours, given, tolerance) for name in _ordered(given)]
+        if any(row.verdict == "differs" for row in rows):
+            nearby = compute(cell, {**given, **_nudged(ours)})
+            rows = [_rounded(row, nearby, ours, given) for row in rows]
+    seconds = None
+    if len(given.get("seconds", ())):
+        seconds = float(np.median(given["seconds"])), _pace(run, seed, len(given["seconds"]), **how)
+    return Comparison(_reason(rows, given, ours), rows, ours, seconds)
+
+
+def _pace(run: RunSpec, seed: int, rounds: int, **how: Any) -> float:
+    """Median seconds of a round as simulations run it, tests included."""
+    simulation = Simulation(run, [seed], **{"cache_dir": cache_root(), **how})
+    ends = [simulation.step()[0]["time/seconds"] for _ in range(min(rounds, simulation.rounds))]
+    return float(np.median(np.diff([0.0, *ends])))
+
+
+# -- what a run is given ---------------------------------------------------------------------------------------------
+
+
+def _inputs(cell: Cell, given: Trace, fingerprint: str | None) -> Iterator[str]:
+    """What makes all that follows differ: other images, classes, clients, sentences or labels."""
+    if fingerprint not in (None, cell.dataset.fingerprint):
+        yield f"Your images are others: data={cell.dataset.name} has changed since the world was exported."
+    if "classes" in given:
+        theirs = [name.replace("_", " ") for name in given["classes"].tolist()]
+        ours = [name.replace("_", " ") for name in cell.classes]
+        if sorted(theirs) == sorted(ours) and theirs != ours:
+            i = next(i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b)
+            yield f"Your labels are permuted: class {i} is {theirs[i]!r} in the trace and {ours[i]!r} here."
+        elif theirs != ours:
+            odd = [name for name in theirs if name not in ours] or [name for name in ours if name not in theirs]
+            yield f"Your classes are others: {len(theirs)} in the trace and {len(ours)} here, among them {odd[0]!r}."
+    yield from _clients(cell, given)
+    if "tokens" in given:
+        yield from _sentences(cell, given["tokens"])
+    if "images" in given:
+        try:
+            places = cell.places(given)
+        except ConfigError as error:
+            yield str(error)
+            return
+        if "labels" in given:
+            yield from _labels(cell, given, places)
+
+
+def _clients(cell: Cell, given: Trace) -> Iterator[str]:
+    for side in ("train", "test"):
+        ours = cell.files(side)
+        listed = {
+            int(name.partition("/")[2]): set(given[name].tolist()) for name in given if name.startswith(f"{side}/")
+        }
+        for client, theirs in sorted(listed.items()):
+            mine = set(ours[client]) if client < len(ours) else set[str]()
+            if theirs != mine:
+                yield (
+                    f"Your split is another one: client {client} has {counted(len(theirs), f'{side}ing image')}, "
+                    f"{len(theirs & mine)} of them among the {len(mine)} that it has here."
+                )
+                return
+
+
+def _sentences(cell: Cell, tokens: np.ndarray) -> Iterator[str]:
+    """The ends of the sentences: what follows the tokens of a context."""
+    tokenizer, n_ctx = standard_tokenizer(), getattr(cell.run.method, "n_ctx", 0)
+    for k, (row, text) in enumerate(zip(tokens.tolist(), sentences(cell), strict=False)):
+        wanted = [*tokenizer.encode(text), tokenizer.eot][n_ctx:]
+        end = int(np.argmax(row)) + 1
+        if row[max(0, end - len(wanted)) : end] != wanted:
+            yield (
+                f"Your tokenizer or class names differ: the sentence of class {k} ({cell.classes[k]!r}) ends with the "
+                f"ids {row[:end][-len(wanted) :]} in the trace and {wanted} here."
+            )
+            return
+
+
+def _labels(cell: Cell, given: Trace, places: list[list[int]]) -> Iterator[str]:
+    ours, seen = cell.labels("train"), dict[int, int]()
+    for (_, client, _), theirs, step in zip(given["steps"].tolist(), given["labels"].tolist(), places, strict=True):
+        for label, place in zip(theirs, step, strict=False):
+            k = ours[client][place]
+            if seen.setdefault(k, label) != label:
+                yield f"Your labels differ: images of class {k} are labelled {seen[k]} and {label}."
+                return
+    wrong = next(((mine, label) for mine, label in sorted(seen.items()) if mine != label), None)
+    if wrong:
+        k, label = wrong
+        yield f"Your labels are permuted: images of class {k} ({cell.classes[k]!r}) are labelled {label}."
+
+
+# -- what it computes ------------------------------------------------------------------------------------------------
+
+_ORDER = (
+    "classes", "train/<client>", "test/<client>", "tokens", "initial/<leaf>", "accuracy/0", "steps", "images", "labels",
+    "rates", "first/features", "first/logits", "losses", "first/gradient/<leaf>",
+)  # fmt: skip
+_MAY_LACK = ("after/", "accuracy/", "rates")
+"""Arrays whose nan stands for what was not recorded."""
+_TAKEN = ("classes", "train/<client>", "test/<client>", "tokens", "initial/<leaf>", "steps", "images", "labels")
+
+
+def _ordered(given: Trace) -> list[str]:
+    """Names in the order of computation, the arrays of all clients as one."""
+
+    def place(name: str) -> tuple[int, int, str]:
+        known = name if name in _ORDER else kind_of(name)
+        if known in _ORDER:
+            return _ORDER.index(known), 0, name
+        return len(_ORDER), int(name.split("/")[1]), name.replace("accuracy", "tested")
+
+    named = {name for name in given if name != "seconds"}
+    whole = {kind if (kind := kind_of(name)) in ("train/<client>", "test/<client>") else name for name in named}
+    return sorted(filter(None, whole), key=place)
+
+
+def _nudged(ours: Trace) -> Trace:
+    """The start, every number changed in its last digit."""
+    rng, leaves = np.random.default_rng(0), {n: leaf for n, leaf in ours.items() if n.startswith("initial/")}
+    return {n: leaf * (1 + rng.uniform(-1, 1, leaf.shape) * _DIGIT).astype(leaf.dtype) for n, leaf in leaves.items()}
+
+
+def _rounded(row: Row, nearby: Trace, ours: Trace, given: Trace) -> Row:
+    """The row beside what rounding alone does to the platform's own numbers."""
+    late = row.name == "losses" or row.name.startswith(("after/", "accuracy/"))
+    if row.difference is None or not late:
+        return row
+    noise = _row(row.name, ours, {**given, row.name: nearby[row.name]}, 0.0).difference or 0.0
+    if row.verdict == "differs" and row.difference <= _TIMES * noise:
+        row = row._replace(verdict="agrees", where="")
+    return row._replace(rounding=noise)
+
+
+def _row(name: str, ours: Trace, given: Trace, tolerance: float) -> Row:
+    kind = name if name in NAMES else kind_of(name)
+    if kind in _TAKEN and (kind != "tokens" or name in ours):
+        return Row(name, "taken over" if kind in ("steps", "images", "initial/<leaf>") else "equal", None, "")
+    if "images" not in given and name != "accuracy/0":
+        return Row(name, "not compared", None, "the trace has no `steps` and `images`")
+    if name not in ours:
+        return Row(name, "not compared", None, "the run has none")
+    mine, theirs = ours[name], given[name]
+    if mine.shape != theirs.shape:
+        return Row(name, "differs", None, f"shape {list(theirs.shape)}, here {list(mine.shape)}")
+    mine, theirs = mine.astype(np.float64), theirs.astype(np.float64)
+    if name.startswith(_MAY_LACK):
+        theirs = np.where(np.isnan(theirs), mine, theirs)
+    if kind == "first/features":
+        theirs, mine = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (theirs, mine))
+    apart = np.nan_to_num(np.abs(theirs - mine), nan=np.inf)
+    if kind == "accuracy/<round>":
+        wrong = np.flatnonzero(apart > _POINTS)
+        where = [f"client {c}: {theirs[c]:.4f}, here {mine[c]:.4f}" for c in wrong[:1]]
+        return Row(name, "differs" if where else "equal", float(apart.max()) if where else 0.0, "".join(where))
+    apart = apart / (np.abs(mine).max() or 1.0)
+    worst = float(apart.max())
+    if worst == 0:
+        return Row(name, "equal", 0.0, "")
+    return Row(name, "agrees" if worst <= tolerance else "differs", worst, _where(name, apart, tolerance, given))
+
+
+def _where(name: str, apart: np.ndarray, tolerance: float, given: Trace) -> str:
+    """The first place beyond the tolerance."""
+    beyond = np.argwhere(apart > tolerance)
+    if not len(beyond):
+        return ""
+    first = beyond[0].tolist()
+    if name in ("losses", "rates"):
+        number, client, epoch = given["steps"][first[0]].tolist()
+        return f"step {first[0]}: round {number}, client {client}, epoch {epoch}"
+    return f"client {first[0]}" if name.startswith("after/") else f"[{', '.join(map(str, first))}]"
+
+
+def _reason(rows: list[Row], given: Trace, ours: Trace) -> str:
+    """Why the first array differs, if its numbers tell."""
+    wrong = [row for row in rows if row.verdict == "differs"]
+    if not wrong:
+        return ""
+    name, _, _, where, _ = min(wrong, key=lambda row: _when(row, given))
+    mine, theirs, told = ours[name], given[name], ""
+    if mine.shape == theirs.shape:
+        factor = _factor(theirs, mine) if name.startswith("first/gradient/") or where.startswith("step 0:") else None
+        if name == "first/logits":
+            told = _of_logits(theirs.astype(np.float64), mine.astype(np.float64))
+        elif name == "first/features":
+            told = " The pixels differ: size, mean and deviation, crops, or the tower's heads and activation."
+        elif name == "rates":
+            told = " Set optim.lr and optim.schedule as the trace has them."
+        elif factor is not None:
+            told = f" It is {factor:.6g} times what it is here: a sum in place of a mean?"
+        elif where.startswith("step 0:") and _agrees(rows, "first/logits"):
+            told = " The logits agree: the labels or the loss differ."
+        elif name == "losses" or name.startswith("after/"):
+            told = " What came before agrees: the optimiser, its momentum, weight decay or the average differ."
+    return f"{name} is the first to differ{f' ({where})' if where else ''}.{told}"
+
+
+def _when(row: Row, given: Trace) -> tuple[int, int, int]:
+    """Round of the first difference, the array's place in it, and the step."""
+    places = [*_ORDER, "steps after the first", "after/", "accuracy/"]
+    place = next(i for i, name in enumerate(places) if row.name.startswith(name.partition("<")[0]))
+    if row.name.startswith(("after/", "accuracy/")):
+        return int(row.name.split("/")[1]), place, 0
+    if row.name in ("losses", "rates") and row.where.startswith("step ") and "steps" in given:
+        step = int(row.where[5:].partition(":")[0])
+        return int(given["steps"][step][0]), len(_ORDER) if step else place, step
+    return 1, place, 0
+
+
+def _agrees(rows: list[Row], name: str) -> bool:
+    return any(row.name == name and row.verdict in ("equal", "agrees") for row in rows)
+
+
+def _factor(theirs: np.ndarray, ours: np.ndarray) -> float | None:
+    """The number by which all of an array is multiplied."""
+    if not np.isfinite(theirs).all():
+        return None
+    factor = float((theirs * ours).sum() / ((ours * ours).sum() or 1.0))
+    fits = np.allclose(theirs, factor * ours, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
+    return factor if fits and abs(factor - 1) > 0.01 else None
+
+
+def _of_logits(theirs: np.ndarray, ours: np.ndarray) -> str:
+    """What is known to make logits differ: classes in another order, features that are not unit vectors, the scale."""
+    if not np.isfinite(theirs).all():
+        return " They are not finite."
+    near = np.abs(theirs[:, :, None] - ours[:, None, :]).max(0) <= 1e-3 * np.abs(ours).max()  # [theirs, ours]
+    if near.diagonal().all():
+        return " They are close: lower precision, or an iteration that stops early."
+    if (near.sum(0) == 1).all() and (near.sum(1) == 1).all():
+        i, j = next((i, j) for i, j in np.argwhere(near).tolist() if i != j)
+        return f" Your labels are permuted: column {i} of the trace is column {j} here."
+    factors = _outer(theirs, ours)
+    if factors is None:
+        return (
+            " If the features agree, the sentences do not: the tokenizer, the context's place, the text tower's heads."
+        )
+    rows, columns = (np.ptp(one) > 1e-3 * np.abs(one).mean() for one in factors)
+    if not rows and not columns:
+        return f" They are {factors[0][0] * factors[1][0]:.6g} times those here: another temperature."
+    which = {(True, False): "Image features are", (False, True): "Text features are", (True, True): "Features are"}
+    return f" {which[bool(rows), bool(columns)]} not normalised: divide them by their length."
+
+
+def _outer(theirs: np.ndarray, ours: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """[B] and [K] by whose products all numbers are multiplied."""
+    safe = np.where(np.abs(ours) > 1e-6, ours, 1e-6)
+    u, s, v = np.linalg.svd(theirs / safe)
+    if s[0] == 0 or (len(s) > 1 and s[1] > 1e-2 * s[0]):
+        return None
+    rows, columns = u[:, 0] * s[0], v[0]
+    sign = np.sign(columns.mean())
+    return rows * sign, columns * sign

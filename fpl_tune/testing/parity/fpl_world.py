@@ -1,0 +1,224 @@
+"""The fork's half of `fpl-tune parity`: gives a fork this world, and writes down what the fork computes.
+
+`fpl-tune world` copies this file beside the world; it needs PyTorch and NumPy. In code derived from Dassl (PromptFL,
+FedOTP, FedPGP, pFedMoAP), these lines after the imports of `federated_main.py` are enough::
+
+    import sys
+    sys.path.insert(0, "path/of/the/world")
+    import fpl_world
+    fpl_world.attach("trace.npz")
+
+Other code calls `adapt` on the model that it builds from `WEIGHTS`, reads its images from `clients`, and hands what it
+computes to a `Recorder`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WEIGHTS = os.path.join(HERE, "clip.pt")
+with open(os.path.join(HERE, "world.json"), encoding="utf-8") as _file:
+    WORLD = json.load(_file)
+Table = dict[str, Any]  # by name: tensors, arrays
+
+
+def adapt(model: Any) -> Any:
+    """Sets what no checkpoint states, and returns the model: the number of heads, and GELU where CLIP has QuickGELU."""
+    for module in model.modules():
+        kind = type(module).__name__
+        if kind == "MultiheadAttention" and str(module.embed_dim) in WORLD["heads"]:
+            module.num_heads = WORLD["heads"][str(module.embed_dim)]
+            module.head_dim = module.embed_dim // module.num_heads
+        elif kind == "QuickGELU" and not WORLD["quick_gelu"]:
+            module.forward = torch.nn.functional.gelu
+    return model
+
+
+def clients(side: str, seed: int) -> list[list[tuple[str, int]]]:
+    """[path, label] of the images of every client; `side` is train, val or test."""
+    with open(os.path.join(HERE, f"split-seed{seed}.json"), encoding="utf-8") as file:
+        held = json.load(file)[side]
+    return [[(os.path.join(HERE, "images", path), label) for path, label in one] for one in held]
+
+
+def attach(path: str, leaves: Callable[[Table], Table] | None = None, seed: int | None = None) -> Recorder:
+    """Points the modules of a fork of Dassl at this world, and records a run, to be written when the process ends.
+
+    Args:
+        path: of the trace to write.
+        leaves: names what is learned as `fpl-tune` does, from the model's parameters by name; it is called on their
+            gradients too. Default: the context as `prompt`.
+        seed: whose split clients have; default: the first exported one.
+    """
+    chosen: int = WORLD["seeds"][0] if seed is None else seed
+    try:
+        root = "Dassl.dassl"
+        importlib.import_module(root)
+    except ImportError:
+        root = "dassl"
+    clip: Any = importlib.import_module("clip.clip")
+    build = clip.build_model
+    clip.build_model = lambda *args, **more: adapt(build(*args, **more))
+    clip._download = lambda *args, **more: WEIGHTS
+    base: Any = importlib.import_module(f"{root}.data.datasets.base_dataset")
+    manager: Any = importlib.import_module(f"{root}.data.data_manager")
+    manager.build_dataset = lambda cfg: _dataset(base, chosen)
+    recorder = Recorder(path, leaves)
+    _watch(importlib.import_module(f"{root}.engine.trainer"), recorder)
+    atexit.register(recorder.save)
+    return recorder
+
+
+def _dataset(base: Any, seed: int) -> Any:
+    names, parts = WORLD["classes"], {}
+    for side in ("train", "test"):
+        parts[side] = [
+            [base.Datum(impath=path, label=label, classname=names[label]) for path, label in one]
+            for one in clients(side, seed)
+        ]
+    train, test = ([item for one in parts[side] for item in one] for side in ("train", "test"))
+    trained = {item.label for item in train}
+    named = train + [item for item in test if item.label not in trained]  # classes are counted by what is listed here
+    return base.DatasetBase(train_x=named, federated_train_x=parts["train"], federated_test_x=parts["test"], test=test)
+
+
+class Recorder:
+    """Collects a trace; every method may be left out, and the names are those of the documentation of fpl-tune."""
+
+    def __init__(self, path: str, leaves: Callable[[Table], Table] | None = None) -> None:
+        """See `attach`."""
+        self.path = path
+        self._leaves = leaves or (lambda params: {"prompt": params["prompt_learner.ctx"]})
+        self._arrays: Table = {}
+        self._steps: list[Any] = []
+        self._tested: dict[str, dict[int, Any]] = {}
+        self._clock: dict[int, tuple[float, float]] = {}
+
+    def note(self, name: str, value: Any) -> None:
+        """Anything with a documented name; what came first stays."""
+        if name not in self._arrays:
+            self._arrays[name] = np.array(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
+
+    def note_leaves(self, prefix: str, params: Table) -> None:
+        for name, leaf in self._leaves(params).items():
+            self.note(f"{prefix}/{name}", leaf)
+
+    def step(
+        self, round_: int, client: int, epoch: int, images: Any, labels: Any, loss: float, rate: float = float("nan")
+    ) -> None:
+        """One local step: rounds counted from 1, clients and epochs from 0; files of the images."""
+        self._tick(round_)
+        names = [os.path.basename(str(image)) for image in images]
+        self._steps.append(((round_, client, epoch), names, [int(label) for label in labels], float(loss), float(rate)))
+
+    def test(self, round_: int, client: int, accuracy: float, params: Table | None = None) -> None:
+        """Accuracy of a client in per cent after a round, or before all with round 0, and what it was tested with."""
+        self._tick(round_)
+        found = self._tested.setdefault(f"accuracy/{round_}", {})
+        found[client] = np.float64(accuracy)
+        for name, leaf in (self._leaves(params) if params and round_ else {}).items():
+            self._tested.setdefault(f"after/{round_}/{name}", {})[client] = np.array(leaf.detach().cpu())
+
+    def _tick(self, round_: int) -> None:
+        began, _ = self._clock.setdefault(round_, (time.perf_counter(), 0.0))
+        self._clock[round_] = began, time.perf_counter()
+
+    def save(self) -> None:
+        """Writes the file."""
+        arrays = dict(self._arrays)
+        if self._steps:
+            width = max(len(step[1]) for step in self._steps)
+            arrays["steps"] = np.array([step[0] for step in self._steps])
+            arrays["images"] = np.array([step[1] + [""] * (width - len(step[1])) for step in self._steps])
+            arrays["labels"] = np.array([step[2] + [-1] * (width - len(step[2])) for step in self._steps])
+            arrays["losses"] = np.array([step[3] for step in self._steps])
+            arrays["seconds"] = np.array(
+                [end - began for round_, (began, end) in sorted(self._clock.items()) if round_]
+            )
+            arrays["rates"] = np.array([step[4] for step in self._steps])
+        for name, found in self._tested.items():
+            one = next(iter(found.values()))
+            whole = np.full((WORLD["clients"], *one.shape), np.nan)
+            for client, value in found.items():
+                whole[client] = value
+            arrays[name] = whole
+        np.savez(self.path, **arrays)
+
+
+def _watch(trainer: Any, recorder: Recorder) -> None:
+    """Records what a Dassl trainer does: its loops, its backward pass, its update and its tests."""
+    base, looped, tested = trainer.TrainerBase, trainer.TrainerX.run_epoch, trainer.SimpleTrainer.test
+    backward, update = base.model_backward, base.model_update
+    now: Table = {"round": 0}
+
+    def run_epoch(self: Any, idx: int = -1, global_epoch: int = -1, *args: Any, **more: Any) -> Any:
+        if "trainer" not in now:
+            now["trainer"] = self
+            _describe(self, recorder)
+            step = self.forward_backward
+
+            def forward_backward(batch: Any, *args: Any, **more: Any) -> Any:
+                now["batch"] = batch
+                recorder.note_leaves("initial", dict(self.model.named_parameters()))
+                return step(batch, *args, **more)
+
+            self.forward_backward = forward_backward
+            self.model.register_forward_hook(lambda module, given, found: now.update(logits=found))
+            encoder = getattr(self.model, "image_encoder", None)
+            if encoder is not None:
+                encoder.register_forward_hook(lambda module, given, found: now.update(features=found))
+        now.update(round=max(global_epoch, 0) + 1, client=max(idx, 0))
+        return looped(self, idx, global_epoch, *args, **more)
+
+    def model_backward(self: Any, loss: Any) -> Any:
+        now["loss"] = loss.item()
+        return backward(self, loss)
+
+    def model_update(self: Any, names: Any = None) -> Any:
+        batch = now["batch"]
+        if "step" not in now:
+            now["step"] = True
+            logits = now["logits"][-1] if isinstance(now["logits"], (tuple, list)) else now["logits"]
+            recorder.note("first/logits", logits)
+            if torch.is_tensor(now.get("features")) and now["features"].shape[:1] == logits.shape[:1]:
+                recorder.note("first/features", now["features"])
+            named = self.model.named_parameters()
+            gradient = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}
+            recorder.note_leaves("first/gradient", gradient)
+        rate = next(iter(self._optims.values())).param_groups[0]["lr"]
+        place = now["round"], now["client"], self.epoch
+        recorder.step(*place, batch["impath"], batch["label"], now["loss"], rate)
+        return update(self, names)
+
+    def test(self: Any, *args: Any, **more: Any) -> Any:
+        results = tested(self, *args, **more)
+        client = more.get("idx", args[3] if len(args) > 3 else 0)
+        if now["round"] == 0:
+            _describe(self, recorder)
+        recorder.test(now["round"], max(client, 0), results[0], dict(self.model.named_parameters()))
+        return results
+
+    trainer.TrainerX.run_epoch, trainer.SimpleTrainer.test = run_epoch, test
+    base.model_backward, base.model_update = model_backward, model_update
+
+
+def _describe(trainer: Any, recorder: Recorder) -> None:
+    """The classes, sentences and clients' images of a trainer, before anything is computed."""
+    recorder.note("classes", list(trainer.dm.dataset.classnames))
+    tokens = getattr(trainer.model, "tokenized_prompts", None)
+    if tokens is not None:
+        recorder.note("tokens", tokens[: len(trainer.dm.dataset.classnames)])
+    for side in ("train", "test"):
+        for client, loader in getattr(trainer, f"fed_{side}_loader_x_dict").items():
+            files = [os.path.basename(item.impath) for item in loader.dataset.data_source]
+            recorder.note(f"{side}/{client}", files)

@@ -1,0 +1,310 @@
+"""The platform's side of a comparison: one seed of a run, with the start and the batches of a trace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fpl_tune import config
+from fpl_tune.config import RunSpec
+from fpl_tune.config.specs import OptimSpec
+from fpl_tune.core.device import fixed_settings
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.paths import cache_root
+from fpl_tune.data import Dataset, Split, features, split
+from fpl_tune.method import Local, Method, State, Task, Tree, derive, replicate
+from fpl_tune.simulation.batches import Cohort, Plan, passes, plan_round
+from fpl_tune.simulation.checked import checked
+from fpl_tune.simulation.engine import run_round
+from fpl_tune.simulation.evaluate import evaluate
+from fpl_tune.simulation.task import ClientTask, SharedData
+from fpl_tune.simulation.worlds import cohort_of, task_of, threads_of, world_of
+from fpl_tune.testing.parity.trace import Trace
+from fpl_tune.testing.parity.weights import standard_tokenizer
+
+
+class Cell:
+    """One seed of a run as its trace names it: classes, files of images, and the method on its task."""
+
+    def __init__(self, run: RunSpec, seed: int, *, cache_dir: Path | None = None, progress: Any = None) -> None:
+        """Loads towers and images.
+
+        Raises:
+            ConfigError: the run has several stages.
+        """
+        if len(run.stages) > 1:
+            raise ConfigError(
+                f"A trace is of one stage, but the run has {len(run.stages)}. Compare its first stage alone."
+            )
+        self.run, self.seed, cache_dir = run, seed, cache_dir or cache_root()
+        world = world_of(run, cache_dir=cache_dir, progress=progress)
+        self.dataset: Dataset = world.dataset
+        self.split: Split = split(world.dataset, run.data, run.partition, seed)
+        self.test = next(iter(self.split.tests.values()))
+        if run.method.needs == "patches":
+            world = self._exact(world, cache_dir)
+        self.task: ClientTask = task_of(world, run, seed)
+        stage = next(iter(run.stages))
+        self.method: Method = checked(stage.method)
+        self.epochs = stage.epochs
+        self.classes = [self.dataset.classes[k] for k in self.split.classes]
+
+    def _exact(self, world: SharedData, cache_dir: Path) -> SharedData:
+        """The world with patch features in float32 of the images in use; the cache keeps them in half precision."""
+        towers, tables = world.towers, []
+        held = ((self.dataset.train, [*self.split.train, *self.split.val]), (self.dataset.test, self.test.index))
+        for pool, parts in held:
+            pixels = features(pool, towers=towers, needs="pixels", cache_dir=cache_dir)
+            used = np.unique(np.concatenate(parts))
+            table = torch.zeros(len(pool), towers.n_patches or 0, towers.embed_dim)
+            for rows in torch.from_numpy(used).split(64):
+                table[rows] = towers.encode_images(towers.normalise(pixels[rows]), patches=True).float()
+            tables.append(table)
+        return replace(world, train_images=tables[0], test_images=tables[1])
+
+    def files(self, side: str) -> list[list[str]]:
+        """Names of the images of every client, as an exported world has them: train, val or test, and the row."""
+        rows = {"train": self.split.train, "val": self.split.val, "test": self.test.index}[side]
+        pool = "test" if side == "test" else "train"
+        return [[file_name(pool, row) for row in mine.tolist()] for mine in rows]
+
+    def labels(self, side: str) -> list[list[int]]:
+        """Their classes, as places in `classes`."""
+        place = {k: i for i, k in enumerate(self.split.classes.tolist())}
+        held = {"train": self.split.train_label, "val": self.split.val_label, "test": self.test.label}[side]
+        return [[place[k] for k in mine.tolist()] for mine in held]
+
+    def places(self, given: Trace) -> list[list[int]]:
+        """[T] places of each step's images in the table of its client.
+
+        Raises:
+            ConfigError: a client trains on an image that it does not hold.
+        """
+        own = [{name: i for i, name in enumerate(mine)} for mine in self.files("train")]
+        found = []
+        for (_, client, _), images in zip(given["steps"].tolist(), given["images"].tolist(), strict=True):
+            held = own[client] if 0 <= client < len(own) else {}
+            places = [image for image in images if image not in ("", -1)]
+            if given["images"].dtype.kind == "U":
+                lacking = next((image for image in places if image not in held), None)
+                if lacking is not None:
+                    others = [c for c, mine in enumerate(own) if lacking in mine]
+                    whose = f"which is client {others[0]}'s here" if others else "which nobody holds here"
+                    raise ConfigError(f"Your split is another one: client {client} trains on {lacking}, {whose}.")
+                places = [held[image] for image in places]
+            elif places and not 0 <= min(places) <= max(places) < len(held):
+                raise ConfigError(f"Your split is another one: client {client} has {len(held)} training images here.")
+            found.append(places)
+        return found
+
+
+def file_name(side: str, row: int) -> str:
+    """Of an image of the data set's training or test pool in an exported world."""
+    return f"{side}-{row:06d}.png"
+
+
+def trace_of(
+    run: RunSpec | Mapping[str, Any],
+    seed: int = 1,
+    *,
+    rounds: int | None = None,
+    given: Trace | None = None,
+    cache_dir: Path | None = None,
+    progress: Any = None,
+) -> Trace:
+    """What the platform computes in the first rounds of a run, as a trace, on the CPU in float32.
+
+    Args:
+        run: the configuration, of one stage, or overrides as `fpl_tune.run` takes them.
+        seed: whose partition is used, and start and batches where `given` has none.
+        rounds: to run; None: those of `given`, or of the run.
+        given: its `initial/...`, `steps` and `images` replace the platform's own draws.
+        cache_dir: of image features; None: the usual one.
+        progress: called while images are encoded.
+
+    Returns:
+        All arrays of `fpl_tune.testing.parity.trace.NAMES`.
+
+    Raises:
+        ConfigError: `given` has leaves, images or sizes that this run has not.
+    """
+    run = as_run(run)
+    with fixed_settings(threads_of(run)):
+        return compute(Cell(run, seed, cache_dir=cache_dir, progress=progress), given or {}, rounds)
+
+
+def as_run(run: RunSpec | Mapping[str, Any]) -> RunSpec:
+    """A run, composed where overrides are given."""
+    return run if isinstance(run, RunSpec) else config.compose_run(config.as_texts([run]))
+
+
+def compute(cell: Cell, given: Trace, rounds: int | None = None) -> Trace:
+    """`trace_of` for a cell that is loaded."""
+    method, task, spec = cell.method, cell.task, cell.run.optim
+    if "images" in given:
+        spec = replace(spec, batch=given["images"].shape[1])
+    found = _described(cell)
+    state = method.init(task, torch.Generator().manual_seed(derive("init", cell.seed)))
+    state = _started(state, given, task.n_clients)
+    everyone = torch.arange(task.n_clients)
+    first = task.during(1, cell.run.rounds, derive("method", cell.seed, 1))
+    initial = method.start(first, state, everyone[:1]).params
+    found |= {f"initial/{name}": _numbers(leaf[0]) for name, leaf in initial.items()}
+    found["accuracy/0"] = _accuracy(method, task, state)
+    cohorts = _given_cohorts(cell, given) if "images" in given else None
+    if rounds is None:
+        rounds = cell.run.rounds if cohorts is None else max(cohorts, default=0)
+    steps, losses = list[dict[str, np.ndarray]](), list[float]()
+    for number in range(1, (rounds if initial else 0) + 1):
+        cohort = _own_cohort(cell, number) if cohorts is None else cohorts.get(number)
+        if cohort is None or not len(cohort.clients):
+            continue
+        now = task.during(number, cell.run.rounds, derive("method", cell.seed, number))
+        plan = plan_round([now], [cohort], [cohort.clients], cell.epochs, spec)
+        steps.append(_steps(cell, cohort, plan, spec))
+        if not losses:
+            found |= _first(method, now, state, cohort, plan)
+        watched = _Watched(method)
+        (state,), _ = run_round(
+            cast(Method, watched), [task], [state], [cohort], epochs=cell.epochs, spec=spec, block=1,
+            stage=range(1, cell.run.rounds + 1),
+        )  # fmt: skip
+        losses += watched.losses
+        after = method.deploy(task, state, everyone).params
+        found |= {f"after/{number}/{name}": _numbers(leaf) for name, leaf in after.items()}
+        found[f"accuracy/{number}"] = _accuracy(method, task, state)
+    if steps:
+        found |= {name: np.concatenate([part[name] for part in steps]) for name in steps[0]}
+        found["losses"] = np.array(losses)
+    return found
+
+
+class _Watched:
+    """A method whose losses are noted, one per step as clients train one after another."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self.losses: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def loss(self, *args: Any) -> tuple[Tensor, Tree]:
+        loss, buffers = self._method.loss(*args)
+        self.losses.append(loss.sum().item())
+        return loss, buffers
+
+
+def _described(cell: Cell) -> Trace:
+    """Classes, sentences and the clients' images."""
+    found: Trace = {"classes": np.array(cell.classes)}
+    texts = sentences(cell)
+    if texts:
+        tokenizer = standard_tokenizer()
+        rows = [[tokenizer.sot, *tokenizer.encode(text), tokenizer.eot] for text in texts]
+        width = max(tokenizer.n_positions, *map(len, rows))
+        found["tokens"] = np.array([row + [0] * (width - len(row)) for row in rows])
+    for side in ("train", "test"):
+        found |= {f"{side}/{client}": np.array(names, dtype=str) for client, names in enumerate(cell.files(side))}
+    return found
+
+
+def sentences(cell: Cell) -> list[str]:
+    """The sentence of every class, with X for the tokens of a context; none where a context stands elsewhere."""
+    n_ctx, clip = getattr(cell.run.method, "n_ctx", 0), cell.run.clip
+    if n_ctx and clip.class_position != "end":
+        return []
+    template = "X " * n_ctx + "{}." if n_ctx else cell.task.template
+    return [template.format(name.replace("_", " ")) for name in cell.classes]
+
+
+def _started(state: State, given: Trace, n_clients: int) -> State:
+    """The state before round 1 with the leaves that a trace gives: shared ones, and every client's own."""
+    leaves = {name.removeprefix("initial/"): value for name, value in given.items() if name.startswith("initial/")}
+    shared, personal = dict(state.shared), dict(state.personal)
+    for name, value in leaves.items():
+        like = shared.get(name, personal[name][0] if name in personal else None)
+        if like is None:
+            known = f"It has {', '.join([*shared, *personal])}." if shared or personal else "It learns nothing."
+            raise ConfigError(f"The trace has initial/{name}, but the method of the run no leaf {name!r}. {known}")
+        if value.shape != tuple(like.shape):
+            raise ConfigError(f"initial/{name} must have the shape {list(like.shape)}, but has {list(value.shape)}.")
+        leaf = torch.from_numpy(value).to(like)
+        if name in shared:
+            shared[name] = leaf
+        else:
+            personal[name] = replicate(leaf, n_clients)
+    return State(shared, personal, state.server)
+
+
+def _given_cohorts(cell: Cell, given: Trace) -> dict[int, Cohort]:
+    """By round: the clients in the order in which they trained, and the batches of each, pass by pass."""
+    taken: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for (number, client, epoch), places in zip(given["steps"].tolist(), cell.places(given), strict=True):
+        if number < 1:
+            raise ConfigError(f"Rounds in `steps` are counted from 1, but one is {number}.")
+        taken[number][client][epoch] += places
+    found, before = {}, 0
+    for number in sorted(taken):
+        clients = torch.tensor(list(taken[number]))
+        orders = {c: [torch.tensor(one) for one in epochs.values()] for c, epochs in taken[number].items()}
+        found[number] = Cohort(cell.seed, number, clients, before + torch.arange(len(clients)), orders)
+        before += len(clients)
+    return found
+
+
+def _own_cohort(cell: Cell, number: int) -> Cohort:
+    """The cohort and the batches that a simulation draws."""
+    cohort = cohort_of(cell.run, cell.task, cell.seed, number, 1)
+    sizes = cell.task.train.sizes
+    return cohort._replace(orders={c: passes(sizes[c], cell.epochs, cohort, c) for c in cohort.clients.tolist()})
+
+
+def _steps(cell: Cell, cohort: Cohort, plan: Plan, spec: OptimSpec) -> dict[str, np.ndarray]:
+    """The steps of a round, client by client: who, on which images, at which rate."""
+    files, labels = cell.files("train"), cell.labels("train")
+    found: dict[str, list[Any]] = {name: [] for name in ("steps", "images", "labels", "rates")}
+    for row, (client, orders) in enumerate((cohort.orders or {}).items()):
+        batches = [(epoch, part.tolist()) for epoch, order in enumerate(orders) for part in order.split(spec.batch)]
+        for t, (epoch, places) in enumerate(batches):
+            pad = spec.batch - len(places)
+            found["steps"].append((cohort.round, client, epoch))
+            found["images"].append([files[client][i] for i in places] + [""] * pad)
+            found["labels"].append([labels[client][i] for i in places] + [-1] * pad)
+            found["rates"].append(spec.lr * (1.0 if plan.factor is None else float(plan.factor[row, t])))
+    return {name: np.array(rows) for name, rows in found.items()}
+
+
+def _first(method: Method, task: Task, state: State, cohort: Cohort, plan: Plan) -> Trace:
+    """Features, logits and gradient of the first client's first batch."""
+    local = method.start(task, state, cohort.clients[:1])
+    batch = plan.at(slice(0, 1)).batch(0)
+    n = int(batch.mask.sum())
+    batch = batch._replace(**{name: getattr(batch, name)[:, :n] for name in ("image", "label", "mask", "index")})
+    leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.params.items()}
+    held = Local(leaves, local.buffers)
+    with torch.no_grad():
+        found = {"first/logits": _numbers(method.logits(task, held, batch)[0])}
+    if batch.image.ndim == 3:
+        found["first/features"] = _numbers(batch.image[0])
+    loss, _ = method.loss(task, held, batch)
+    gradients = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
+    for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
+        found[f"first/gradient/{name}"] = _numbers((torch.zeros_like(leaf) if gradient is None else gradient)[0])
+    return found
+
+
+def _accuracy(method: Method, task: ClientTask, state: State) -> np.ndarray:
+    (scores,) = evaluate(method, [task], [state])
+    return 100 * _numbers(scores[task.primary].accuracy.double())
+
+
+def _numbers(leaf: Tensor) -> np.ndarray:
+    return leaf.detach().cpu().numpy()

@@ -1,0 +1,196 @@
+"""An exported world: weights, images and clients for code that is not ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from PIL import Image
+from torch import nn
+
+from fpl_tune import __version__
+from fpl_tune.clip import Towers
+from fpl_tune.config import RunSpec
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import atomic_write, write_text
+from fpl_tune.testing.parity.run import Cell, file_name
+from fpl_tune.testing.parity.weights import openai_state, save_torchscript
+
+_WHAT, _VERSION = "fpl-tune world", 1
+
+
+def export_world(
+    run: RunSpec,
+    folder: str | Path,
+    *,
+    seeds: Sequence[int] = (1,),
+    overrides: Sequence[str] = (),
+    progress: Callable[[float, float, str], object] | None = None,
+    **how: Any,
+) -> Path:
+    """Writes what a fork needs to run on the towers, images and clients of a run.
+
+    Args:
+        run: whose towers, data set and partition they are.
+        folder: a new one.
+        seeds: whose partitions are written.
+        overrides: what `run` was composed from, for `fpl-tune parity`.
+        progress: called with the images written, their number, and a text.
+        how: `cache_dir`, as `Cell` takes it.
+
+    Returns:
+        The folder: `clip.pt` (TorchScript) and `clip_state_dict.pt` in OpenAI's layout, `images/<class>/`,
+        `split_zhou_<Name>.json` in CoOp's format, `split-seed<n>.json` with the images of each client, `dassl.opts`,
+        `fpl_world.py`, `world.json` and a README.
+
+    Raises:
+        ConfigError: the folder exists, or a fork could not read the weights, classes or images.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise ConfigError(f"{folder} exists. Name a new folder for the world, or remove it.")
+    cells = [Cell(run, seed, **how) for seed in seeds]
+    first = cells[0]
+    towers, names = first.task.towers, first.classes
+    if first.dataset.train.transform != "clip":
+        raise ConfigError(
+            f"A fork's loader resizes and crops, but the images of {first.dataset.name} are prepared as "
+            f"{first.dataset.train.transform}. Set data.transform=clip."
+        )
+    with atomic_write(folder) as home:
+        home.mkdir()
+        state = openai_state(towers, names)
+        torch.save(state, home / "clip_state_dict.pt")
+        save_torchscript(state, home / "clip.pt")
+        paths = _write_images(cells, home / "images", progress)
+        for cell in cells:
+            write_text(home / f"split-seed{cell.seed}.json", json.dumps(_clients(cell, paths)))
+        coop = f"split_zhou_{first.dataset.name.title().replace('_', '')}.json"
+        write_text(home / coop, json.dumps(_coop(cells, paths)))
+        write_text(home / "dassl.opts", _dassl(towers))
+        world = {
+            "what": _WHAT,
+            "version": _VERSION,
+            "made_by": f"fpl-tune {__version__}",
+            "overrides": list(overrides),
+            "seeds": list(seeds),
+            "dataset": first.dataset.name,
+            "fingerprint": first.dataset.fingerprint,
+            "classes": names,
+            "clients": first.task.n_clients,
+            "heads": _heads(towers.model),
+            "quick_gelu": any(type(module).__name__ == "QuickGELU" for module in towers.model.modules()),
+        }
+        write_text(home / "world.json", json.dumps(world, indent=1))
+        shutil.copyfile(Path(__file__).with_name("fpl_world.py"), home / "fpl_world.py")
+        write_text(home / "README.md", _readme(world, towers, len(paths)))
+    return folder
+
+
+class World(NamedTuple):
+    """What an exported world was made of."""
+
+    overrides: list[str]
+    seeds: list[int]
+    fingerprint: str
+    """Of the data set."""
+
+
+def read_world(folder: str | Path) -> World:
+    """What an exported world was made of.
+
+    Raises:
+        ConfigError: the folder holds none, or one of another version.
+    """
+    path = Path(folder) / "world.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = content["what"] == _WHAT and content["version"] == _VERSION
+        found = World(content["overrides"], content["seeds"], content["fingerprint"])
+    except (OSError, KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f"There is no world in {folder}: put the trace into the folder that fpl-tune world wrote, or name that by "
+            "--world."
+        ) from None
+    if not known:
+        raise ConfigError(f"{path} is of another version. Export the world again: fpl-tune world FOLDER.")
+    return found
+
+
+def _write_images(cells: Sequence[Cell], home: Path, progress: Any) -> dict[str, str]:
+    """Writes every image that a client holds as the platform reads it; paths below `home` by file name."""
+    dataset, paths = cells[0].dataset, dict[str, str]()
+    held = {
+        "train": [rows for cell in cells for rows in (*cell.split.train, *cell.split.val)],
+        "test": [rows for cell in cells for rows in cell.test.index],
+    }
+    used = [(side, int(row)) for side, parts in held.items() for row in np.unique(np.concatenate(parts))]
+    for done, (side, row) in enumerate(used):
+        pool = dataset.train if side == "train" else dataset.test
+        label = dataset.classes[pool.label[row]]
+        place = "".join(c if c.isalnum() else "_" for c in label)
+        picture = pool.read(row)
+        picture = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+        name = file_name(side, row)
+        (home / place).mkdir(parents=True, exist_ok=True)
+        picture.convert("RGB").save(home / place / name)
+        paths[name] = f"{place}/{name}"
+        if progress is not None:
+            progress(done + 1, len(used), "images")
+    return paths
+
+
+def _clients(cell: Cell, paths: dict[str, str]) -> dict[str, Any]:
+    """[path, label] by client."""
+    found: dict[str, Any] = {"seed": cell.seed, "hash": cell.split.hash, "classes": cell.classes}
+    for side in ("train", "val", "test"):
+        both = zip(cell.files(side), cell.labels(side), strict=True)
+        found[side] = [[[paths[f], k] for f, k in zip(files, labels, strict=True)] for files, labels in both]
+    return found
+
+
+def _coop(cells: Sequence[Cell], paths: dict[str, str]) -> dict[str, list[Any]]:
+    """CoOp's list, [path, label, class name]: all images of the clients; what no client trains on is validation."""
+    found: dict[str, dict[str, Any]] = {"train": {}, "val": {}, "test": {}}
+    for cell in cells:
+        for side in found:
+            for files, labels in zip(cell.files(side), cell.labels(side), strict=True):
+                found[side] |= {f: [paths[f], k, cell.classes[k]] for f, k in zip(files, labels, strict=True)}
+    found["val"] = {f: item for f, item in found["val"].items() if f not in found["train"]}
+    return {side: list(items.values()) for side, items in found.items()}
+
+
+def _heads(model: nn.Module) -> dict[str, int]:
+    """Attention heads by width, of which OpenAI's code has width / 64."""
+    attentions = [module for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
+    return {str(module.embed_dim): module.num_heads for module in attentions}
+
+
+def _dassl(towers: Towers) -> str:
+    """Options for the command line of Dassl: these towers' pixels, no random crops, no workers and no GPU."""
+    size, mean, std = (str(tuple(x)).replace(" ", "") for x in ((towers.image_size,) * 2, towers.mean, towers.std))
+    pixels = f"INPUT.SIZE {size} INPUT.PIXEL_MEAN {mean} INPUT.PIXEL_STD {std} INPUT.INTERPOLATION bicubic"
+    return (
+        " ".join(
+            [
+                pixels,
+                "INPUT.TRANSFORMS ('normalize',)",
+                "DATALOADER.NUM_WORKERS 0",
+                "USE_CUDA False",
+                "MODEL.BACKBONE.NAME ViT-B/16",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _readme(world: dict[str, Any], towers: Towers, n_images: int) -> str:
+    made = Environment(loader=PackageLoader("fpl_tune.testing", "parity"), undefined=StrictUndefined, trim_blocks=True)
+    text = made.get_template("README.md.j2")
+    return text.render(world=world, towers=towers, n_images=n_images)

@@ -1,0 +1,91 @@
+"""PromptFL as its forks write it: one model, client after client, state dicts handed round.
+
+Usage: federated_main.py WORLD TRACE [FAULT], with one of the faults that a fork may have.
+"""
+
+import copy
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from clip import clip  # pyright: ignore[reportAttributeAccessIssue]
+from Dassl.dassl.engine.trainer import TrainerX
+
+WORLD, TRACE, FAULT = [*sys.argv[1:], ""][:3]
+sys.path.insert(0, WORLD)
+import fpl_world  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+fpl_world.attach(TRACE)
+
+
+class PromptLearner(torch.nn.Module):
+    def __init__(self, names: list[str], model: Any) -> None:
+        super().__init__()
+        self.ctx = torch.nn.Parameter(0.02 * torch.randn(4, 128))
+        self.tokens = clip.tokenize([f"X X X X {name}{'' if FAULT == 'sentence' else '.'}" for name in names])
+        with torch.no_grad():
+            self.words = model.token_embedding(self.tokens)
+
+    def forward(self) -> Any:
+        context = self.ctx.expand(len(self.words), -1, -1)
+        return torch.cat([self.words[:, :1], context, self.words[:, 5:]], 1)
+
+
+class CustomCLIP(torch.nn.Module):
+    def __init__(self, names: list[str], model: Any) -> None:
+        super().__init__()
+        self.prompt_learner = PromptLearner(names, model)
+        self.tokenized_prompts = self.prompt_learner.tokens
+        self.image_encoder, self.model = model.visual, model
+
+    def forward(self, image: Any) -> Any:
+        model = self.model
+        x = self.prompt_learner() + model.positional_embedding
+        x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask))
+        text = x[torch.arange(len(x)), self.tokenized_prompts.argmax(-1)] @ model.text_projection
+        image = self.image_encoder(image)
+        if FAULT != "length":
+            image = image / image.norm(dim=-1, keepdim=True)
+        return model.logit_scale.exp() * image @ (text / text.norm(dim=-1, keepdim=True)).t()
+
+
+class PromptFL(TrainerX):
+    def build_model(self) -> None:
+        url = clip._MODELS["ViT-B/16"]
+        state = torch.jit.load(clip._download(url), map_location="cpu").eval().state_dict()
+        model = clip.build_model(state).float()
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        self.model = CustomCLIP(self.dm.dataset.classnames, model)
+        learned = self.model.prompt_learner.parameters()
+        momentum = 0.9 if FAULT == "momentum" else 0.0
+        self._optims = {"prompt": torch.optim.SGD(learned, lr=0.005, momentum=momentum, weight_decay=5e-4)}
+
+    def forward_backward(self, batch: Any) -> None:
+        loss = F.cross_entropy(self.model(batch["img"]), batch["label"])
+        self.model_backward_and_update(loss)
+
+
+def main() -> None:
+    torch.manual_seed(3)
+    trainer = PromptFL(SimpleNamespace(batch=8, epochs=2))
+    sizes = {client: len(loader.dataset) for client, loader in trainer.fed_train_loader_x_dict.items()}
+    everywhere = copy.deepcopy(trainer.model.state_dict())
+    for round_ in range(2):
+        kept = []
+        for client in sizes:
+            trainer.model.load_state_dict(everywhere)
+            trainer.train(idx=client, global_epoch=round_)
+            kept.append(copy.deepcopy(trainer.model.state_dict()["prompt_learner.ctx"]))
+        weights = [1 if FAULT == "average" else sizes[client] for client in sizes]
+        mean = sum(w * leaf for w, leaf in zip(weights, kept, strict=True)) / sum(weights)
+        everywhere["prompt_learner.ctx"] = mean
+        for client in sizes:
+            trainer.model.load_state_dict(everywhere)
+            trainer.test(idx=client)
+
+
+if __name__ == "__main__":
+    main()

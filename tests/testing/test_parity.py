@@ -1,0 +1,433 @@
+"""A plain loop over state dicts computes what the platform computes, and a fault in it is named."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pydantic.dataclasses import dataclass
+
+import fpl_tune.method as fl
+from fpl_tune import config
+from fpl_tune.clip import load_towers
+from fpl_tune.config import RunSpec
+from fpl_tune.config.specs import Stage
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.data.shapes import COLOURS
+from fpl_tune.method import Batch, Local, Task
+from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.testing import parity
+from fpl_tune.testing.parity import Trace, compare_trace, export_world, read_trace, trace_of, write_trace
+from fpl_tune.testing.parity.weights import standard_tokenizer
+
+FORK = Path(__file__).parent / "fork"
+SMALL = (
+    "data.domains=[clipart]", "data.shots=4", "data.train_per_class=12", "data.test_per_class=3",
+    "partition.vary=false", "partition.n_clients=3", "method.n_ctx=4",
+)  # fmt: skip
+PLAIN = ("optim.lr=0.005", "optim.momentum=0", "protocol.rounds=2", "protocol.epochs=2")
+
+
+def run(*more: str) -> RunSpec:
+    return config.compose_run([*SMALL, *PLAIN, *more])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> Path:
+    """An exported world of three clients: seven, seven and six classes."""
+    folder = tmp_path_factory.mktemp("world") / "small"
+    return export_world(config.compose_run(SMALL), folder, seeds=[1, 2], overrides=SMALL, cache_dir=feature_cache)
+
+
+@pytest.fixture(scope="module")
+def ours(feature_cache: Path) -> Trace:
+    """Two rounds of PromptFL."""
+    return trace_of(run(), cache_dir=feature_cache)
+
+
+@pytest.fixture(scope="module")
+def of_fork(world: Path) -> Callable[[str], Trace]:
+    """of_fork(fault): what the fork of `tests/testing/fork` records, in a process of its own."""
+
+    def record(fault: str = "") -> Trace:
+        path = world / f"trace-{fault}.npz"
+        if not path.exists():
+            words = [sys.executable, str(FORK / "federated_main.py"), str(world), str(path), fault]
+            subprocess.run(words, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        return read_trace(path)
+
+    return record
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two classes of ten pictures."""
+    rng = np.random.default_rng(0)
+    for name in ("gnu", "okapi"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(10):
+            Image.fromarray(rng.integers(0, 255, (20, 30, 3), np.uint8)).save(tmp_path / "photos" / name / f"{i}.png")
+    return tmp_path / "photos"
+
+
+def verdicts(found: parity.Comparison) -> dict[str, str]:
+    return {row.name: row.verdict for row in found.rows}
+
+
+# -- a fork ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_loop_over_clients_computes_the_same(of_fork: Callable[..., Trace]) -> None:
+    found = compare_trace(run(), of_fork())
+    assert found.agrees
+    seen = verdicts(found)
+    assert {"first/logits", "first/gradient/prompt", "losses", "rates", "after/2/prompt", "accuracy/2"} <= seen.keys()
+    assert set(seen.values()) <= {"equal", "agrees", "taken over"}
+    assert seen["accuracy/1"] == seen["accuracy/2"] == "equal"
+    by_name = {row.name: row.difference or 0.0 for row in found.rows}
+    assert by_name["first/logits"] < 1e-5
+    assert by_name["losses"] < 1e-5
+    assert by_name["first/gradient/prompt"] < 1e-5
+    assert found.seconds is not None
+    assert min(found.seconds) > 0
+
+
+def test_the_plain_loop_drops_incomplete_batches_as_its_trace_says(of_fork: Callable[..., Trace]) -> None:
+    """28 images in batches of 8 are three steps; the platform alone would take four."""
+    steps = of_fork()["steps"]
+    assert len(steps) == 2 * 2 * 3 * 3
+    assert np.unique(steps[:, 0]).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("length", r"^first/logits is the first to differ.* Image features are not normalised"),
+        ("sentence", r"^Your tokenizer or class names differ: the sentence of class 0 \('\w+'\) ends with the ids "),
+        ("momentum", r"^losses is the first to differ \(step \d+: round 1, client 0, epoch 0\).* its momentum"),
+        ("average", r"^after/1/prompt is the first to differ.* or the average differ"),
+    ],
+)
+def test_a_fault_is_named(fault: str, message: str, of_fork: Callable[..., Trace]) -> None:
+    found = compare_trace(run(), of_fork(fault))
+    assert not found.agrees
+    assert re.search(message, found.finding), found.finding
+
+
+# -- a trace that was changed ----------------------------------------------------------------------------------------
+
+
+def test_our_own_trace_is_equal(ours: Trace, tmp_path: Path, feature_cache: Path) -> None:
+    path = write_trace(tmp_path / "ours.npz", ours)
+    found = compare_trace(run(), read_trace(path), cache_dir=feature_cache)
+    assert found.agrees
+    assert set(verdicts(found).values()) == {"equal", "taken over"}
+
+
+def swapped(names: np.ndarray) -> np.ndarray:
+    return names[[1, 0, *range(2, len(names))]]
+
+
+CHANGES: dict[str, tuple[Callable[[Trace], dict[str, Any]], str]] = {
+    "class order": (lambda t: {"classes": swapped(t["classes"])}, "Your labels are permuted: class 0 is 'square'"),
+    "columns": (
+        lambda t: {"first/logits": t["first/logits"][:, [1, 0, *range(2, 20)]]},
+        "Your labels are permuted: column 0 of the trace is column 1 here",
+    ),
+    "labels": (
+        lambda t: {"labels": np.where(t["labels"] < 0, -1, (t["labels"] + 1) % 20)},
+        "Your labels are permuted: images of class 0 ('circle') are labelled 1",
+    ),
+    "some labels": (lambda t: {"labels": np.where(t["labels"] < 0, -1, 0)}, "Your labels"),
+    "another class": (lambda t: {"classes": np.array(["dog", *t["classes"][1:]])}, "Your classes are others"),
+    "another split": (
+        lambda t: {"train/0": t["train/1"], "train/1": t["train/0"]},
+        "Your split is another one: client 0 has 28 training images, 0 of them among the 28 that it has here",
+    ),
+    "another client's image": (
+        lambda t: {"images": np.where(t["images"] == t["images"][0, 0], t["train/2"][0], t["images"])},
+        "which is client 2's here",
+    ),
+    "nobody's image": (
+        lambda t: {"images": np.where(t["images"] == t["images"][0, 0], "dog.png", t["images"])},
+        "client 0 trains on dog.png, which nobody holds here",
+    ),
+    "tokens": (lambda t: {"tokens": np.where(t["tokens"] == 269, 267, t["tokens"])}, "Your tokenizer or class names"),
+    "image length": (
+        lambda t: {"first/logits": t["first/logits"] * np.arange(1, 9)[:, None]},
+        "Image features are not",
+    ),
+    "text length": (lambda t: {"first/logits": t["first/logits"] * np.arange(1, 21)}, "Text features are not normal"),
+    "both lengths": (
+        lambda t: {"first/logits": t["first/logits"] * np.arange(1, 21) * np.arange(1, 9)[:, None]},
+        " Features are not normalised",
+    ),
+    "temperature": (lambda t: {"first/logits": t["first/logits"] / 2}, "They are 0.5 times those here: another temp"),
+    "inf": (lambda t: {"first/logits": t["first/logits"] * np.inf}, "They are not finite"),
+    "precision": (lambda t: {"first/logits": t["first/logits"] + 0.003}, "They are close: lower precision"),
+    "text": (lambda t: {"first/logits": t["first/logits"] ** 2}, "the sentences do not: the tokenizer"),
+    "features": (lambda t: {"first/features": t["first/features"] + 1}, "The pixels differ"),
+    "sum": (lambda t: {"first/gradient/prompt": 8 * t["first/gradient/prompt"]}, "It is 8 times what it is here"),
+    "rate": (lambda t: {"rates": t["rates"] / 10}, "Set optim.lr and optim.schedule"),
+    "loss": (lambda t: {"losses": t["losses"] + 1}, "The logits agree: the labels or the loss differ"),
+    "leaf": (lambda t: {"after/1/prompt": t["after/1/prompt"][:, :2]}, "(shape [3, 2, 128], here [3, 4, 128])"),
+    "not a number": (lambda t: {"losses": t["losses"] * np.nan}, "losses is the first to differ (step 0: round 1"),
+    "accuracy": (lambda t: {"accuracy/2": t["accuracy/2"] + 1}, "accuracy/2 is the first to differ (client 0: "),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_changed_is_told(change: str, ours: Trace, feature_cache: Path) -> None:
+    make, message = CHANGES[change]
+    found = compare_trace(run(), {**ours, **make(ours)}, cache_dir=feature_cache)
+    assert not found.agrees
+    assert message in found.finding
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("accuracy/0",), ("initial/prompt", "steps", "images", "losses"), ("classes", "tokens"), ("train/0", "test/2")],
+)
+def test_any_subset_is_compared(names: tuple[str, ...], ours: Trace, feature_cache: Path) -> None:
+    found = compare_trace(run(), {name: ours[name] for name in names}, cache_dir=feature_cache)
+    assert found.agrees
+    assert len(found.rows) == len(names)
+
+
+def test_what_needs_batches_is_not_compared_without_them(ours: Trace, feature_cache: Path) -> None:
+    found = compare_trace(run(), {"losses": ours["losses"], "accuracy/1": ours["accuracy/1"]}, cache_dir=feature_cache)
+    assert set(verdicts(found).values()) == {"not compared"}
+    assert not found.agrees
+
+
+def test_clients_that_are_not_tested_do_not_count(ours: Trace, feature_cache: Path) -> None:
+    holes = {name: value.astype(float) for name, value in ours.items() if name.startswith(("accuracy", "after"))}
+    for value in holes.values():
+        value[1] = np.nan
+    assert compare_trace(run(), {**ours, **holes}, cache_dir=feature_cache).agrees
+
+
+def test_places_of_images_stand_for_their_names(ours: Trace, feature_cache: Path) -> None:
+    own = [{name: i for i, name in enumerate(ours[f"train/{c}"].tolist())} for c in range(3)]
+    rows = zip(ours["steps"].tolist(), ours["images"].tolist(), strict=True)
+    places = np.array([[own[client].get(name, -1) for name in names] for (_, client, _), names in rows])
+    given = {**ours, "images": places}
+    assert compare_trace(run(), given, cache_dir=feature_cache).agrees
+    given = {**ours, "images": places + 100}
+    told = "Your split is another one: client 0 has 28 training images here."
+    assert compare_trace(run(), given, cache_dir=feature_cache).finding == told
+
+
+def test_a_data_set_that_changed_since_is_told(ours: Trace, feature_cache: Path) -> None:
+    found = compare_trace(run(), ours, fingerprint="0" * 16, cache_dir=feature_cache)
+    assert found.finding == "Your images are others: data=shapes has changed since the world was exported."
+
+
+def test_another_start_is_taken_over(ours: Trace, feature_cache: Path) -> None:
+    start = {**ours, "initial/prompt": 2 * ours["initial/prompt"]}
+    theirs = trace_of(run(), given=start, cache_dir=feature_cache)
+    assert np.array_equal(theirs["initial/prompt"], start["initial/prompt"])
+    assert not np.allclose(theirs["losses"], ours["losses"])
+    assert compare_trace(run(), theirs, cache_dir=feature_cache).agrees
+
+
+@pytest.mark.parametrize("method", ["fedpgp", "fedotp", "pfedmoap", "zeroshot", "coop"])
+def test_traces_of_other_methods(method: str, feature_cache: Path) -> None:
+    """Personal leaves, patches in single precision, what is learned in later rounds only, and nothing at all."""
+    small = [text for text in SMALL if method != "zeroshot" or not text.startswith("method.")]
+    more = {"pfedmoap": ["method.experts=2", "method.heads=2"], "fedpgp": ["method.rank=2"]}.get(method, [])
+    cell = config.compose_run([*small, *PLAIN, f"method={method}", *more])
+    theirs = trace_of(cell, cache_dir=feature_cache)
+    found = compare_trace(cell, theirs, cache_dir=feature_cache)
+    assert found.agrees
+    learned = {name.removeprefix("initial/") for name in theirs if name.startswith("initial/")}
+    assert {f"after/2/{leaf}" for leaf in learned} <= theirs.keys()
+    assert {name.rpartition("/")[2] for name in theirs if name.startswith("first/gradient/")} == learned
+
+
+@dataclass(frozen=True, config=fl.SPEC)
+class Doubled(PromptFL):
+    """A method of somebody's own."""
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> torch.Tensor:
+        return 2 * super().logits(task, local, batch)
+
+
+def test_an_author_gives_numbers_to_others(tmp_path: Path, feature_cache: Path) -> None:
+    method = Doubled(n_ctx=4)
+    mine = replace(run(), method=method, stages=(Stage(method, 2, 2.0),))
+    path = write_trace(tmp_path / "mine.npz", trace_of(mine, rounds=1, cache_dir=feature_cache))
+    assert compare_trace(mine, read_trace(path), cache_dir=feature_cache).agrees
+    found = compare_trace(run(), read_trace(path), cache_dir=feature_cache)
+    assert "They are 2 times those here: another temperature" in found.finding
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"loss": np.zeros(3)}, r"has an array 'loss'. Did you mean 'losses'\?"),
+        ({"losses": np.zeros((3, 2))}, r"losses of .* must be \[T\], but its shape is \[3, 2\]"),
+        ({"steps": np.zeros((3, 2), int), "images": np.array([["a"]] * 3)}, r"steps of .* must be \[T, 3\]"),
+        ({"classes": np.zeros(3)}, "classes of .* must hold text, but holds float64"),
+        ({"losses": np.array(["a"])}, "losses of .* must hold numbers"),
+        ({"losses": np.zeros(3), "rates": np.zeros(2)}, "must be equally long, but are: losses 3, rates 2"),
+        ({"images": np.array([["a"]])}, "needs both `steps` and `images`"),
+    ],
+)
+def test_what_is_no_trace_is_refused(arrays: Trace, message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "odd.npz", **arrays)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=message):
+        read_trace(tmp_path / "odd.npz")
+    with pytest.raises(ConfigError, match=message.replace("of .* ", "of The trace ")):
+        write_trace(tmp_path / "mine.npz", arrays)
+    assert not (tmp_path / "mine.npz").exists()
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"Cannot read .*none\.npz"):
+        read_trace(tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("no archive")
+    with pytest.raises(ConfigError, match="is not a trace"):
+        read_trace(tmp_path / "text.npz")
+    np.savez(tmp_path / "objects.npz", losses=np.array([{}], dtype=object))
+    with pytest.raises(ConfigError, match="it holds objects instead of numbers and text"):
+        read_trace(tmp_path / "objects.npz")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"initial/context": np.zeros((4, 128))},
+            "has initial/context, but the method of the run no leaf 'context'. It has prompt",
+        ),
+        ({"initial/prompt": np.zeros((2, 128))}, r"initial/prompt must have the shape \[4, 128\], but has \[2, 128\]"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused(given: Trace, message: str, feature_cache: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compare_trace(run(), given, cache_dir=feature_cache)
+
+
+# -- a world ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_weights_in_openais_layout_encode_alike(world: Path) -> None:
+    """Read as OpenAI's code reads its own checkpoints, and told the heads and the activation."""
+    from open_clip.model import build_model_from_openai_state_dict
+
+    towers = load_towers("compact")
+    fpl_world = loaded(world)
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    names = json.loads((world / "world.json").read_text())["classes"]
+    texts = [f"a {COLOURS[i % len(COLOURS)]} {name}." for i, name in enumerate(names)]
+    ids = standard_tokenizer().tokenizer(texts, context_length=77)
+    states = [torch.load(world / "clip_state_dict.pt"), torch.jit.load(str(world / "clip.pt")).state_dict()]
+    assert list(states[0]) == list(states[1])
+    for state in states:
+        model = build_model_from_openai_state_dict(state, cast_dtype=torch.float32).float()
+        assert not torch.allclose(model.encode_text(ids), towers.encode_text(texts), atol=1e-2)
+        fpl_world.adapt(model)
+        with torch.no_grad():
+            torch.testing.assert_close(model.encode_text(ids), towers.encode_text(texts), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(model.encode_image(images), towers.encode_images(images), rtol=1e-5, atol=1e-5)
+
+
+def loaded(world: Path) -> Any:
+    """The module that lies beside a world."""
+    spec = spec_from_file_location("fpl_world", world / "fpl_world.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_images_are_the_platforms_pixel_for_pixel(world: Path, feature_cache: Path) -> None:
+    cell = parity.Cell(config.compose_run(SMALL), 2, cache_dir=feature_cache)
+    fpl_world = loaded(world)
+    for side, pool in (("train", cell.dataset.train), ("val", cell.dataset.train), ("test", cell.dataset.test)):
+        held = fpl_world.clients(side, 2)
+        assert [[Path(path).name for path, _ in one] for one in held] == cell.files(side)
+        assert [[label for _, label in one] for one in held] == cell.labels(side)
+        path, label = held[1][0]
+        assert cell.classes[label] == Path(path).parent.name
+        row = int(Path(path).stem.partition("-")[2])
+        assert np.array_equal(np.asarray(Image.open(path)), np.asarray(pool.read(row)))
+
+
+def test_coops_list_holds_every_image_once(world: Path) -> None:
+    found = json.loads((world / "split_zhou_Shapes.json").read_text())
+    paths = [path for part in ("train", "val", "test") for path, _, _ in found[part]]
+    assert len(set(paths)) == len(paths) == len(list((world / "images").rglob("*.png")))
+    assert all(found.values())
+    assert {(k, name) for part in found.values() for _, k, name in part} == set(
+        enumerate(json.loads((world / "world.json").read_text())["classes"])
+    )
+
+
+def test_a_world_of_ones_own_images_and_weights(photos: Path, tmp_path: Path, feature_cache: Path) -> None:
+    shape = {
+        "embed_dim": 16,
+        "vision_cfg": {"image_size": 16, "layers": 1, "width": 64, "patch_size": 8, "head_width": 32},
+    }
+    shape["text_cfg"] = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 1}
+    (tmp_path / "tower").mkdir()
+    (tmp_path / "tower" / "open_clip_config.json").write_text(json.dumps({"model_cfg": {**shape, "quick_gelu": True}}))
+    overrides = [f"clip.name=local-dir:{tmp_path}/tower", "data=folder", f"data.root={photos}", "partition.n_clients=2"]
+    cell = config.compose_run(overrides)
+    with pytest.warns(UserWarning, match="random weights"):
+        world = export_world(cell, tmp_path / "own", overrides=overrides, cache_dir=feature_cache)
+    content = json.loads((world / "world.json").read_text())
+    assert (content["quick_gelu"], content["heads"]) == (True, {"64": 1})
+    assert "QuickGELU" in (world / "README.md").read_text()
+    assert len(torch.load(world / "clip_state_dict.pt")["token_embedding.weight"]) == 49408
+    assert sorted({path.parent.name for path in (world / "images").rglob("*.png")}) == content["classes"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["data=folder", "data.root=PHOTOS", "partition.n_clients=2"],
+            "pieces to CLIP's tokenizer, but .* Export other",
+        ),
+        (["stages=[{rounds: 1}, {rounds: 1}]"], "A trace is of one stage, but the run has 2"),
+    ],
+)
+def test_what_a_fork_could_not_read_is_refused(
+    overrides: list[str], message: str, photos: Path, tmp_path: Path, feature_cache: Path
+) -> None:
+    cell = config.compose_run([text.replace("PHOTOS", str(photos)) for text in overrides])
+    with pytest.raises(ConfigError, match=message):
+        export_world(cell, tmp_path / "world", cache_dir=feature_cache)
+    assert list(tmp_path.glob("world*")) == []
+
+
+def test_a_world_is_never_written_over(world: Path) -> None:
+    with pytest.raises(ConfigError, match=r"exists\. Name a new folder"):
+        export_world(config.compose_run(SMALL), world)
+
+
+def test_a_folder_without_a_world(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"There is no world in .*--world"):
+        parity.read_world(tmp_path)
+    (tmp_path / "world.json").write_text(
+        '{"what": "fpl-tune world", "version": 9, "overrides": [], "seeds": [], "fingerprint": ""}'
+    )
+    with pytest.raises(ConfigError, match="is of another version"):
+        parity.read_world(tmp_path)
