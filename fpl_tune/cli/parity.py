@@ -54,14 +54,14 @@ def parity(
             {"agrees": found.agrees, "finding": found.finding, "seconds": found.seconds, "arrays": rows}, format
         )
     else:
-        if found.finding:
-            output.warn(found.finding, "red")
-        shown = (
-            [{**row, **{k: _number(row[k]) for k in ("difference", "rounding")}} for row in rows]
-            if format == "table"
-            else rows
-        )
-        output.emit(shown, format, title=f"{shlex.quote(str(file))} against fpl-tune, seed {seeds[0]}")
+        if format == "table" and found.finding:
+            print(found.finding)
+        for note in found.notes:
+            output.warn(note)
+        shown = [{**row, **{k: _number(row[k]) for k in ("difference", "rounding")}} for row in rows]
+        if rows:
+            title = f"{shlex.quote(str(file))} against fpl-tune, seed {seeds[0]}"
+            output.emit(shown if format == "table" else rows, format, title=title)
         if found.seconds is not None and format == "table":
             print(f"seconds a round: {found.seconds[0]:.3g} in the trace, {found.seconds[1]:.3g} in fpl-tune")
     if not found.agrees:

@@ -43,7 +43,7 @@ def test_a_trace_that_differs(world: Path, command: Command) -> None:
     assert found["seconds"][0] == 2.0
     done = command("parity", "world/trace.npz")
     assert done.code == 1
-    assert found["finding"] in done.err
+    assert found["finding"] in done.out
     assert "seconds a round: 2 in the trace, " in done.out
 
 
@@ -62,7 +62,7 @@ def test_the_split_is_the_seeds(seed: int, world: Path, command: Command) -> Non
     words = ["parity", "world/trace.npz", f"seeds=[{seed}]"]
     done = command(*words)
     assert done.code == (seed != 3)
-    assert ("Your split is another one: client 0 has " in done.err) == (seed != 3)
+    assert ("Your split is another one: client 0 has " in done.out) == (seed != 3)
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ def run(*more: str) -> RunSpec:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, feature_cache: Path) -> Path:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported world of three clients: seven, seven and six classes."""
     folder = tmp_path_factory.mktemp("world") / "small"
-    return export_world(config.compose_run(SMALL), folder, seeds=[1, 2], overrides=SMALL, cache_dir=feature_cache)
+    return export_world(config.compose_run(SMALL), folder, seeds=[1, 2], overrides=SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +109,23 @@ def test_the_plain_loop_drops_incomplete_batches_as_its_trace_says(of_fork: Call
     assert np.unique(steps[:, 0]).tolist() == [1, 2]
 
 
+def test_a_fork_with_other_numbers_of_clients_ends_with_a_line_and_writes_nothing(world: Path, tmp_path: Path) -> None:
+    words = [sys.executable, str(FORK / "federated_main.py"), str(world), str(tmp_path / "trace.npz"), "users"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1] == "fpl_world: this world has 3 clients, but the fork 2: --num_users."
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
         ("length", r"^first/logits is the first to differ.* Image features are not normalised"),
-        ("sentence", r"^Your tokenizer or class names differ: the sentence of class 0 \('\w+'\) ends with the ids "),
-        ("momentum", r"^losses is the first to differ \(step \d+: round 1, client 0, epoch 0\).* its momentum"),
+        ("sentence", r"^Your tokenizer or class names differ: the sentence of class 0 \('\w+'\) ends with '"),
+        (
+            "momentum",
+            r"^losses is the first to differ \(step \d+: round 1, client 0, epoch 0\).* \(optim\.momentum",
+        ),
         ("average", r"^after/1/prompt is the first to differ.* or the average differ"),
     ],
 )
@@ -173,15 +184,18 @@ CHANGES: dict[str, tuple[Callable[[Trace], dict[str, Any]], str]] = {
         " Features are not normalised",
     ),
     "temperature": (lambda t: {"first/logits": t["first/logits"] / 2}, "They are 0.5 times those here: another temp"),
-    "inf": (lambda t: {"first/logits": t["first/logits"] * np.inf}, "They are not finite"),
+    "inf": (lambda t: {"first/logits": t["first/logits"] * np.inf}, "It has numbers that are not finite"),
     "precision": (lambda t: {"first/logits": t["first/logits"] + 0.003}, "They are close: lower precision"),
     "text": (lambda t: {"first/logits": t["first/logits"] ** 2}, "the sentences do not: the tokenizer"),
     "features": (lambda t: {"first/features": t["first/features"] + 1}, "The pixels differ"),
     "sum": (lambda t: {"first/gradient/prompt": 8 * t["first/gradient/prompt"]}, "It is 8 times what it is here"),
-    "rate": (lambda t: {"rates": t["rates"] / 10}, "Set optim.lr and optim.schedule"),
+    "rate": (lambda t: {"rates": t["rates"] / 10}, "It is 0.0005 in the trace and 0.005 here: set optim.lr"),
     "loss": (lambda t: {"losses": t["losses"] + 1}, "The logits agree: the labels or the loss differ"),
     "leaf": (lambda t: {"after/1/prompt": t["after/1/prompt"][:, :2]}, "(shape [3, 2, 128], here [3, 4, 128])"),
-    "not a number": (lambda t: {"losses": t["losses"] * np.nan}, "losses is the first to differ (step 0: round 1"),
+    "not a number": (
+        lambda t: {"losses": t["losses"] * np.nan},
+        "client 0, epoch 0). It has numbers that are not finite",
+    ),
     "accuracy": (lambda t: {"accuracy/2": t["accuracy/2"] + 1}, "accuracy/2 is the first to differ (client 0: "),
 }
 
@@ -208,6 +222,8 @@ def test_what_needs_batches_is_not_compared_without_them(ours: Trace, feature_ca
     found = compare_trace(run(), {"losses": ours["losses"], "accuracy/1": ours["accuracy/1"]}, cache_dir=feature_cache)
     assert set(verdicts(found).values()) == {"not compared"}
     assert not found.agrees
+    assert found.finding.startswith("Nothing could be compared")
+    assert compare_trace(run(), {}, cache_dir=feature_cache).finding == found.finding
 
 
 def test_clients_that_are_not_tested_do_not_count(ours: Trace, feature_cache: Path) -> None:
@@ -226,6 +242,47 @@ def test_places_of_images_stand_for_their_names(ours: Trace, feature_cache: Path
     given = {**ours, "images": places + 100}
     told = "Your split is another one: client 0 has 28 training images here."
     assert compare_trace(run(), given, cache_dir=feature_cache).finding == told
+
+
+def test_names_of_images_may_have_folders(ours: Trace, feature_cache: Path) -> None:
+    images = np.array([[f"/data/{name}" if name else "" for name in row] for row in ours["images"].tolist()])
+    listed = np.array([f"/data/{name}" for name in ours["train/0"].tolist()])
+    assert compare_trace(run(), {**ours, "images": images, "train/0": listed}, cache_dir=feature_cache).agrees
+
+
+def test_what_the_trace_does_not_have_is_noted(ours: Trace, feature_cache: Path) -> None:
+    few = ours["steps"][:, 1] < 2
+    given = {**ours, **{name: ours[name][few] for name in ("steps", "images", "labels", "rates", "losses")}}
+    given = {name: value for name, value in given.items() if not name.startswith(("after", "accuracy"))}
+    found = compare_trace(
+        run("protocol.rounds=5", "protocol.epochs=1", "optim.batch=4"), given, cache_dir=feature_cache
+    )
+    assert found.notes == (
+        "The trace has 2 rounds of protocol.rounds=5.",
+        "A round has 2 epochs in the trace, whatever protocol.epochs=1 says.",
+        "A batch has 8 images in the trace, whatever optim.batch=4 says.",
+        "Only 2 of 3 clients train in the trace.",
+    )
+    assert compare_trace(run(), ours, cache_dir=feature_cache).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "message"),
+    [
+        (1, 3, "Clients are counted from 0 to 2 here, but 3 trains in the trace."),
+        (0, 0, "`steps` has a round 0, but rounds are counted from 1 to protocol.rounds=2. Set protocol.rounds=1."),
+        (0, 7, "`steps` has a round 7, but rounds are counted from 1 to protocol.rounds=2. Set protocol.rounds=7."),
+    ],
+)
+def test_steps_that_cannot_be_are_told(place: int, number: int, message: str, ours: Trace, feature_cache: Path) -> None:
+    steps = ours["steps"].copy()
+    steps[0, place] = number
+    given = {**ours, "steps": steps}
+    try:
+        told = compare_trace(run(), given, cache_dir=feature_cache).finding
+    except ConfigError as error:
+        told = str(error)
+    assert told == message
 
 
 def test_a_data_set_that_changed_since_is_told(ours: Trace, feature_cache: Path) -> None:
@@ -357,8 +414,8 @@ def loaded(world: Path) -> Any:
     return module
 
 
-def test_images_are_the_platforms_pixel_for_pixel(world: Path, feature_cache: Path) -> None:
-    cell = parity.Cell(config.compose_run(SMALL), 2, cache_dir=feature_cache)
+def test_images_are_the_platforms_pixel_for_pixel(world: Path) -> None:
+    cell = parity.Clients(config.compose_run(SMALL), 2)
     fpl_world = loaded(world)
     for side, pool in (("train", cell.dataset.train), ("val", cell.dataset.train), ("test", cell.dataset.test)):
         held = fpl_world.clients(side, 2)
@@ -380,7 +437,7 @@ def test_coops_list_holds_every_image_once(world: Path) -> None:
     )
 
 
-def test_a_world_of_ones_own_images_and_weights(photos: Path, tmp_path: Path, feature_cache: Path) -> None:
+def test_a_world_of_ones_own_images_and_weights(photos: Path, tmp_path: Path) -> None:
     shape = {
         "embed_dim": 16,
         "vision_cfg": {"image_size": 16, "layers": 1, "width": 64, "patch_size": 8, "head_width": 32},
@@ -391,7 +448,7 @@ def test_a_world_of_ones_own_images_and_weights(photos: Path, tmp_path: Path, fe
     overrides = [f"clip.name=local-dir:{tmp_path}/tower", "data=folder", f"data.root={photos}", "partition.n_clients=2"]
     cell = config.compose_run(overrides)
     with pytest.warns(UserWarning, match="random weights"):
-        world = export_world(cell, tmp_path / "own", overrides=overrides, cache_dir=feature_cache)
+        world = export_world(cell, tmp_path / "own", overrides=overrides)
     content = json.loads((world / "world.json").read_text())
     assert (content["quick_gelu"], content["heads"]) == (True, {"64": 1})
     assert "QuickGELU" in (world / "README.md").read_text()
@@ -414,7 +471,7 @@ def test_what_a_fork_could_not_read_is_refused(
 ) -> None:
     cell = config.compose_run([text.replace("PHOTOS", str(photos)) for text in overrides])
     with pytest.raises(ConfigError, match=message):
-        export_world(cell, tmp_path / "world", cache_dir=feature_cache)
+        export_world(cell, tmp_path / "world")
     assert list(tmp_path.glob("world*")) == []
 
 

@@ -5,13 +5,14 @@ the same and compares.
 """
 
 from fpl_tune.testing.parity.compare import Comparison, Row, compare_trace
-from fpl_tune.testing.parity.run import Cell, trace_of
+from fpl_tune.testing.parity.run import Cell, Clients, trace_of
 from fpl_tune.testing.parity.trace import NAMES, Trace, read_trace, write_trace
 from fpl_tune.testing.parity.world import World, export_world, read_world
 
 __all__ = [
     "NAMES",
     "Cell",
+    "Clients",
     "Comparison",
     "Row",
     "Trace",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,13 +51,15 @@ class Comparison(NamedTuple):
     """In the order in which a run computes."""
     ours: Trace
     """The platform's arrays."""
+    notes: tuple[str, ...] = ()
+    """What of the run the trace does not have."""
     seconds: tuple[float, float] | None = None
     """Of a round, the median, in the trace and in a simulation on this machine; None where the trace has none."""
 
     @property
     def agrees(self) -> bool:
         """Whether something was compared and nothing differs."""
-        return not self.finding and any(row.verdict in ("equal", "agrees") for row in self.rows)
+        return not self.finding
 
 
 def compare_trace(
@@ -91,15 +95,39 @@ def compare_trace(
             nearby = compute(cell, {**given, **_nudged(ours)})
             rows = [_rounded(row, nearby, ours, given) for row in rows]
     seconds = None
-    if len(given.get("seconds", ())):
-        seconds = float(np.median(given["seconds"])), _pace(run, seed, len(given["seconds"]), **how)
-    return Comparison(_reason(rows, given, ours), rows, ours, seconds)
+    if len(given.get("seconds", ())) and len(given.get("steps", ())):
+        seconds = float(np.median(given["seconds"])), _pace(cell, given, **how)
+    finding = _reason(rows, given, ours)
+    if not finding and not any(row.verdict in ("equal", "agrees") for row in rows):
+        finding = "Nothing could be compared: the trace needs `steps` and `images`, or arrays that depend on neither."
+    return Comparison(finding, rows, ours, tuple(_notes(cell, given)), seconds)
 
 
-def _pace(run: RunSpec, seed: int, rounds: int, **how: Any) -> float:
-    """Median seconds of a round as simulations run it, tests included."""
-    simulation = Simulation(run, [seed], **{"cache_dir": cache_root(), **how})
-    ends = [simulation.step()[0]["time/seconds"] for _ in range(min(rounds, simulation.rounds))]
+def _notes(cell: Cell, given: Trace) -> Iterator[str]:
+    """Where the trace has less than the run, or other numbers of epochs and images."""
+    if "steps" not in given:
+        return
+    steps, run = given["steps"], cell.run
+    rounds, clients = len(np.unique(steps[:, 0])), len(np.unique(steps[:, 1]))
+    epochs = int(steps[:, 2].max(initial=0)) + 1
+    if rounds != run.rounds:
+        yield f"The trace has {counted(rounds, 'round')} of protocol.rounds={run.rounds}."
+    if epochs != np.ceil(cell.epochs):
+        yield f"A round has {counted(epochs, 'epoch')} in the trace, whatever protocol.epochs={cell.epochs:g} says."
+    batch = given["images"].shape[1]
+    if batch != run.optim.batch:
+        yield f"A batch has {counted(batch, 'image')} in the trace, whatever optim.batch={run.optim.batch} says."
+    if clients < cell.task.n_clients and run.protocol.participation == 1:
+        yield f"Only {clients} of {cell.task.n_clients} clients train in the trace."
+
+
+def _pace(cell: Cell, given: Trace, **how: Any) -> float:
+    """Median seconds of a round as simulations run it, tests included, with the trace's epochs and batches."""
+    (stage,) = cell.run.stages
+    epochs, batch = int(given["steps"][:, 2].max()) + 1, given["images"].shape[1]
+    run = replace(cell.run, stages=(replace(stage, epochs=epochs),), optim=replace(cell.run.optim, batch=batch))
+    simulation = Simulation(run, [cell.seed], **{"cache_dir": cache_root(), **how})
+    ends = [simulation.step()[0]["time/seconds"] for _ in range(min(len(given["seconds"]), run.rounds))]
     return float(np.median(np.diff([0.0, *ends])))
 
 
@@ -136,10 +164,14 @@ def _clients(cell: Cell, given: Trace) -> Iterator[str]:
     for side in ("train", "test"):
         ours = cell.files(side)
         listed = {
-            int(name.partition("/")[2]): set(given[name].tolist()) for name in given if name.startswith(f"{side}/")
+            int(name.partition("/")[2]): {Path(file).name for file in given[name].tolist()}
+            for name in given
+            if name.startswith(f"{side}/")
         }
+        if len(listed) > len(ours):
+            yield f"Your split is another one: {len(listed)} clients in the trace and {len(ours)} here."
         for client, theirs in sorted(listed.items()):
-            mine = set(ours[client]) if client < len(ours) else set[str]()
+            mine = set(ours[client])
             if theirs != mine:
                 yield (
                     f"Your split is another one: client {client} has {counted(len(theirs), f'{side}ing image')}, "
@@ -155,9 +187,10 @@ def _sentences(cell: Cell, tokens: np.ndarray) -> Iterator[str]:
         wanted = [*tokenizer.encode(text), tokenizer.eot][n_ctx:]
         end = int(np.argmax(row)) + 1
         if row[max(0, end - len(wanted)) : end] != wanted:
+            there, here = (tokenizer.tokenizer.decode(ids[:-1]).strip() for ids in (row[:end][-len(wanted) :], wanted))
             yield (
-                f"Your tokenizer or class names differ: the sentence of class {k} ({cell.classes[k]!r}) ends with the "
-                f"ids {row[:end][-len(wanted) :]} in the trace and {wanted} here."
+                f"Your tokenizer or class names differ: the sentence of class {k} ({cell.classes[k]!r}) ends with "
+                f"{there!r} in the trace and {here!r} here."
             )
             return
 
@@ -266,19 +299,29 @@ def _reason(rows: list[Row], given: Trace, ours: Trace) -> str:
     name, _, _, where, _ = min(wrong, key=lambda row: _when(row, given))
     mine, theirs, told = ours[name], given[name], ""
     if mine.shape == theirs.shape:
-        factor = _factor(theirs, mine) if name.startswith("first/gradient/") or where.startswith("step 0:") else None
-        if name == "first/logits":
+        early = name.startswith("first/gradient/") or where.startswith("step 0:")
+        factor = _factor(theirs, mine) if early and np.isfinite(theirs).all() else None
+        if not np.isfinite(theirs).all() and not name.startswith(_MAY_LACK):
+            told = " It has numbers that are not finite."
+        elif name == "first/logits":
             told = _of_logits(theirs.astype(np.float64), mine.astype(np.float64))
         elif name == "first/features":
             told = " The pixels differ: size, mean and deviation, crops, or the tower's heads and activation."
         elif name == "rates":
-            told = " Set optim.lr and optim.schedule as the trace has them."
+            step = int(where[5:].partition(":")[0])
+            told = f" It is {theirs[step]:g} in the trace and {mine[step]:g} here: set optim.lr and optim.schedule."
         elif factor is not None:
             told = f" It is {factor:.6g} times what it is here: a sum in place of a mean?"
-        elif where.startswith("step 0:") and _agrees(rows, "first/logits"):
-            told = " The logits agree: the labels or the loss differ."
+        elif where.startswith("step 0:"):
+            told = " The forward pass differs; `first/features` and `first/logits` would say where."
+            if _agrees(rows, "first/logits"):
+                told = " The logits agree: the labels or the loss differ."
         elif name == "losses" or name.startswith("after/"):
-            told = " What came before agrees: the optimiser, its momentum, weight decay or the average differ."
+            told = (
+                " What came before agrees: the optimiser (optim.momentum, weight_decay, groups) or the average differ."
+            )
+            if not _agrees(rows, "rates"):
+                told = told.replace("optim.momentum", "optim.lr, momentum")
     return f"{name} is the first to differ{f' ({where})' if where else ''}.{told}"
 
 
@@ -300,8 +343,6 @@ def _agrees(rows: list[Row], name: str) -> bool:
 
 def _factor(theirs: np.ndarray, ours: np.ndarray) -> float | None:
     """The number by which all of an array is multiplied."""
-    if not np.isfinite(theirs).all():
-        return None
     factor = float((theirs * ours).sum() / ((ours * ours).sum() or 1.0))
     fits = np.allclose(theirs, factor * ours, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
     return factor if fits and abs(factor - 1) > 0.01 else None
@@ -309,8 +350,6 @@ def _factor(theirs: np.ndarray, ours: np.ndarray) -> float | None:
 
 def _of_logits(theirs: np.ndarray, ours: np.ndarray) -> str:
     """What is known to make logits differ: classes in another order, features that are not unit vectors, the scale."""
-    if not np.isfinite(theirs).all():
-        return " They are not finite."
     near = np.abs(theirs[:, :, None] - ours[:, None, :]).max(0) <= 1e-3 * np.abs(ours).max()  # [theirs, ours]
     if near.diagonal().all():
         return " They are close: lower precision, or an iteration that stops early."

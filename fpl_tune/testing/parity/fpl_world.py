@@ -72,14 +72,17 @@ def attach(path: str, leaves: Callable[[Table], Table] | None = None, seed: int 
     clip._download = lambda *args, **more: WEIGHTS
     base: Any = importlib.import_module(f"{root}.data.datasets.base_dataset")
     manager: Any = importlib.import_module(f"{root}.data.data_manager")
-    manager.build_dataset = lambda cfg: _dataset(base, chosen)
+    manager.build_dataset = lambda cfg: _dataset(cfg, base, chosen)
     recorder = Recorder(path, leaves)
     _watch(importlib.import_module(f"{root}.engine.trainer"), recorder)
     atexit.register(recorder.save)
     return recorder
 
 
-def _dataset(base: Any, seed: int) -> Any:
+def _dataset(cfg: Any, base: Any, seed: int) -> Any:
+    users = getattr(getattr(cfg, "DATASET", None), "USERS", WORLD["clients"])
+    if users != WORLD["clients"]:
+        raise SystemExit(f"fpl_world: this world has {WORLD['clients']} clients, but the fork {users}: --num_users.")
     names, parts = WORLD["classes"], {}
     for side in ("train", "test"):
         parts[side] = [
@@ -134,7 +137,9 @@ class Recorder:
         self._clock[round_] = began, time.perf_counter()
 
     def save(self) -> None:
-        """Writes the file."""
+        """Writes the file, unless nothing was computed."""
+        if not self._steps and not self._tested:
+            return
         arrays = dict(self._arrays)
         if self._steps:
             width = max(len(step[1]) for step in self._steps)
@@ -153,6 +158,8 @@ class Recorder:
                 whole[client] = value
             arrays[name] = whole
         np.savez(self.path, **arrays)
+        rounds = len({step[0][0] for step in self._steps})
+        print(f"fpl_world: wrote {self.path}, {rounds} rounds and {len(self._steps)} steps")
 
 
 def _watch(trainer: Any, recorder: Recorder) -> None:

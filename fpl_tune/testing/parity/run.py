@@ -18,7 +18,7 @@ from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.device import fixed_settings
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import cache_root
-from fpl_tune.data import Dataset, Split, features, split
+from fpl_tune.data import Dataset, Split, features, load, split
 from fpl_tune.method import Local, Method, State, Task, Tree, derive, replicate
 from fpl_tune.simulation.batches import Cohort, Plan, passes, plan_round
 from fpl_tune.simulation.checked import checked
@@ -30,11 +30,11 @@ from fpl_tune.testing.parity.trace import Trace
 from fpl_tune.testing.parity.weights import standard_tokenizer
 
 
-class Cell:
-    """One seed of a run as its trace names it: classes, files of images, and the method on its task."""
+class Clients:
+    """The clients of one seed of a run as a trace names them: their images by file, and the classes."""
 
-    def __init__(self, run: RunSpec, seed: int, *, cache_dir: Path | None = None, progress: Any = None) -> None:
-        """Loads towers and images.
+    def __init__(self, run: RunSpec, seed: int) -> None:
+        """Lists the images; none is read.
 
         Raises:
             ConfigError: the run has several stages.
@@ -43,31 +43,11 @@ class Cell:
             raise ConfigError(
                 f"A trace is of one stage, but the run has {len(run.stages)}. Compare its first stage alone."
             )
-        self.run, self.seed, cache_dir = run, seed, cache_dir or cache_root()
-        world = world_of(run, cache_dir=cache_dir, progress=progress)
-        self.dataset: Dataset = world.dataset
-        self.split: Split = split(world.dataset, run.data, run.partition, seed)
+        self.run, self.seed = run, seed
+        self.dataset: Dataset = load(run.data, run.partition.file)
+        self.split: Split = split(self.dataset, run.data, run.partition, seed)
         self.test = next(iter(self.split.tests.values()))
-        if run.method.needs == "patches":
-            world = self._exact(world, cache_dir)
-        self.task: ClientTask = task_of(world, run, seed)
-        stage = next(iter(run.stages))
-        self.method: Method = checked(stage.method)
-        self.epochs = stage.epochs
         self.classes = [self.dataset.classes[k] for k in self.split.classes]
-
-    def _exact(self, world: SharedData, cache_dir: Path) -> SharedData:
-        """The world with patch features in float32 of the images in use; the cache keeps them in half precision."""
-        towers, tables = world.towers, []
-        held = ((self.dataset.train, [*self.split.train, *self.split.val]), (self.dataset.test, self.test.index))
-        for pool, parts in held:
-            pixels = features(pool, towers=towers, needs="pixels", cache_dir=cache_dir)
-            used = np.unique(np.concatenate(parts))
-            table = torch.zeros(len(pool), towers.n_patches or 0, towers.embed_dim)
-            for rows in torch.from_numpy(used).split(64):
-                table[rows] = towers.encode_images(towers.normalise(pixels[rows]), patches=True).float()
-            tables.append(table)
-        return replace(world, train_images=tables[0], test_images=tables[1])
 
     def files(self, side: str) -> list[list[str]]:
         """Names of the images of every client, as an exported world has them: train, val or test, and the row."""
@@ -90,9 +70,14 @@ class Cell:
         own = [{name: i for i, name in enumerate(mine)} for mine in self.files("train")]
         found = []
         for (_, client, _), images in zip(given["steps"].tolist(), given["images"].tolist(), strict=True):
-            held = own[client] if 0 <= client < len(own) else {}
+            if not 0 <= client < len(own):
+                raise ConfigError(
+                    f"Clients are counted from 0 to {len(own) - 1} here, but {client} trains in the trace."
+                )
+            held = own[client]
             places = [image for image in images if image not in ("", -1)]
             if given["images"].dtype.kind == "U":
+                places = [Path(image).name for image in places]
                 lacking = next((image for image in places if image not in held), None)
                 if lacking is not None:
                     others = [c for c, mine in enumerate(own) if lacking in mine]
@@ -103,6 +88,39 @@ class Cell:
                 raise ConfigError(f"Your split is another one: client {client} has {len(held)} training images here.")
             found.append(places)
         return found
+
+
+class Cell(Clients):
+    """One seed of a run, ready to be run: its clients, the method and the task."""
+
+    def __init__(self, run: RunSpec, seed: int, *, cache_dir: Path | None = None, progress: Any = None) -> None:
+        """Loads towers and encodes images.
+
+        Raises:
+            ConfigError: the run has several stages.
+        """
+        super().__init__(run, seed)
+        cache_dir = cache_dir or cache_root()
+        world = world_of(run, cache_dir=cache_dir, progress=progress)
+        if run.method.needs == "patches":
+            world = self._exact(world, cache_dir)
+        self.task: ClientTask = task_of(world, run, seed)
+        stage = next(iter(run.stages))
+        self.method: Method = checked(stage.method)
+        self.epochs = stage.epochs
+
+    def _exact(self, world: SharedData, cache_dir: Path) -> SharedData:
+        """The world with patch features in float32 of the images in use; the cache keeps them in half precision."""
+        towers, tables = world.towers, []
+        held = ((self.dataset.train, [*self.split.train, *self.split.val]), (self.dataset.test, self.test.index))
+        for pool, parts in held:
+            pixels = features(pool, towers=towers, needs="pixels", cache_dir=cache_dir)
+            used = np.unique(np.concatenate(parts))
+            table = torch.zeros(len(pool), towers.n_patches or 0, towers.embed_dim)
+            for rows in torch.from_numpy(used).split(64):
+                table[rows] = towers.encode_images(towers.normalise(pixels[rows]), patches=True).float()
+            tables.append(table)
+        return replace(world, train_images=tables[0], test_images=tables[1])
 
 
 def file_name(side: str, row: int) -> str:
@@ -248,8 +266,11 @@ def _given_cohorts(cell: Cell, given: Trace) -> dict[int, Cohort]:
     """By round: the clients in the order in which they trained, and the batches of each, pass by pass."""
     taken: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for (number, client, epoch), places in zip(given["steps"].tolist(), cell.places(given), strict=True):
-        if number < 1:
-            raise ConfigError(f"Rounds in `steps` are counted from 1, but one is {number}.")
+        if not 1 <= number <= cell.run.rounds:
+            raise ConfigError(
+                f"`steps` has a round {number}, but rounds are counted from 1 to protocol.rounds={cell.run.rounds}. "
+                f"Set protocol.rounds={max(number, 1)}."
+            )
         taken[number][client][epoch] += places
     found, before = {}, 0
     for number in sorted(taken):

@@ -19,7 +19,8 @@ from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import atomic_write, write_text
-from fpl_tune.testing.parity.run import Cell, file_name
+from fpl_tune.simulation.task import towers_for
+from fpl_tune.testing.parity.run import Clients, file_name
 from fpl_tune.testing.parity.weights import openai_state, save_torchscript
 
 _WHAT, _VERSION = "fpl-tune world", 1
@@ -32,7 +33,6 @@ def export_world(
     seeds: Sequence[int] = (1,),
     overrides: Sequence[str] = (),
     progress: Callable[[float, float, str], object] | None = None,
-    **how: Any,
 ) -> Path:
     """Writes what a fork needs to run on the towers, images and clients of a run.
 
@@ -42,7 +42,6 @@ def export_world(
         seeds: whose partitions are written.
         overrides: what `run` was composed from, for `fpl-tune parity`.
         progress: called with the images written, their number, and a text.
-        how: `cache_dir`, as `Cell` takes it.
 
     Returns:
         The folder: `clip.pt` (TorchScript) and `clip_state_dict.pt` in OpenAI's layout, `images/<class>/`,
@@ -55,24 +54,24 @@ def export_world(
     folder = Path(folder)
     if folder.exists():
         raise ConfigError(f"{folder} exists. Name a new folder for the world, or remove it.")
-    cells = [Cell(run, seed, **how) for seed in seeds]
-    first = cells[0]
-    towers, names = first.task.towers, first.classes
+    held = [Clients(run, seed) for seed in seeds]
+    first = held[0]
     if first.dataset.train.transform != "clip":
         raise ConfigError(
             f"A fork's loader resizes and crops, but the images of {first.dataset.name} are prepared as "
             f"{first.dataset.train.transform}. Set data.transform=clip."
         )
+    towers = towers_for(run.clip)
+    state = openai_state(towers, first.classes)
     with atomic_write(folder) as home:
         home.mkdir()
-        state = openai_state(towers, names)
+        paths = _write_images(held, home / "images", progress)
         torch.save(state, home / "clip_state_dict.pt")
         save_torchscript(state, home / "clip.pt")
-        paths = _write_images(cells, home / "images", progress)
-        for cell in cells:
-            write_text(home / f"split-seed{cell.seed}.json", json.dumps(_clients(cell, paths)))
+        for clients in held:
+            write_text(home / f"split-seed{clients.seed}.json", json.dumps(_by_client(clients, paths)))
         coop = f"split_zhou_{first.dataset.name.title().replace('_', '')}.json"
-        write_text(home / coop, json.dumps(_coop(cells, paths)))
+        write_text(home / coop, json.dumps(_coop(held, paths)))
         write_text(home / "dassl.opts", _dassl(towers))
         world = {
             "what": _WHAT,
@@ -82,8 +81,8 @@ def export_world(
             "seeds": list(seeds),
             "dataset": first.dataset.name,
             "fingerprint": first.dataset.fingerprint,
-            "classes": names,
-            "clients": first.task.n_clients,
+            "classes": first.classes,
+            "clients": first.split.n_clients,
             "heads": _heads(towers.model),
             "quick_gelu": any(type(module).__name__ == "QuickGELU" for module in towers.model.modules()),
         }
@@ -123,45 +122,43 @@ def read_world(folder: str | Path) -> World:
     return found
 
 
-def _write_images(cells: Sequence[Cell], home: Path, progress: Any) -> dict[str, str]:
+def _write_images(held: Sequence[Clients], home: Path, progress: Any) -> dict[str, str]:
     """Writes every image that a client holds as the platform reads it; paths below `home` by file name."""
-    dataset, paths = cells[0].dataset, dict[str, str]()
-    held = {
-        "train": [rows for cell in cells for rows in (*cell.split.train, *cell.split.val)],
-        "test": [rows for cell in cells for rows in cell.test.index],
+    dataset, paths = held[0].dataset, dict[str, str]()
+    rows = {
+        "train": [rows for clients in held for rows in (*clients.split.train, *clients.split.val)],
+        "test": [rows for clients in held for rows in clients.test.index],
     }
-    used = [(side, int(row)) for side, parts in held.items() for row in np.unique(np.concatenate(parts))]
+    used = [(side, int(row)) for side, parts in rows.items() for row in np.unique(np.concatenate(parts))]
     for done, (side, row) in enumerate(used):
         pool = dataset.train if side == "train" else dataset.test
-        label = dataset.classes[pool.label[row]]
-        place = "".join(c if c.isalnum() else "_" for c in label)
-        picture = pool.read(row)
+        place = "".join(c if c.isalnum() else "_" for c in dataset.classes[pool.label[row]])
+        picture, name = pool.read(row), file_name(side, row)
         picture = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
-        name = file_name(side, row)
         (home / place).mkdir(parents=True, exist_ok=True)
-        picture.convert("RGB").save(home / place / name)
+        picture.save(home / place / name)
         paths[name] = f"{place}/{name}"
         if progress is not None:
             progress(done + 1, len(used), "images")
     return paths
 
 
-def _clients(cell: Cell, paths: dict[str, str]) -> dict[str, Any]:
+def _by_client(clients: Clients, paths: dict[str, str]) -> dict[str, Any]:
     """[path, label] by client."""
-    found: dict[str, Any] = {"seed": cell.seed, "hash": cell.split.hash, "classes": cell.classes}
+    found: dict[str, Any] = {"seed": clients.seed, "hash": clients.split.hash, "classes": clients.classes}
     for side in ("train", "val", "test"):
-        both = zip(cell.files(side), cell.labels(side), strict=True)
+        both = zip(clients.files(side), clients.labels(side), strict=True)
         found[side] = [[[paths[f], k] for f, k in zip(files, labels, strict=True)] for files, labels in both]
     return found
 
 
-def _coop(cells: Sequence[Cell], paths: dict[str, str]) -> dict[str, list[Any]]:
+def _coop(held: Sequence[Clients], paths: dict[str, str]) -> dict[str, list[Any]]:
     """CoOp's list, [path, label, class name]: all images of the clients; what no client trains on is validation."""
     found: dict[str, dict[str, Any]] = {"train": {}, "val": {}, "test": {}}
-    for cell in cells:
+    for clients in held:
         for side in found:
-            for files, labels in zip(cell.files(side), cell.labels(side), strict=True):
-                found[side] |= {f: [paths[f], k, cell.classes[k]] for f, k in zip(files, labels, strict=True)}
+            for files, labels in zip(clients.files(side), clients.labels(side), strict=True):
+                found[side] |= {f: [paths[f], k, clients.classes[k]] for f, k in zip(files, labels, strict=True)}
     found["val"] = {f: item for f, item in found["val"].items() if f not in found["train"]}
     return {side: list(items.values()) for side, items in found.items()}
 

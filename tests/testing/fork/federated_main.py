@@ -70,7 +70,7 @@ class PromptFL(TrainerX):
 
 def main() -> None:
     torch.manual_seed(3)
-    trainer = PromptFL(SimpleNamespace(batch=8, epochs=2))
+    trainer = PromptFL(SimpleNamespace(batch=8, epochs=2, DATASET=SimpleNamespace(USERS=2 if FAULT == "users" else 3)))
     sizes = {client: len(loader.dataset) for client, loader in trainer.fed_train_loader_x_dict.items()}
     everywhere = copy.deepcopy(trainer.model.state_dict())
     for round_ in range(2):
