@@ -23,6 +23,7 @@ from fpl_tune.clip import load_towers
 from fpl_tune.config import RunSpec
 from fpl_tune.config.specs import Stage
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.data.pool import read_image
 from fpl_tune.data.shapes import COLOURS
 from fpl_tune.method import Batch, Local, Task
 from fpl_tune.methods.promptfl import PromptFL
@@ -424,7 +425,7 @@ def test_images_are_the_platforms_pixel_for_pixel(world: Path) -> None:
         path, label = held[1][0]
         assert cell.classes[label] == Path(path).parent.name
         row = int(Path(path).stem.partition("-")[2])
-        assert np.array_equal(np.asarray(Image.open(path)), np.asarray(pool.read(row)))
+        assert np.array_equal(np.asarray(read_image(Path(path))), np.asarray(pool.read(row)))
 
 
 def test_coops_list_holds_every_image_once(world: Path) -> None:
@@ -453,7 +454,9 @@ def test_a_world_of_ones_own_images_and_weights(photos: Path, tmp_path: Path) ->
     assert (content["quick_gelu"], content["heads"]) == (True, {"64": 1})
     assert "QuickGELU" in (world / "README.md").read_text()
     assert len(torch.load(world / "clip_state_dict.pt")["token_embedding.weight"]) == 49408
-    assert sorted({path.parent.name for path in (world / "images").rglob("*.png")}) == content["classes"]
+    images = list((world / "images").rglob("*.png"))
+    assert sorted({path.parent.name for path in images}) == content["classes"]
+    assert {read_image(path).size for path in images} == {(16, 16)}, "of pictures that are 30 wide and 20 high"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import atomic_write, write_text
+from fpl_tune.data.transform import transform
 from fpl_tune.simulation.task import towers_for
 from fpl_tune.testing.parity.run import Clients, file_name
 from fpl_tune.testing.parity.weights import openai_state, save_torchscript
@@ -58,14 +59,14 @@ def export_world(
     first = held[0]
     if first.dataset.train.transform != "clip":
         raise ConfigError(
-            f"A fork's loader resizes and crops, but the images of {first.dataset.name} are prepared as "
-            f"{first.dataset.train.transform}. Set data.transform=clip."
+            f"Images of {first.dataset.name} are prepared as {first.dataset.train.transform}, which files of 8 bits "
+            "cannot hold. Set data.transform=clip."
         )
     towers = towers_for(run.clip)
     state = openai_state(towers, first.classes)
     with atomic_write(folder) as home:
         home.mkdir()
-        paths = _write_images(held, home / "images", progress)
+        paths = _write_images(held, home / "images", towers.image_size, progress)
         torch.save(state, home / "clip_state_dict.pt")
         save_torchscript(state, home / "clip.pt")
         for clients in held:
@@ -122,9 +123,13 @@ def read_world(folder: str | Path) -> World:
     return found
 
 
-def _write_images(held: Sequence[Clients], home: Path, progress: Any) -> dict[str, str]:
-    """Writes every image that a client holds as the platform reads it; paths below `home` by file name."""
+def _write_images(held: Sequence[Clients], home: Path, size: int, progress: Any) -> dict[str, str]:
+    """Writes every image that a client holds as the model sees it; paths below `home` by file name.
+
+    What a fork does to an image of another shape differs: without random crops Dassl stretches training images.
+    """
     dataset, paths = held[0].dataset, dict[str, str]()
+    how = transform(dataset.train.transform)
     rows = {
         "train": [rows for clients in held for rows in (*clients.split.train, *clients.split.val)],
         "test": [rows for clients in held for rows in clients.test.index],
@@ -133,10 +138,9 @@ def _write_images(held: Sequence[Clients], home: Path, progress: Any) -> dict[st
     for done, (side, row) in enumerate(used):
         pool = dataset.train if side == "train" else dataset.test
         place = "".join(c if c.isalnum() else "_" for c in dataset.classes[pool.label[row]])
-        picture, name = pool.read(row), file_name(side, row)
-        picture = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+        pixels, name = how.shrink(pool.read(row), size), file_name(side, row)
         (home / place).mkdir(parents=True, exist_ok=True)
-        picture.save(home / place / name)
+        Image.fromarray(pixels.transpose(1, 2, 0)).save(home / place / name)
         paths[name] = f"{place}/{name}"
         if progress is not None:
             progress(done + 1, len(used), "images")

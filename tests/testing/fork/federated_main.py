@@ -73,7 +73,7 @@ def main() -> None:
     trainer = PromptFL(SimpleNamespace(batch=8, epochs=2, DATASET=SimpleNamespace(USERS=2 if FAULT == "users" else 3)))
     sizes = {client: len(loader.dataset) for client, loader in trainer.fed_train_loader_x_dict.items()}
     everywhere = copy.deepcopy(trainer.model.state_dict())
-    for round_ in range(2):
+    for round_ in range(1 if FAULT else 2):
         kept = []
         for client in sizes:
             trainer.model.load_state_dict(everywhere)
