@@ -32,12 +32,11 @@ def parity(
     from fpl_tune.core.errors import ConfigError
     from fpl_tune.testing import parity as traces
 
-    given, seeds = config.take_seeds(overrides or [])
-    known = None
+    words, known = overrides or [], None
     if not write or world or (file.parent / "world.json").exists():
         known = traces.read_world(world or file.parent)
-        given = _joined(known.overrides, given)
-        seeds = seeds if any(text.startswith("seeds=") for text in overrides or []) else known.seeds[:1]
+        words = [f"seeds=[{known.seeds[0]}]", *_joined(known.overrides, words)]
+    given, seeds = config.take_seeds(words)
     run = config.compose_run(given)
     if len(seeds) > 1:
         raise ConfigError(f"A trace is of one seed, but seeds={seeds}. Write seeds=[{seeds[0]}].")
@@ -50,19 +49,20 @@ def parity(
         found = traces.compare_trace(run, traces.read_trace(file), seeds[0], **more)
     rows = [row._asdict() for row in found.rows]
     if format == "json":
-        output.emit(
-            {"agrees": found.agrees, "finding": found.finding, "seconds": found.seconds, "arrays": rows}, format
-        )
+        told = {"agrees": found.agrees, "finding": found.finding, "notes": found.notes, "seconds": found.seconds}
+        output.emit({**told, "arrays": rows}, format)
     else:
-        if format == "table" and found.finding:
-            print(found.finding)
         for note in found.notes:
             output.warn(note)
-        shown = [{**row, **{k: _number(row[k]) for k in ("difference", "rounding")}} for row in rows]
+    if format == "csv" and rows:
+        output.emit(rows, format)
+    if format == "table":
+        if found.finding:
+            print(found.finding)
         if rows:
-            title = f"{shlex.quote(str(file))} against fpl-tune, seed {seeds[0]}"
-            output.emit(shown if format == "table" else rows, format, title=title)
-        if found.seconds is not None and format == "table":
+            shown = [{**row, **{k: _number(row[k]) for k in ("difference", "rounding")}} for row in rows]
+            output.emit(shown, format, title=f"{shlex.quote(str(file))} against fpl-tune, seed {seeds[0]}")
+        if found.seconds is not None:
             print(f"seconds a round: {found.seconds[0]:.3g} in the trace, {found.seconds[1]:.3g} in fpl-tune")
     if not found.agrees:
         sys.exit(1)

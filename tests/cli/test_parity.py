@@ -39,6 +39,7 @@ def test_a_trace_that_differs(world: Path, command: Command) -> None:
     assert done.code == 1
     found = json.loads(done.out)
     assert not found["agrees"]
+    assert found["notes"] == []
     assert found["finding"].startswith("losses is the first to differ (step 0: round 1, client 0, epoch 0).")
     assert found["seconds"][0] == 2.0
     done = command("parity", "world/trace.npz")

@@ -177,18 +177,8 @@ def _dassl(towers: Towers) -> str:
     """Options for the command line of Dassl: these towers' pixels, no random crops, no workers and no GPU."""
     size, mean, std = (str(tuple(x)).replace(" ", "") for x in ((towers.image_size,) * 2, towers.mean, towers.std))
     pixels = f"INPUT.SIZE {size} INPUT.PIXEL_MEAN {mean} INPUT.PIXEL_STD {std} INPUT.INTERPOLATION bicubic"
-    return (
-        " ".join(
-            [
-                pixels,
-                "INPUT.TRANSFORMS ('normalize',)",
-                "DATALOADER.NUM_WORKERS 0",
-                "USE_CUDA False",
-                "MODEL.BACKBONE.NAME ViT-B/16",
-            ]
-        )
-        + "\n"
-    )
+    machine = "DATALOADER.NUM_WORKERS 0 USE_CUDA False MODEL.BACKBONE.NAME ViT-B/16"
+    return f"{pixels} INPUT.TRANSFORMS ('normalize',) {machine}\n"
 
 
 def _readme(world: dict[str, Any], towers: Towers, n_images: int) -> str:
