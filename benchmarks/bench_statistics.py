@@ -7,6 +7,7 @@ unkind to a test: a ceiling, ties, missing seeds, collapsed runs, unstable cells
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,9 @@ from scipy import special
 
 from fpl_tune import analysis
 from fpl_tune.analysis.compare import verdicts
-from fpl_tune.analysis.significance import estimate, resolution_of
+from fpl_tune.analysis.significance import estimate, resolution_of, two_way
 from fpl_tune.analysis.tables import Bools, Floats, seed_means
+from fpl_tune.config import StudySpec
 
 Row = dict[str, Any]
 
@@ -38,12 +40,16 @@ class World:
     """Of a seed of one cell, which moves all of its clients alike: their correlation."""
     unstable: float = 0.0
     """Share of cells whose seeds vary by 0.05 instead."""
+    reference: float | None = None
+    """Of the reference instead of `cell`."""
     graded: float = 1.0
     """Cells vary by `cell` up to as many times as much, evenly on a logarithmic scale."""
     collapse: float = 0.0
     """Share of runs that lose 15 points."""
     missing: float = 0.0
     """Share of runs without a result."""
+    tails: int = 0
+    """Degrees of freedom of Student's t, of which noise is drawn; 0: it is normal."""
     clients: int = 10
     images: int = 100
     chosen: bool = False
@@ -64,6 +70,9 @@ WORLDS = {
     "20 cells, a third unstable": World(cells=19, cell=0.008, unstable=0.35),
     "20 cells, graded noise": World(cells=19, cell=0.008, graded=6),
     "reference chosen": World(chosen=True),
+    "heavy tails": World(tails=3),
+    "quiet": World(cell=0.006, images=1000),
+    "unstable reference of quiet cells": World(cell=0.004, images=1000, reference=0.05),
 }
 
 
@@ -75,11 +84,13 @@ def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str]
         progress: receives (done, total, description).
 
     Returns:
-        Rows `world`, `what`, `wanted` and a column for each number of seeds.
+        Rows `world`, `what`, `wanted` and a column for each number of seeds; of seeds that are added until the verdicts
+        are there, the share of the studies, and the mean number of seeds of the cell that may differ.
     """
     steps: list[tuple[str, Callable[[], list[Row]]]] = [
         *((name, lambda name=name: errors(name, studies)) for name in WORLDS),
         ("power", lambda: power(studies)),
+        *((f"until decided, {name}", lambda name=name: until_decided(name, max(studies // 2, 50))) for name in LOOKED),
         ("sweeps", lambda: sweeps(max(studies // 4, 50))),
         ("letters", lambda: groups(max(studies // 4, 50))),
         ("choice", lambda: choices(max(studies // 8, 50))),
@@ -98,8 +109,12 @@ def draw(world: World, truth: Floats, seeds: int, studies: int, rng: np.random.G
     cells = len(truth)
     spread = world.cell * world.graded ** rng.permuted(np.tile(np.linspace(0, 1, cells), (studies, 1)), axis=1)
     spread = np.where(rng.random((studies, cells, 1)) < world.unstable, 0.05, spread[..., None])
+    if world.reference is not None:
+        spread[:, 0] = world.reference
     values = world.level + truth[:, None] + rng.normal(0, 0.01, (studies, 1, seeds))
-    values = values + spread * rng.normal(0, 1, (studies, cells, seeds))
+    shape = studies, cells, seeds
+    noise = rng.standard_t(world.tails, shape) / math.sqrt(3) if world.tails else rng.normal(0, 1, shape)
+    values = values + spread * noise
     values = values - 0.15 * (rng.random(values.shape) < world.collapse)
     clients = rng.normal(0, 0.06, (studies, 1, seeds, world.clients)) if world.clients > 1 else 0.0
     clients = clients + rng.normal(0, 0.03, (*values.shape, world.clients))
@@ -172,8 +187,20 @@ def _holm_rejects(values: Floats) -> Bools:
 
 
 def power(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
-    """Share of studies in which the one cell that is better by 3 or 5 points is found."""
+    """Share of studies in which the one cell that is better is found: by 3 or 5 points, or in units of the noise.
+
+    The noise is the standard deviation of a cell's seeds, after what they have in common: 2.1 points in this world.
+    """
     rows = []
+    values, _ = draw(WORLDS["normal"], np.zeros(5), 10, studies, np.random.default_rng(9))
+    noise = float(np.sqrt(two_way(values)[0].mean()))
+    for times in (1, 2, 3, 4):
+        found = list[float]()
+        for n in seeds:
+            rng, truth = np.random.default_rng([9, n, times]), np.array([0.0, times * noise, 0.0, 0.0, 0.0])
+            values, resolution = draw(WORLDS["normal"], truth, n, studies, rng)
+            found.append(float((_judged(WORLDS["normal"], values, resolution, rng)[0][:, 0] == "better").mean()))
+        rows.append(_row("normal", f"power at {times} x noise of {100 * noise:.1f} points", found, "", seeds))
     for effect in (0.03, 0.05):
         now, before = list[float](), list[float]()
         for n in seeds:
@@ -185,6 +212,61 @@ def power(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
         rows += [_row("normal", f"power at {100 * effect:g} points", now, "", seeds),
                  _row("normal", "  the same by paired t and Holm", before, "", seeds)]  # fmt: skip
     return rows
+
+
+LOOKS = tuple(StudySpec().looks)
+LOOKED = ("normal", "quiet", "unstable cells", "heavy tails")
+"""Worlds in which seeds are added until the verdicts are there."""
+
+
+def until_decided(name: str, studies: int) -> list[Row]:
+    """What looks that are declared beforehand claim, and how many seeds they take, beside a plan of ten seeds.
+
+    Beside it, the same looks without a correction, which is what adding seeds until a verdict is there amounts to.
+    """
+    world, ways = WORLDS[name], {"declared looks": LOOKS, "looks without correction": ()}
+    rows: list[Row] = []
+    for what, effect in (("false better or worse, any row", 0.0), ("found at 3 points", 0.03)):
+        rng = np.random.default_rng([8, list(WORLDS).index(name), round(100 * effect)])
+        truth = np.array([0.0, effect, *np.zeros(world.cells - 1)])
+        values, resolution = draw(world, truth, LOOKS[-1], studies, rng)
+        found: dict[str, tuple[npt.NDArray[np.str_], float]] = {}
+        for way, corrected in ways.items():
+            said, ran = looked(values, resolution, 1 - 0.05 / max(len(corrected), 1))
+            found[way] = said, float(ran[:, 1].mean())
+        fixed = _judged(world, values[..., :10], resolution, rng)[0]
+        found["ten seeds"] = fixed, 10.0
+        for way, (said, ran) in found.items():
+            share = np.isin(said, WRONG).any(1) if effect == 0 else said[:, 0] == "better"
+            wanted = "<= 0.05" if effect == 0 and "without" not in way else ""
+            rows.append({"world": name, "what": f"{way}: {what}", "wanted": wanted,
+                         "share": round(float(share.mean()), 3), "seeds of the cell": round(ran, 1)})  # fmt: skip
+    return rows
+
+
+def looked(values: Floats, resolution: Floats, level: float) -> tuple[npt.NDArray[np.str_], Floats]:
+    """Verdicts on the cells against the first one, with seeds added until they are decided.
+
+    Args:
+        values: [studies, cells, seeds] all seeds that may run.
+        resolution: [studies] of the test set.
+        level: of each look.
+
+    Returns:
+        Verdicts [studies, cells - 1], and seeds that ran [studies, cells].
+    """
+    studies, cells, _ = values.shape
+    said = np.full((studies, cells - 1), "undecided", dtype="<U9")
+    ran, pairs = np.zeros((studies, cells), int), [(k, 0) for k in range(1, cells)]
+    for n in LOOKS:
+        open_ = said == "undecided"
+        goes_on = np.concatenate([open_.any(1, keepdims=True), open_], 1)
+        ran = np.where(goes_on, n, ran)
+        seen = np.where(np.arange(values.shape[2]) < ran[..., None], values, np.nan)
+        found = estimate(seen, pairs, resolution=resolution, level=level)
+        now = verdicts(found.difference - found.half, found.difference + found.half, ROPE)
+        said = np.where(open_, now, said)
+    return said, ran.astype(float)
 
 
 FALL = np.array([0, 0, 0, 0, 0, -0.01, -0.02, -0.03])

@@ -242,13 +242,14 @@ def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = (), 
         ConfigError: the study is wrong or infeasible; nothing was started.
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
+    from fpl_tune import report
     from fpl_tune.execute.runner import run_study
 
     if spec.execution.executor == "inline":
         from fpl_tune.execute.inline import execute
     else:
         from fpl_tune.execute.ray import execute
-    return run_study(spec, root=root, executor=execute, callbacks=callbacks, retry=retry)
+    return run_study(spec, root=root, executor=execute, callbacks=callbacks, retry=retry, judge=report.look)
 
 
 def load_study(name: str) -> StudyResults:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ def compare(
     level: float = 0.95,
     chosen: bool = False,
     shares: bool = True,
+    looks: Sequence[int] = (),
 ) -> pd.DataFrame:
     """Compares cells with references, paired by seed and client.
 
@@ -35,19 +36,24 @@ def compare(
         frame: see `tables.read`. A seed is paired where both cells have values and the same split.
         reference: cell that all others are compared with, or one for each cell.
         rope: half width of the region of practical equivalence, in units of `value`.
-        level: of all intervals together.
+        level: of all intervals together, at all looks.
         chosen: the reference was chosen among these cells by their values: all pairs of cells are corrected for.
         shares: values are shares; else equality is not tested.
+        looks: numbers of seeds, declared before the first result, after which cells are compared: a look at n sees the
+            seeds 1 to n, and each has its share of the error. A row stays as it was when its verdict was decided, so
+            that its cell needs no further seed. Looks that no seed has reached see nothing. Default: one, at all seeds.
 
     Returns:
         Index `cell`; columns `reference`, `difference` (mean over seeds), `low` and `high` (its interval), `seeds`
-        (pairs), `verdict`, `note` (what limits the row).
+        (pairs), `verdict`, `note` (what limits the row); with `looks` also `look`, the one that decided, 0 for none.
 
     Raises:
         KeyError: a cell or reference is not in the frame.
         ValueError: values are to be shares and exceed 1.
     """
     table = read(frame)
+    if looks:
+        return _at_looks(frame, table, reference, looks, rope=rope, level=level, chosen=chosen, shares=shares)
     if shares and (most := float(np.nanmax(np.abs(table.values), initial=0.0))) > 1 + 1e-9:
         raise ValueError(
             f"Shares lie between 0 and 1, but a value is {most:g}: divide percents by 100, or pass shares=False."
@@ -67,6 +73,27 @@ def compare(
          "seeds": found.seeds, "verdict": decided, "note": _notes(table, places, found.seeds, shares)},
         index=pd.Index(list(pairs), name="cell"),
     )  # fmt: skip
+
+
+def _at_looks(
+    frame: pd.DataFrame,
+    table: Table,
+    reference: str | Mapping[str, str],
+    looks: Sequence[int],
+    *,
+    level: float,
+    **given: Any,
+) -> pd.DataFrame:
+    """Compares cells look by look: the first verdict of each that is decided, else that of the last look."""
+    ran, share = max(table.seeds, default=0), 1 - (1 - level) / len(looks)
+    reached = [n for n, before in zip(looks, (0, *looks), strict=False) if before < ran] or looks[:1]
+    found = pd.DataFrame()
+    for n in reached:
+        seen = frame.assign(value=frame["value"].where(frame["seed"] <= n))
+        now = compare(seen, reference, level=share, **given)
+        now["look"] = np.where(now["verdict"] == "undecided", 0, n)
+        found = now if found.empty else found.where(found["look"] > 0, now)
+    return found.astype({"seeds": int, "look": int})
 
 
 def places_of(table: Table, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.intp]:

@@ -48,6 +48,7 @@ def sweep(
     level: float = 0.95,
     shares: bool = True,
     higher: bool = True,
+    looks: Sequence[int] = (),
 ) -> Sweep:
     """Finds the plateau around the best cell of an axis, and where results fall.
 
@@ -59,15 +60,16 @@ def sweep(
         level: of the comparisons with the best cell together, and of both sequences of tests together.
         shares: values are shares; else equality is not tested.
         higher: larger values are better.
+        looks: numbers of seeds after which results are looked at, each at its share of the error; see `compare`.
     """
     frame = frame.loc[frame["cell"].isin(order)]
     table = read(frame)
     place = {cell: i for i, cell in enumerate(table.cells)}
     order = [cell for cell in order if cell in place]
-    found = compare(frame, best, rope=rope, level=level, chosen=True, shares=shares)
+    found = compare(frame, best, rope=rope, level=level, chosen=True, shares=shares, looks=looks)
     sign, verdict = (1 if higher else -1), {best: "equal", **found["verdict"].to_dict()}
     values = sign * table.by_split()[[place[cell] for cell in order]]
-    resolution, share = float(resolution_of(table.values)), (1 - level) / 2
+    resolution, share = float(resolution_of(table.values)), (1 - level) / 2 / max(len(looks), 1)
     behind = set(order[len(order) - falling(values, resolution, share) :])
     behind |= set(order[: falling(values[::-1], resolution, share)])
     lost = "worse" if higher else "better"

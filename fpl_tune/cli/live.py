@@ -18,6 +18,7 @@ from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import Progress, short, validation
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.looks import Look
 from fpl_tune.study.results import VAL, aggregate
 from fpl_tune.study.store import Store
 from fpl_tune.study.trial import State
@@ -92,6 +93,11 @@ class Watcher(Progress):
             more = self.complete < self.total and self._eta.seconds is not None
             left = f", {self._time_left()}" if more else ""
             self._console.print(f"{cell.label}: {text}  ({self.complete}/{counted(self.total, 'cell')}{left})")
+
+    def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
+        super().on_look(look, jobs)
+        self._update()
+        self._console.print(str(look))
 
     def on_warning(self, cell: Cell, text: str) -> None:
         output.warn(f"{cell.label}: {text}")

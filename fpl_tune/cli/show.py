@@ -54,7 +54,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     from fpl_tune.study.trial import State
 
     study, cells = store.study(), store.cells()
-    metric, seeds = study.report.metric, study.seed_list()
+    metric, seeds = study.report.metric, study.first_seeds()
     table, objectives = selection.rows(store, study, metric), selection.objectives_of(study)
     records = results.summarise(table, cells, store.states(), rule, metric)
     titles = output.other_sets(table[0] if table and rule != "mean_last5" else ())

@@ -52,7 +52,21 @@ def take_seeds(overrides: Sequence[str]) -> tuple[list[str], list[int]]:
     """
     given = parse([text for text in overrides if text.startswith("seeds=")])
     others = [text for text in overrides if not text.startswith("seeds=")]
-    return others, validated(StudySpec, {"seeds": given[-1].value() if given else 1}, "").seed_list()
+    return others, fixed_seeds(given[-1].value() if given else 1)
+
+
+def fixed_seeds(seeds: Any) -> list[int]:
+    """The seeds of a run, which compares nothing.
+
+    Raises:
+        ConfigError: not a number of seeds or a list of different ones.
+    """
+    spec = validated(StudySpec, {"seeds": seeds}, "")
+    if spec.declared_looks():
+        raise ConfigError(
+            f"seeds={spec.seeds} compares the cells of a study, but a run has one. Set a number of seeds."
+        )
+    return spec.seed_list()
 
 
 def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:

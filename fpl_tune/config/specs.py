@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import field, fields
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from fpl_tune import methods
 from fpl_tune.clip.sentences import Position
-from fpl_tune.core.spec import SPEC, AtLeastOne, Rate, Seed, with_place
+from fpl_tune.core.spec import LOOKS, SPEC, UNTIL_DECIDED, AtLeastOne, Rate, Seed, listed_seeds, with_place
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.method import Method
 
@@ -23,15 +24,25 @@ Picks = dict[str, Any]
 """Axis -> a value or a list of values. An axis may be named by its last part, a bundle by its label."""
 
 
-def _seeds(value: Any) -> int | list[int]:
-    """Accepts a number of seeds or a list of different seeds."""
+def _seeds(value: Any) -> int | list[int] | str:
+    """Accepts a number of seeds, a list of different seeds, or `until_decided`."""
+    if value == UNTIL_DECIDED:
+        return value
     listed = value if isinstance(value, list) else [1]
     number = value if type(value) is int else len(listed)
     each = all(type(seed) is int and 0 <= seed < 2**63 for seed in listed)
     if type(value) not in (int, list) or not 1 <= number <= SEEDS or not each or len(set(listed)) < len(listed):
         raise ValueError(
-            f"must be a number from 1 to {SEEDS}, or a list of different seeds, none below 0 or above 2^63 - 1"
+            f"must be a number from 1 to {SEEDS}, a list of different seeds, none below 0 or above 2^63 - 1, or "
+            f"{UNTIL_DECIDED}"
         )
+    return value
+
+
+def _looks(value: list[int]) -> list[int]:
+    """Accepts growing numbers of seeds."""
+    if not value or value[0] < 2 or value[-1] > SEEDS or any(a >= b for a, b in itertools.pairwise(value)):
+        raise ValueError(f"must be growing numbers of seeds from 2 to {SEEDS}, such as [3, 5, 8, 12, 20]")
     return value
 
 
@@ -324,8 +335,12 @@ class StudySpec(RunSpec):
     """Dotted field (or group) -> list of values; always gridded."""
     references: list[Any] = field(default_factory=list)
     """Overrides of cells shown as reference lines, e.g. {method: promptfl}."""
-    seeds: Annotated[int | list[int], PlainValidator(_seeds)] = 3
-    """Number of seeds (1..n) or a list of seeds."""
+    seeds: Annotated[int | list[int] | str, PlainValidator(_seeds)] = 3
+    """Number of seeds (1..n), a list of seeds, or `until_decided`: the seeds of the first of `looks`, then, look by
+    look, further ones of the cells whose comparison with the reference is not decided."""
+    looks: Annotated[list[int], AfterValidator(_looks)] = field(default_factory=lambda: list(LOOKS))
+    """Numbers of seeds after which `seeds=until_decided` compares, fixed once there are results. Each look has its
+    share of the error: five have intervals of 99 %, so that all verdicts hold together with 95 %."""
     scale: Literal["small", "paper"] = "small"
     """small (embedded world) or paper: a `paper` block of overrides in the study file replaces the small one."""
     paper_scale: list[str] = field(default_factory=list)
@@ -346,8 +361,21 @@ class StudySpec(RunSpec):
     """best: also runs the steps from the published point of a finished search to its best cell, one field at a time."""
 
     def seed_list(self) -> list[int]:
-        """The seeds as a list; a number n stands for 1..n."""
-        return self.seeds if isinstance(self.seeds, list) else list(range(1, self.seeds + 1))
+        """The seeds as a list; a number n stands for 1..n, `until_decided` for those of the last look."""
+        return listed_seeds(self.seeds, self.looks[-1])
+
+    def first_seeds(self) -> list[int]:
+        """The seeds that every cell runs: with `until_decided` those of the first look, else all."""
+        return listed_seeds(self.seeds, self.looks[0])
+
+    def declared_looks(self) -> list[int]:
+        """The looks of a study whose seeds are `until_decided`; else none."""
+        return list(self.looks) if self.seeds == UNTIL_DECIDED else []
+
+    def most_together(self) -> int:
+        """The largest number of seeds that a cell trains side by side."""
+        looks = self.declared_looks()
+        return max(b - a for a, b in zip((0, *looks), looks, strict=False)) if looks else len(self.seed_list())
 
 
 @dataclass(frozen=True, config=SPEC)

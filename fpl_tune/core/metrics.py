@@ -51,6 +51,7 @@ _OF_SETS = (
     Metric("acc_std", unit="%", maximize=False),
     Metric("loss", maximize=False),
     Metric("macro_f1", unit="%", maximize=True),
+    Metric("macro_f1_present", unit="%", maximize=True),
     Metric("ece", unit="%", maximize=False),
 )
 """Metrics of the validation images, `val/...`, of the main test set, `test/...`, and of others, `test/<set>/...`."""

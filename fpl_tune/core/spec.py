@@ -32,6 +32,19 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
+UNTIL_DECIDED = "until_decided"
+"""The word for seeds that are added until comparisons are decided."""
+LOOKS = (3, 5, 8, 12, 20)
+"""Numbers of seeds after which they are compared."""
+
+
+def listed_seeds(seeds: int | list[int] | str, look: int) -> list[int]:
+    """Seeds as a list: n stands for 1..n, and `until_decided` for those that a look sees."""
+    if isinstance(seeds, list):
+        return seeds
+    return list(range(1, 1 + (seeds if isinstance(seeds, int) else look)))
+
+
 def with_place(template: str, or_else: str = "") -> str:
     """A sentence with one {} for the class name. Raises `ValueError`, which names `or_else` too, for any other text."""
     try:

@@ -9,6 +9,7 @@ from typing import Any
 from fpl_tune.execute.job import Job
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.looks import Look
 from fpl_tune.study.store import Store
 
 
@@ -51,6 +52,14 @@ class Callback:
         Args:
             cell: the cell.
             results: the stored result by seed.
+        """
+
+    def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
+        """Comparisons were looked at, where seeds are added until they are decided.
+
+        Args:
+            look: what is decided.
+            jobs: what is queued for the next look.
         """
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:

@@ -18,6 +18,7 @@ from fpl_tune.execute.plan.profile import cost_key
 from fpl_tune.search.pruning import expected_cost, resolved, rungs
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.looks import Look
 from fpl_tune.study.store import Store
 
 _LATELY = 10  # jobs at least, or the last half of them, if these are more
@@ -113,6 +114,11 @@ class Eta(Callback):
 
     def _halved(self, cell: Cell) -> bool:
         return cell.candidate and bool(rungs(self._prune, cell.run))
+
+    def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._left.pop(job.cell.id, None)
+            self._expect(job.cell, job.seeds)
 
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         if not self._parts:  # the plan is made between the study's start and its first job

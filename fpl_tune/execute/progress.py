@@ -18,6 +18,7 @@ from fpl_tune.execute.manage import stop_requested
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import results as tables
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.looks import Look
 from fpl_tune.study.results import VAL, aggregate
 from fpl_tune.study.selection import objectives_of, selecting_rule, sign
 from fpl_tune.study.store import Store
@@ -38,6 +39,7 @@ class Progress(Callback):
         self._eta = eta
         self._folder = Path()
         self._known: set[str] = set()  # cells that this process runs
+        self._again = 0  # times that a cell runs on after a look
         self._unasked = 0  # trials that the search has not suggested yet
         self._seeds = 0  # of a trial; the first ones are suggested before the study starts, and are among its jobs then
         self._rounds: dict[str, dict[int, int]] = {}  # by cell and seed
@@ -63,6 +65,13 @@ class Progress(Callback):
         self._known |= {cell.id for cell in cells}
         self._unasked = remaining
 
+    def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._again += job.cell.id in self._known
+            self._known.add(job.cell.id)
+            ran = sum(self._rounds.get(job.cell.id, {}).values())
+            self._planned[job.cell.id] = ran + job.cell.run.rounds * len(job.seeds)
+
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         self._known.add(cell.id)
 
@@ -79,8 +88,8 @@ class Progress(Callback):
 
     @property
     def total(self) -> int:
-        """Cells that this process runs."""
-        return len(self._known) + self._unasked
+        """Cells that this process runs, counted again where they run on after a look."""
+        return len(self._known) + self._again + self._unasked
 
     @property
     def rounds(self) -> str:
@@ -138,6 +147,10 @@ class ProgressLine(Progress):
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         super().on_cell_end(cell, results)
         self._show()
+
+    def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
+        super().on_look(look, jobs)
+        self._print(f"{self._store.name}: {look}", end="\n")
 
     def on_warning(self, cell: Cell, text: str) -> None:
         self._print(f"{cell.label}: {' '.join(text.split())}", end="\n")

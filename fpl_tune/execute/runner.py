@@ -26,8 +26,10 @@ from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
+from fpl_tune.study import looks
 from fpl_tune.study.cells import expand
 from fpl_tune.study.lock import locked
+from fpl_tune.study.looks import Judge
 from fpl_tune.study.store import Store
 
 _PLAN_SECONDS = 10.0  # large towers take longer: their jobs run in the study's order
@@ -36,7 +38,13 @@ Executor = Callable[[Scheduler, ExecutionContext], None]
 
 
 def run_study(
-    spec: Study, *, root: Path, executor: Executor, callbacks: Iterable[Callback] = (), retry: bool = False
+    spec: Study,
+    *,
+    root: Path,
+    executor: Executor,
+    callbacks: Iterable[Callback] = (),
+    retry: bool = False,
+    judge: Judge | None = None,
 ) -> Outcome:
     """Runs the missing cells and seeds of a study.
 
@@ -46,13 +54,18 @@ def run_study(
         executor: runs the jobs.
         callbacks: receive the study's events.
         retry: whether seeds that diverged run again; those that failed always do.
+        judge: says which cells run on with `seeds=until_decided`, as `fpl_tune.report.look` does.
 
     Raises:
+        ValueError: seeds are to be added until comparisons are decided, and no judge is given.
         ConfigError: the study is wrong, infeasible, or run by another process; nothing was started or written.
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
     began, folder = time.monotonic(), root / spec.name
+    if spec.declared_looks() and judge is None:
+        raise ValueError("A study with seeds=until_decided needs a judge.")
     check_reported(spec.report.metric)
+    looks.check(spec, Store(root, spec.name))
     search = Search.plan(spec, preflight.check_of_sizes())
     cells = search.references if search else expand(spec)
     prune.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
@@ -60,7 +73,7 @@ def run_study(
     setup = setup_of(spec, folder)
     with _disk_errors(folder), _nothing_left(folder), locked(folder):
         store = Store(root, spec.name)
-        scheduler = Scheduler(store, spec, search, callbacks, began, retry=retry)
+        scheduler = Scheduler(store, spec, search, callbacks, began, retry=retry, judge=judge)
         scheduler.plan([*cells, *ablated])
         first: Mapping[str, RunSpec] = {}
         if search is not None and search.begun(folder):
@@ -105,7 +118,7 @@ def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path, m
         return
     runs = [*(job.cell.run for job in jobs), *more.values()]
     labels, validated = [*(job.cell.label for job in jobs), *more], preflight.reads_validation(spec)
-    loaded = preflight.check(runs, len(spec.seed_list()), setup, labels, validated=validated)
+    loaded = preflight.check(runs, spec.most_together(), setup, labels, validated=validated)
     kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
     if len(kinds) == 1 or scheduler.search is not None or scheduler.prune.rule is not None:
         return

@@ -33,10 +33,11 @@ from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints, stale
 from fpl_tune.study.lock import STOP_FILE
+from fpl_tune.study.looks import Judge
 from fpl_tune.study.results import make_result
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
-from fpl_tune.study.trial import Event, State, Trial, ended
+from fpl_tune.study.trial import Event, State, Trial, ended, legs_of
 
 P = ParamSpec("P")
 _CRASHES = 3  # of a job's process in a row without a new round
@@ -53,6 +54,7 @@ class Scheduler:
         callbacks: receive its events. An exception in one is a warning, and the study goes on.
         began: when the command started, in seconds of the monotonic clock.
         retry: whether seeds that diverged run again.
+        judge: says which cells run on where seeds are added until comparisons are decided.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class Scheduler:
         began: float,
         *,
         retry: bool = False,
+        judge: Judge | None = None,
     ) -> None:
+        self._judge = judge if spec.declared_looks() else None
         self.store, self.spec, self.search = store, spec, search
         self.callbacks, self.began, self.retry = list(callbacks), began, retry
         self.cells: dict[str, Cell] = {}
@@ -152,6 +156,7 @@ class Scheduler:
             self.jobs.move_to_end(key)
         for key, reasons in self._stale.items():
             self.notify(Callback.on_stale, self.cells[key], reasons)
+        self._look(silent=True)
         self._promote()  # as before a kill: ahead of a new trial, which learns from what a promoted one gives
         if self.search:
             self._request(len(self.search.parts))
@@ -264,6 +269,7 @@ class Scheduler:
             self._fail(job, report.failure)
         elif report.output is not None:
             self._end_job(job, report.output)
+        self._look()
         return not report.last
 
     # -- what is handed out next -----------------------------------------------------------------------------
@@ -315,6 +321,21 @@ class Scheduler:
             self._note(cell.id)
             queued = cell.id in self.jobs
             self.notify(Callback.on_trials_queued, [self.cells[cell.id]] if queued else [], self.search.remaining)
+
+    def _look(self, *, silent: bool = False) -> None:
+        """Once no trial is left, looks at the comparisons: the cells of undecided ones run on to the next look."""
+        if self._judge is None or self.jobs or (look := self._judge(self.store)) is None:
+            return
+        for key in look.goes_on:
+            cell, before = self.cells[key], self.trials[key]
+            known = self._fresh(cell)
+            if more := [seed for seed in look.further if seed not in known]:
+                self.trials[key] = before.after(Event.REOPENED, legs=legs_of(more, cell.run.rounds), leg=0)
+                self.jobs[key] = self._job(cell)
+                self._save(key, before)
+                self._skipped.discard(key)
+        if not silent:
+            self.notify(Callback.on_look, look, list(self.jobs.values()))
 
     # -- what comes of a leg ---------------------------------------------------------------------------------
 

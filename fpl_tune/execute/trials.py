@@ -43,12 +43,15 @@ def begun(
     seeds, results = spec.seed_list(), store.seed_results(cell)
     reasons = list(dict.fromkeys(why for seed in seeds if seed in results for why in stale(results[seed], prints)))
     fresh = {seed: result["status"] for seed, result in results.items() if not stale(result, prints)}
+    found = store.stored_trial(cell)
+    if spec.declared_looks():  # those of the first look, and what a later one has taken the cell on to
+        known = {*spec.first_seeds(), *fresh, *(found.seeds_left if found is not None and not reasons else ())}
+        seeds = [seed for seed in seeds if seed in known]
     whole = [seed for seed, status in fresh.items() if status == Status.DONE]
     final = {seed for seed, status in fresh.items() if status == Status.DONE or (status in FAILURES and not retry)}
     final -= {seed for seed, status in fresh.items() if status == Status.FAILED}
     todo = [seed for seed in seeds if seed not in final]
 
-    found = store.stored_trial(cell)
     if found is None:
         found = of_results({seed: result["status"] for seed, result in results.items()}, seeds, cell.run.rounds)
     if found.state is State.RUNNING:  # its process is gone

@@ -24,7 +24,7 @@ from torch import Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import TwoContexts
+from fpl_tune.methods._averaging import TwoContexts, Weights
 from fpl_tune.methods._noise import new_keys, normal
 
 _DELTA, _ROUNDS = 1e-5, 100
@@ -44,13 +44,17 @@ class DPFPL(TwoContexts):
     noise: the released code's "noise", its ε, > 0; inf draws none. The smaller, the noisier: gradients of the prompts
         are clipped to `clip` and receive √(100 ln 10⁵) / ε · clip / B a number, the global one's divided by √N.
     clip: C, the largest norm of a noised gradient, > 0; not used without noise.
+    weights: of the server's mean, by `size` or, as in the released code, `uniform`.
     """
+
+    newer = ("weights",)
 
     rank: int | Literal["full"] = 8
     n_ctx: fl.AtLeastOne = 16
     form: Literal["meant", "released"] = "meant"
     noise: fl.Positive = math.inf
     clip: Annotated[fl.Positive, Field(allow_inf_nan=False)] = 10.0
+    weights: Weights = "size"
 
     def __post_init__(self) -> None:
         fits = self.rank == "full" or 1 <= self.rank <= self.n_ctx

@@ -14,8 +14,8 @@ which stacks the clients' factors and starts new ones, and "Flora: Low-Rank Adap
 FFA-LoRA: Sun et al., ICLR 2024, https://arxiv.org/abs/2403.12313. FedSA-LoRA: Guo et al., ICLR 2025,
 https://arxiv.org/abs/2410.01463. FedEx-LoRA: Singhal et al., ACL 2025, https://arxiv.org/abs/2410.09432. FedRPCA:
 Jhunjhunwala et al., 2025, https://arxiv.org/abs/2506.01194. LoRA-FAIR: Bian, Wang, Zhang, Xu, ICCV 2025,
-https://arxiv.org/abs/2411.14961, whose Eq. 8 seeks the largest cosine with the exact product by SGD: here the least
-squares of the difference, which have a solution in closed form.
+https://arxiv.org/abs/2411.14961, whose Eq. 8 seeks, by SGD, the ΔB of the largest cosine with the exact product less
+λ ‖ΔB‖: here it is that of the least squares, which have a solution in closed form, so that λ is not the paper's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class FedLoRA(FederatedAveraging):
         `shared=both`. `robust`: robust PCA takes the clients' moves, block by block and factor by factor, apart into a
         low-rank and a sparse part, and the server moves by mean(low rank) + β · mean(sparse) (FedRPCA).
     sparse: β, >= 0; 1 is `factors`.
-    penalty: λ of `fair`, > 0; the larger, the nearer to `factors`.
+    penalty: λ of the least squares of `fair`, > 0, and not that of the paper's cosine; the larger, the nearer to
+        `factors`.
     """
 
     newer = ("towers", "shared", "average", "sparse", "penalty")
@@ -198,11 +199,12 @@ def robust_mean(moves: Tensor, weight: Tensor, sparse: float) -> Tensor:
     return fl.average(low, weight) + sparse * fl.average(moves - low, weight)
 
 
-def low_rank_part(matrix: Tensor, iterations: int = 200) -> Tensor:
+def low_rank_part(matrix: Tensor, tolerance: float = 1e-7, iterations: int = 10_000) -> Tensor:
     """L [..., m, n] of min ‖L‖_* + λ ‖S‖_1 with L + S = M, λ = 1/√max(m, n).
 
     Candès, Li, Ma, Wright: Robust Principal Component Analysis?, J. ACM 2011, Algorithm 1: alternating directions with
-    μ = m n / (4 ‖M‖_1). Singular values come from the n x n Gram matrix, as there are few clients.
+    μ = m n / (4 ‖M‖_1), until ‖M - L - S‖ is at most `tolerance` ‖M‖ in every matrix. Singular values come from the
+    n x n Gram matrix, as there are few clients.
     """
     m, n = matrix.shape[-2:]
     tiny = torch.finfo(matrix.dtype).tiny
@@ -215,5 +217,8 @@ def low_rank_part(matrix: Tensor, iterations: int = 200) -> Tensor:
         low = free @ (vectors * kept.unsqueeze(-2)) @ vectors.mT
         away = matrix - low + dual
         rest = away.sign() * (away.abs() - step / max(m, n) ** 0.5).clamp(min=0)
-        dual = dual + matrix - low - rest
+        lacking = matrix - low - rest
+        if (lacking.norm(dim=(-2, -1)) <= tolerance * matrix.norm(dim=(-2, -1))).all():
+            break
+        dual = dual + lacking
     return low

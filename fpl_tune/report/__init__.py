@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from fpl_tune.core.files import digest, stamps
 from fpl_tune.core.formatting import counted
 from fpl_tune.study import tracking
+from fpl_tune.study.looks import Look
 
 if TYPE_CHECKING:
     from fpl_tune.report.notebook import Summary
     from fpl_tune.study.store import Store
 
-__all__ = ["build", "sentence", "summary"]
+__all__ = ["build", "look", "sentence", "summary"]
 
 
 def build(
@@ -67,6 +68,30 @@ def sentence(store: Store) -> str:
     """The answer of a study's page, which is written if it is not up to date; see `build` for what is raised."""
     found = re.search(r'<meta name="description" content="(.*?)">', build(store).read_text(encoding="utf-8"))
     return html.unescape(found[1]) if found else ""
+
+
+def look(store: Store) -> Look | None:
+    """Looks at the comparisons of a study whose seeds are added until they are decided, as its page shows them.
+
+    Args:
+        store: the study, all of whose trials are over.
+
+    Returns:
+        What is decided, and the cells that run on to the next look; None before the first look.
+    """
+    from fpl_tune.report.facts import Facts
+    from fpl_tune.report.reference import against
+
+    facts = Facts(store)
+    tests = against(facts)
+    if not facts.look:
+        return None
+    left = tests.loc[tests["look"] == 0]
+    further = next((n for n in facts.looks if n > facts.look), 0)
+    open_ = {*left.index, *left["reference"]} if further else set[str]()
+    goes_on = tuple(cell.id for cell in facts.cells if cell.id in open_)
+    seeds = tuple(range(facts.look + 1, further + 1))
+    return Look(facts.look, len(tests), len(tests) - len(left), goes_on, seeds)
 
 
 def summary(store: Store, *, pictured: bool = True) -> Summary:

@@ -76,7 +76,11 @@ def _best(facts: Facts, tests: pd.DataFrame) -> str:
     else:
         (test,) = against.to_dict("records")
         bounds = interval(test, facts.metric)
-        sure = f"95 % interval {bounds}, {counted(test['seeds'], 'seed')}" if bounds != "–" else "one seed: no interval"
+        sure = (
+            f"{facts.sure} interval {bounds}, {counted(test['seeds'], 'seed')}"
+            if bounds != "–"
+            else "one seed: no interval"
+        )
         equal = f"equal within {facts.spec.report.rope:g}{points}"
         text += f"; {gap} ({sure}): {equal if test['verdict'] == 'equal' else test['verdict']}"
     near = facts.untold
@@ -97,6 +101,8 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
     if facts.pruned:
         whole = f"{len(facts.own) - len(facts.pruned)} of {len(facts.own)} {'trials' if facts.searched else 'cells'}"
         part.texts.append(f"{whole} ran whole; the others were stopped early and are not compared.")
+    if facts.looks:
+        part.texts.append(_looks(facts, tests))
     if len(tests):
         number = tests["verdict"].value_counts()
         summary = ", ".join(f"{number[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in number)
@@ -111,6 +117,22 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
             more = f" and {len(named) - 3} more" if len(named) > 3 else ""
             part.texts.append(f"{', '.join(named[:3])}{more}: {note}.")
     return part
+
+
+def _looks(facts: Facts, tests: pd.DataFrame) -> str:
+    """Which looks were declared, and at which of them comparisons were decided."""
+    *most, last = map(str, facts.looks)
+    declared = f"{', '.join(most)} and {last}" if most else last
+    text = f"Comparisons are looked at after {declared} seeds, as was declared before the first result, with intervals "
+    text += f"of {facts.sure} each, so that all verdicts hold together with 95 %. A cell whose verdict is there stops."
+    if not facts.look:
+        return f"{text} The first look is still to come."
+    counts = tests.loc[tests["look"] > 0, "look"].value_counts().sort_index().to_dict()
+    found = [f"{counted(n, 'comparison')} after {counted(look, 'seed')}" for look, n in counts.items()]
+    text += f" Decided: {', '.join(found) or 'none so far'}"
+    open_ = int((tests["look"] == 0).sum())
+    so_far = "after the last look" if facts.look == facts.looks[-1] else "so far"
+    return f"{text}; {counted(open_, 'comparison')} undecided {so_far}." if open_ else f"{text}."
 
 
 def main_chart(facts: Facts) -> dict[str, tuple[Spec, str]]:

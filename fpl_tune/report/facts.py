@@ -22,7 +22,7 @@ from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.partition import Shares, shares
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import SETTING, Choice, choose, objectives_of, rows, setting_of, sign
-from fpl_tune.study.trial import State
+from fpl_tune.study.trial import OVER, State
 
 if TYPE_CHECKING:
     from fpl_tune.search.suggest import CellSearch
@@ -98,9 +98,23 @@ class Facts:
         self.called = store.states()
         """What the page calls these states, by the cell's id."""
         self._shares: dict[str, Shares] = {}
+        self.looks = self.spec.declared_looks()
+        """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
+        self.level = 1 - 0.05 / max(len(self.looks), 1)
+        """Of the intervals of one look."""
+        self.sure = f"{100 * self.level:.3g} %"
+        """The same in words."""
         self.reference = Reference(self, reference or self.spec.report.reference)
         if reference is not None:
             self.reference.check()
+
+    @cached_property
+    def look(self) -> int:
+        """Seeds of the last look that all cells have reached which run on to it; 0 before the first one."""
+        ran = {cell.id: max(self.seeds(cell), default=0) for cell in self.cells}
+        least = min((n for key, n in ran.items() if self.states[key] not in OVER), default=max(ran.values()))
+        last = min(least, max(ran.values()))
+        return max((n for n in self.looks if n <= last), default=0)
 
     @property
     def settings(self) -> list[str]:
@@ -341,11 +355,14 @@ class Facts:
     def values(self) -> pd.DataFrame:
         """The metric as `fpl_tune.analysis` compares it: columns `cell`, `seed`, `client`, `value`, `split`.
 
-        Accuracies that records hold by client have a row per client (numbered from 0), others one row per seed.
+        Accuracies that records hold by client have a row per client (numbered from 0), others one row per seed. Seeds
+        that the last look has not seen are left out.
         """
         rows = []
         for cell in self.cells:
             for seed, value in self.by_seed(cell, self.metric).items():
+                if self.looks and seed > self.look:
+                    continue
                 clients = self.clients(cell, seed) if self.metric.endswith("/acc_mean") else np.array([])
                 split = str(self.result(cell, seed).get("split_hash"))
                 rows += [(cell.id, seed, i, v, split) for i, v in enumerate(clients if len(clients) else [value])]
@@ -409,7 +426,8 @@ class Facts:
             if 2 <= len(ids) <= MOST and seeds > 1:
                 frame = self.values.loc[self.values["cell"].isin(ids)]
                 rope, higher = self.spec.report.rope / 100, sign(self.metric) >= 0
-                told = analysis.letters(frame, rope=rope, shares=percent(self.metric), higher=higher)
+                shares = percent(self.metric)
+                told = analysis.letters(frame, rope=rope, level=self.level, shares=shares, higher=higher)
                 found |= {str(key): text for key, text in told.items()}
         return found
 

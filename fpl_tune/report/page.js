@@ -67,7 +67,7 @@ function filter() {
   for (const view of Object.values(views)) try { view.signal("kept", all ? null : kept).runAsync(); } catch { /* no cells in it */ }
 }
 more.onclick = () => { limit += step; filter(); };
-const versus = document.getElementById("reference"), first = headers.indexOf("95 % interval") - 1;
+const versus = document.getElementById("reference"), first = headers.findIndex((name) => name.endsWith(" % interval")) - 1;
 versus.onchange = () => {
   const name = versus.selectedOptions[0].textContent;
   table.tHead.rows[0].cells[first].textContent = `Δ vs ${name}`;

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.errors import unknown
-from fpl_tune.core.formatting import interval, percent, signed
+from fpl_tune.core.formatting import counted, interval, percent, signed
 from fpl_tune.study.cells import Cell, label, shown
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def compared(
     """Compares cells by id, with the report's region of practical equivalence; see `analysis.compare`."""
     frame = facts.values if frame is None else frame
     return analysis.compare(
-        frame, pairs, rope=facts.spec.report.rope / 100, shares=percent(facts.metric), chosen=chosen
+        frame, pairs, rope=facts.spec.report.rope / 100, shares=percent(facts.metric), chosen=chosen, looks=facts.looks
     )
 
 
@@ -190,9 +190,11 @@ def study_file(facts: Facts) -> str:
 def turned(row: Mapping[Any, Any]) -> dict[str, Any]:
     """A comparison seen from the reference."""
     verdict = {"better": "worse", "worse": "better"}.get(row["verdict"], row["verdict"])
-    return {"difference": -row["difference"], "low": -row["high"], "high": -row["low"], "verdict": verdict}
+    bounds = {"difference": -row["difference"], "low": -row["high"], "high": -row["low"]}
+    return {**bounds, "verdict": verdict, "look": row.get("look", 0)}
 
 
 def judged(facts: Facts, row: Mapping[Any, Any]) -> list[str]:
-    """Difference, interval and verdict of a comparison as texts."""
-    return [signed(row["difference"], facts.metric), interval(row, facts.metric), str(row["verdict"])]
+    """Difference, interval and verdict of a comparison as texts; of declared looks also the one that decided."""
+    verdict = f"{row['verdict']} at {counted(row['look'], 'seed')}" if row.get("look") else str(row["verdict"])
+    return [signed(row["difference"], facts.metric), interval(row, facts.metric), verdict]

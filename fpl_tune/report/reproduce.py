@@ -19,8 +19,10 @@ def commands(facts: Facts, tests: pd.DataFrame) -> Part:
     """How much was run, with what, and how again?"""
     search = facts.spec.search
     total = float(np.nansum(facts.table["seconds"] * facts.table["n"]))
+    seeds = counted(len(facts.spec.seed_list()), "seed")
+    seeds = f"{len(facts.spec.first_seeds())} to {seeds}" if facts.looks else seeds
     texts = [
-        f"{counted(len(facts.own), 'cell')} × {counted(len(facts.spec.seed_list()), 'seed')}, "
+        f"{counted(len(facts.own), 'cell')} × {seeds}, "
         f"and {counted(len(facts.references), 'reference')}; {duration(total)} of training in all; at most "
         f"{size(facts.table['bytes'].fillna(0).max())} sent in a run, by all clients, both ways."
     ]

@@ -25,6 +25,8 @@ def choice(facts: Facts, tests: pd.DataFrame) -> Part | None:
     own = [cell.id for cell in facts.own]
     (objective,) = facts.objectives
     val, test = (frame.loc[frame["cell"].isin(own)] for frame in map(facts.long, (objective, facts.metric)))
+    if facts.looks:  # cells have different seeds, and were chosen on those that they share
+        val, test = (frame.loc[frame["seed"].isin(facts.spec.first_seeds())] for frame in (val, test))
     val = val.assign(value=sign(objective) * val["value"])
     try:
         found = analysis.overtuning(val, test)

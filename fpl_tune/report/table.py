@@ -67,9 +67,9 @@ def table(facts: Facts, tests: pd.DataFrame) -> Table:
 def _columns(facts: Facts, cell: Cell, test: Mapping[Any, Any]) -> dict[str, Td]:
     """Fields of a cell by column; `test` is its comparison with the reference."""
     row: dict[str, Any] = facts.table.loc[cell.id].to_dict()
-    wanted = len(facts.spec.seed_list())
+    wanted = len(facts.spec.first_seeds())
     name = f"{facts.name(cell)} (published)" if cell.id in facts.published else facts.name(cell)
-    compared = [f"Δ vs {facts.reference.title()}", "95 % interval", "verdict"]
+    compared = [f"Δ vs {facts.reference.title()}", f"{facts.sure} interval", "verdict"]
     fields = {name: Td(value_text(row[axis])) for axis, name in facts.titles.items()}
     letters = {"group": Td(facts.letters.get(cell.id, "–"))} if facts.letters else {}
     return {
@@ -111,8 +111,8 @@ def note(facts: Facts) -> str:
         "hold for the study's cells together, and for its references together"
     )  # fmt: skip
     return (
-        f"± is the standard deviation over seeds; {facts.basis}. {bold}. Δ is paired over seeds; its 95 % intervals "
-        f"{together}, and decide the verdict.{groups}"
+        f"± is the standard deviation over seeds; {facts.basis}. {bold}. Δ is paired over seeds; its {facts.sure} "
+        f"intervals {together}, and decide the verdict.{groups}"
         f"{equal if percent(facts.metric) else ''}{f' {facts.rates}' if facts.rates else ''}"
     )
 
@@ -201,7 +201,8 @@ def each(facts: Facts, tests: pd.DataFrame) -> Part | None:
         counts = ", ".join(f"{word} in {n}" for word, n in verdicts.items())
         body.append([other, *(judged(facts, met[0]) if len(met) == 1 else [signed(mean, facts.metric), "", counts])])
     text = (
-        f"{name} less each of the others, paired over seeds; 95 % intervals hold for all of the study's cells together."
+        f"{name} less each of the others, paired over seeds; {facts.sure} intervals hold for all of the study's cells "
+        "together."
     )
-    header = ["against", "difference", "95 % interval", "verdict"]
+    header = ["against", "difference", f"{facts.sure} interval", "verdict"]
     return Part(f"{name} against each", [text], tables=[plain_table(header, body)])

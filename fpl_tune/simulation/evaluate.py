@@ -30,6 +30,8 @@ class Score(NamedTuple):
     """[N] mean cross-entropy"""
     macro_f1: Tensor
     """[N] mean F1 over the classes that the client's images have or are taken for; nan for clients without images."""
+    macro_f1_present: Tensor
+    """[N] the same over the classes that the images have, as Dassl's evaluator takes it."""
     ece: float
     """Expected calibration error in 15 bins of confidence (Guo et al. 2017), over the images of all clients."""
     seconds: float = math.nan
@@ -186,8 +188,8 @@ def _count(
     """Counts and sums of one set of every seed, some clients of all seeds as rows of one batch.
 
     Returns:
-        By seed, a row for each client: right images, loss and F1, then `_BINS` of confidence. One row stands for all
-        clients of the set if they have it and their models in common.
+        By seed, a row for each client: right images, loss and both F1, then `_BINS` of confidence. One row stands for
+        all clients of the set if they have it and their models in common.
     """
     found = [_distinct(local, held, clients) for local, held in zip(locals_, data, strict=True)]
     pairs = zip(locals_, found, strict=True)
@@ -223,8 +225,9 @@ def _count(
         gaps.scatter_add_(1, into, torch.where(batch.mask, confidence - right.to(confidence.dtype), 0).to(gaps.dtype))
     counts = counts[..., :-1]
     either = counts[0] + counts[1]
-    f1 = (2 * counts[2] / either.clamp(min=1)).sum(1) / (either > 0).sum(1).clamp(min=1)
-    sums = torch.cat([torch.stack([counts[2].sum(1), loss, f1], 1), gaps], 1).cpu()  # read from the device at once
+    f1 = (2 * counts[2] / either.clamp(min=1)).sum(1)  # a class that no image has adds 0
+    both = [f1 / (of > 0).sum(1).clamp(min=1) for of in (either, counts[0])]
+    sums = torch.cat([torch.stack([counts[2].sum(1), loss, *both], 1), gaps], 1).cpu()  # read from the device at once
     parts = sums.split([len(r) for r in rows])
     apart = len(clients) < tasks[0].n_clients  # of further blocks, whose models may differ
     return [part.expand(len(clients), -1) for part in parts] if apart else list(parts)
@@ -233,13 +236,13 @@ def _count(
 def _score(data: ClientData, sums: Tensor, seconds: float) -> Score:
     """The score of a set from what `_count` has found."""
     size = torch.tensor(data.sizes[: len(sums)], dtype=sums.dtype)
-    right, loss, f1 = sums[:, :3].T
-    accuracy, mean_loss, f1 = (
+    right, loss, f1, present = sums[:, :4].T
+    accuracy, mean_loss, f1, present = (
         torch.where(size > 0, values, math.nan).expand(len(data.rows))
-        for values in (right / size.clamp(min=1), loss / size.clamp(min=1), f1)
+        for values in (right / size.clamp(min=1), loss / size.clamp(min=1), f1, present)
     )
-    ece = sums[:, 3:].double().sum(0).abs().sum() / size.sum().clamp(min=1)
-    return Score(accuracy, mean_loss, f1, ece.item(), seconds)
+    ece = sums[:, 4:].double().sum(0).abs().sum() / size.sum().clamp(min=1)
+    return Score(accuracy, mean_loss, f1, present, ece.item(), seconds)
 
 
 def _distinct(local: Local, data: ClientData, clients: Tensor) -> Tensor:
@@ -271,7 +274,9 @@ def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
         metrics[f"{room}/acc_min"] = accuracy.min().item()
         metrics[f"{room}/acc_worst10"] = accuracy.sort().values[: max(1, len(accuracy) // 10)].mean().item()
         metrics[f"{room}/loss"] = score.loss[~score.loss.isnan()].double().mean().item()
-        metrics[f"{room}/macro_f1"] = score.macro_f1[~score.macro_f1.isnan()].double().mean().item()
+        for kind in ("macro_f1", "macro_f1_present"):
+            values = getattr(score, kind)
+            metrics[f"{room}/{kind}"] = values[~values.isnan()].double().mean().item()
         metrics[f"{room}/ece"] = score.ece
     if others := [metrics[f"test/{name}/acc_mean"] for name in scores if name.startswith("cross/")]:
         metrics["test/cross/acc_mean"] = fmean(others)

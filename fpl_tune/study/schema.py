@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.spec import LOOKS, listed_seeds
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.study.records import Cell, Role
 from fpl_tune.study.status import Status
@@ -60,13 +61,18 @@ class StudyFile(BaseModel):
     name: str
     title: str
     axes: dict[str, Any]
-    seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)]
+    seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)] | Literal["until_decided"]
+    looks: Annotated[list[int], Field(min_length=1)] = [*LOOKS]
     search: _Search
     report: _Report
 
     def seed_list(self) -> list[int]:
-        """The seeds as a list; a number n stands for 1..n."""
-        return self.seeds if isinstance(self.seeds, list) else list(range(1, self.seeds + 1))
+        """The seeds as a list; a number n stands for 1..n, `until_decided` for those of the last look."""
+        return listed_seeds(self.seeds, self.looks[-1])
+
+    def first_seeds(self) -> list[int]:
+        """The seeds that every cell runs: with `until_decided` those of the first look, else all."""
+        return listed_seeds(self.seeds, self.looks[0])
 
 
 class CellFile(BaseModel):

@@ -227,7 +227,7 @@ class Store:
         found = self.stored_trial(cell)
         if found is None:
             statuses = {seed: result["status"] for seed, result in self.seed_results(cell).items()}
-            found = of_results(statuses, self.study().seed_list(), cell.node["protocol"]["rounds"])
+            found = of_results(statuses, self.study().first_seeds(), cell.node["protocol"]["rounds"])
         return found
 
     def stored_trial(self, cell: Cell) -> Trial | None:
@@ -382,13 +382,15 @@ class Store:
 
     def status(self) -> dict[str, Any]:
         """Counts cells by status, and seeds that have a result."""
-        wanted, cells = set(self.study().seed_list()), self.cells()
-        states = [self.trial(cell).state for cell in cells]
+        study, cells = self.study(), self.cells()
+        wanted, first = set(study.seed_list()), set(study.first_seeds())
+        trials, ran = [self.trial(cell) for cell in cells], [wanted.intersection(self.seeds(cell)) for cell in cells]
+        states = [trial.state for trial in trials]
         return {
             "cells": len(cells),
             **{state.value: states.count(state) for state in State},
-            "seeds": sum(len(wanted.intersection(self.seeds(cell))) for cell in cells),
-            "seeds_wanted": len(cells) * len(wanted),
+            "seeds": sum(map(len, ran)),
+            "seeds_wanted": sum(len(first | own | {*t.seeds_left}) for own, t in zip(ran, trials, strict=True)),
         }
 
 

@@ -41,7 +41,7 @@ _HEADLINES = {TEST: "test_acc", VAL: "val_acc"}
 """Names of the figures that MLflow shows first."""
 
 _NO_CURVE = re.compile(
-    r"(val|test)/(.+/)?(acc_std|acc_min|acc_worst10|macro_f1|ece)"  # what results hold besides each accuracy
+    r"(val|test)/(.+/)?(acc_std|acc_min|acc_worst10|macro_f1(_present)?|ece)"  # what results hold besides each accuracy
     r"|test/(domain|cross)/.+/\w+"  # a part of the test images
     r"|test/.+/loss"
 )

@@ -1,17 +1,21 @@
 """SCAFFOLD around any method with a shared part: control variates correct the drift of clients.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML
-2020, https://arxiv.org/abs/1910.06378 (Algorithm 1). The server's rate is 1, and its average `inner`'s.
+2020, https://arxiv.org/abs/1910.06378 (Algorithm 1). The server's rate is 1. The paper and its code in PFLlib
+(TsingZ0/PFLlib) average clients uniformly; so does `weights=uniform`.
 """
 
 from __future__ import annotations
+
+from copy import copy
+from typing import Literal
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
 from fpl_tune.wrappers._wrapper import Wrapper
 
 
@@ -19,16 +23,28 @@ from fpl_tune.wrappers._wrapper import Wrapper
 class Scaffold(Wrapper):
     """A client's step takes the gradient g - c_i + c on every leaf that came from the server.
 
-    After training, c_i is the mean of the g of the round's steps, and c moves by Σ (c_i⁺ - c_i) / N over the cohort.
-    That is the paper's option II, c_i - c + (x - y_i) / (K η), where clients descend plainly at one rate, and holds for
-    momentum, Adam and schedules of the rate as well. Uploads and downloads double.
+    After training, c_i is the mean of the g of the round's steps, and c moves by Σ w_i (c_i⁺ - c_i) over the cohort,
+    where w_i is the client's share of all clients. That is the paper's option II, c_i - c + (x - y_i) / (K η), where
+    clients descend plainly at one rate, and holds for momentum, Adam and schedules of the rate as well. Uploads and
+    downloads double.
 
     inner: the method whose gradients are corrected.
+    weights: of clients, in c and in `inner`'s average: by `size`, the numbers of training images, or `uniform`. Models
+        descend c, so that `size` has the objective of a method that averages by images, and `uniform` another one where
+        clients have unequal numbers of images.
     """
 
     adds = ("control.",)
+    newer = ("weights",)
 
     inner: Method
+    weights: Literal["size", "uniform"] = "size"
+
+    def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
+        fits = self.weights == "uniform" or getattr(self.inner, "weights", "size") == "size"
+        remedy = "Two averages would have two objectives: set method.weights=uniform."
+        fl.require(fits, "weights", "must be uniform where method.inner.weights is", self.weights, remedy)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = super().init(task, rng, before)
@@ -59,14 +75,18 @@ class Scaffold(Wrapper):
         return fl.with_gradient(loss, local.params, gradients), {**local.buffers, **moved, **counted}
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        if self.weights == "uniform":
+            task = copy(task)
+            task.size = torch.ones_like(task.size)
         after = super().merge(task, state, clients, local)
+        share = task.size[clients].to(task.dtype) / task.size.sum()
         shared, personal, steps = dict(after.shared), dict(after.personal), local.buffers["steps"]
         for name, control in _controls(state).items():
             own = state.personal[f"control.{name}"]
             old, steps_ = own[clients], steps.view(-1, *[1] * control.ndim)
             new = torch.where(steps_ > 0, local.buffers[f"gradients.{name}"] / steps_.clamp(min=1), old)
             personal[f"control.{name}"] = fl.scatter_rows(own, clients, new)
-            shared[f"control.{name}"] = control + (new - old).sum(0) / task.n_clients
+            shared[f"control.{name}"] = control + torch.einsum("c,c...->...", share, new - old)
         return State(shared, personal, after.server)
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:

@@ -100,9 +100,19 @@ def test_robust_pca_finds_the_part_of_low_rank():
     rng = torch.Generator().manual_seed(0)
     low = torch.randn(60, 2, generator=rng).double() @ torch.randn(2, 40, generator=rng).double()
     sparse = 5.0 * (torch.rand(60, 40, generator=rng) < 0.05) * torch.randn(60, 40, generator=rng).sign()
-    found = low_rank_part(low + sparse, 1000)
+    found = low_rank_part(low + sparse)
     torch.testing.assert_close(found, low, rtol=0, atol=1e-4)
     assert low_rank_part(torch.zeros(2, 6, 3)).abs().max() == 0
+
+
+def test_robust_pca_ends_where_both_parts_sum_to_the_moves():
+    """A matrix of two that ends early changes little until the other one has."""
+    rng = torch.Generator().manual_seed(1)
+    moves = torch.randn(2, 30, 6, generator=rng).double() * torch.tensor([1.0, 1e-3])[:, None, None]
+    exact = low_rank_part(moves, tolerance=0.0)
+    size = moves.norm(dim=(1, 2))
+    assert ((low_rank_part(moves) - exact).norm(dim=(1, 2)) < 1e-4 * size).all()
+    assert ((low_rank_part(moves, tolerance=1e-2) - exact).norm(dim=(1, 2)) > 1e-4 * size).any()
 
 
 def test_a_robust_average_amplifies_what_clients_do_not_have_in_common(task):

@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from fpl_tune.method import Batch, Local
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.evaluate import Score, auroc_fpr95, evaluate, summarise
+from fpl_tune.simulation.task import ClientData
 from fpl_tune.testing import toy_task
 
 
@@ -31,6 +34,8 @@ def test_scores_of_each_client_by_scikit_learn() -> None:
             label, taken = batch.label[0], chances.argmax(-1)
             assert found[name].accuracy[client] == pytest.approx(metrics.accuracy_score(label, taken))
             assert found[name].macro_f1[client] == pytest.approx(metrics.f1_score(label, taken, average="macro"))
+            of_true = metrics.f1_score(label, taken, average="macro", labels=label.unique(), zero_division=0)
+            assert found[name].macro_f1_present[client] == pytest.approx(of_true)
             loss = metrics.log_loss(label, chances, labels=range(task.n_classes))
             assert found[name].loss[client].item() == pytest.approx(loss, rel=1e-5)
             for chance, right in zip(chances.amax(-1).tolist(), (taken == label).tolist(), strict=True):
@@ -48,6 +53,26 @@ def test_seeds_side_by_side_score_as_alone() -> None:
         alone = evaluate(method, [tasks[i]], [states[i]])[0]
         for name, score in alone.items():
             assert torch.equal(score.accuracy, together[i][name].accuracy)
+
+
+class _Says(PromptFL):
+    """Predicts the class that an image's feature names."""
+
+    def logits(self, task, local: Local, batch: Batch):
+        return F.one_hot(batch.image[..., 0].round().long().clamp(0, task.n_classes - 1), task.n_classes).to(task.dtype)
+
+
+def test_a_class_that_images_are_only_taken_for_lowers_one_of_both_f1() -> None:
+    """Labels 0, 0, 1, 1 taken for 0, 2, 1, 1: F1 is 2/3, 1 and, of the class that no image has, 0."""
+    task = toy_task()
+    known, _ = task.tests["test"]
+    images = torch.tensor([0.0, 2.0, 1.0, 1.0]).to(task.dtype)[:, None].expand(-1, task.embed_dim)
+    held = [np.arange(4)] * task.n_clients, [np.array([0, 0, 1, 1])] * task.n_clients
+    task.tests["test"] = known, ClientData(images, *held, towers=task.towers, dtype=task.dtype)
+    method = _Says(n_ctx=1)
+    found = evaluate(method, [task], [method.init(task, torch.Generator())])[0]["test"]
+    assert found.macro_f1.tolist() == pytest.approx([5 / 9] * task.n_clients)
+    assert found.macro_f1_present.tolist() == pytest.approx([5 / 6] * task.n_clients)
 
 
 class _Counting(PromptFL):
@@ -79,13 +104,14 @@ def test_one_global_model_on_one_common_test_set_is_evaluated_once() -> None:
 
 def test_summary_by_hand() -> None:
     accuracy, loss = torch.tensor([1.0, 0.5, math.nan, 0.0]), torch.tensor([0.1, 0.2, math.nan, 0.6])
-    score = Score(accuracy, loss, accuracy**2, ece=0.03)
-    quarter = Score(torch.tensor([0.25]), torch.tensor([0.0]), torch.tensor([0.0]), ece=0.0)
+    score = Score(accuracy, loss, accuracy**2, accuracy**3, ece=0.03)
+    quarter = Score(torch.tensor([0.25]), *torch.zeros(3, 1), ece=0.0)
     found = summarise({"val": score, "test": score, "base": score, "novel": quarter}, primary="test")
     assert found["val/acc_mean"] == pytest.approx(0.5)
     assert found["test/acc_std"] == pytest.approx(math.sqrt((0.25 + 0 + 0.25) / 3))
     assert (found["test/acc_worst10"], found["test/acc_min"], found["test/ece"]) == (0.0, 0.0, 0.03)
     assert found["test/macro_f1"] == pytest.approx((1 + 0.25 + 0) / 3)
+    assert found["test/macro_f1_present"] == pytest.approx((1 + 0.125 + 0) / 3)
     assert found["test/loss"] == pytest.approx(0.3)
     assert found["test/base_novel_harmonic_mean"] == pytest.approx(2 / (2 + 4)), "KgCoOp: of base and novel"
     assert found["test/harmonic_mean"] == pytest.approx(3 / (2 + 2 + 4)), "FedPGP: of own, base and novel"

@@ -1,20 +1,48 @@
 """Wrappers that change the server: SCAFFOLD's control variates, server optimisers."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytest
 import torch
+from torch import Generator, Tensor
 
 from fpl_tune.config.specs import OptimSpec
-from fpl_tune.method import generator
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.method import Batch, Local, Method, State, Task, generator
+from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing import play
+from fpl_tune.testing import play, toy_task
 from fpl_tune.wrappers.scaffold import Scaffold
 from fpl_tune.wrappers.server import ServerOptimizer
 
 METHOD = Scaffold(PromptFL(n_ctx=2))
+SIZES = (20, 2, 3, 2)
+"""Training images of the clients."""
+
+
+@dataclass(frozen=True)
+class Quadratic(FederatedAveraging):
+    """Client i's loss is h_i / 2 (w - t_i)²: its gradient is known, and that of all clients has one zero."""
+
+    weights: Literal["size", "uniform"] = "size"
+    h = torch.tensor([0.5, 1.0, 2.0, 3.0]).double()
+    t = torch.tensor([1.0, -2.0, 4.0, -3.0]).double()
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        return State({"w": torch.zeros(1, dtype=task.dtype)}, {}, {})
+
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        return super().start(task, state, clients)._replace(buffers={"client": clients})
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        return batch.image.new_zeros(*batch.label.shape, task.n_classes)
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        at = local.buffers["client"]
+        return self.h[at] / 2 * (local.params["w"][:, 0] - self.t[at]).square(), local.buffers
 
 
 def test_control_variates_are_those_of_option_two(task: ClientTask) -> None:
@@ -22,13 +50,35 @@ def test_control_variates_are_those_of_option_two(task: ClientTask) -> None:
     spec = OptimSpec(lr=0.1, batch=4, momentum=0.0, weight_decay=0.0)
     _, (before,), (after,) = play(METHOD, [task], cohorts=[(0, 2), (0,)], spec=spec, epochs=2)
     old, c = before.personal["control.prompt"], before.shared["control.prompt"]
-    torch.testing.assert_close(c, old.sum(0) / 4)
+    share = (task.size.to(task.dtype) / task.size.sum()).view(-1, 1, 1)
+    assert share.flatten().unique().numel() > 1
+    torch.testing.assert_close(c, (share * old).sum(0))
     wanted = old[0] - c + (before.shared["prompt"] - after.shared["prompt"]) / (6 * 0.1)
     new = after.personal["control.prompt"]
     torch.testing.assert_close(new[0], wanted)
     assert (new[0] - old[0]).abs().max() > 1e-3
-    torch.testing.assert_close(after.shared["control.prompt"], c + (new[0] - old[0]) / 4)
+    torch.testing.assert_close(after.shared["control.prompt"], c + share[0] * (new[0] - old[0]))
     assert torch.equal(new[1:], old[1:])
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+def test_rounds_end_where_the_weighted_gradient_is_zero(weights: Any) -> None:
+    """With clients of 20, 2, 3 and 2 images and an epoch of several steps, where averaging alone ends elsewhere."""
+    task, spec = toy_task(sizes=SIZES), OptimSpec(lr=0.05, batch=2, momentum=0.0, weight_decay=0.0)
+    share = torch.tensor(SIZES if weights == "size" else (1, 1, 1, 1)).double()
+
+    def gradient(method: Method) -> float:
+        """Σ share · g_i at the last of many rounds."""
+        (state,) = play(method, [task], cohorts=[(0, 1, 2, 3)] * 300, spec=spec)[-1]
+        return float((share / share.sum() * Quadratic.h * (state.shared["w"] - Quadratic.t)).sum())
+
+    assert abs(gradient(Scaffold(Quadratic(weights), weights=weights))) < 1e-9
+    assert abs(gradient(Quadratic(weights))) > 0.1
+
+
+def test_two_averages_are_refused(task: ClientTask) -> None:
+    with pytest.raises(ConfigError, match=r"method\.weights must be uniform where method\.inner\.weights is, but is"):
+        Scaffold(Quadratic("uniform")).check(task)
 
 
 def test_uploads_and_downloads_double(task: ClientTask) -> None:

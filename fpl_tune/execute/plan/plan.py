@@ -26,7 +26,7 @@ from fpl_tune.search import pruning as prune
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import bounds
-from fpl_tune.study import rates
+from fpl_tune.study import looks, rates
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.store import Store
@@ -75,6 +75,8 @@ class Plan:
     """Why it is infeasible."""
     rates: str = ""
     """Where the learning rates come from, if methods have them from different sources; see `rates.note`."""
+    looks: tuple[int, ...] = ()
+    """Numbers of seeds to which cells run on while comparisons are undecided; the plan counts those of the first."""
 
     @property
     def feasible(self) -> bool:
@@ -97,6 +99,7 @@ class Plan:
             "reasons": list(self.reasons),
             "rates": self.rates,
             "typical": sum(item.trials for item in left if item.typical),
+            "looks": list(self.looks),
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -127,6 +130,8 @@ class Plan:
             text += (
                 f" The times of {counted(t['typical'], 'cell')} are typical ones: nothing like them has run here yet."
             )
+        if self.looks:
+            text += f" Cells of undecided comparisons run on, to {counted(self.looks[-1], 'seed')} at most."
         return " ".join([text, *self.reasons, *([self.rates] if self.rates else [])])
 
 
@@ -145,6 +150,7 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     """
     check_reported(spec.report.metric)
     setup = setup_of(spec, root / spec.name)
+    looks.check(spec, Store(root, spec.name))
     cells = [*expand(spec), *ablation_cells(spec, root)]
     prune.check(spec, [cell.run for cell in cells if cell.candidate])
     search = Search.plan(spec, preflight.check_of_sizes())
@@ -155,7 +161,7 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     with fixed_settings(setup.threads):
         loaded = preflight.check(
             [item.run for item in left],
-            len(spec.seed_list()),
+            spec.most_together(),
             setup,
             [item.label for item in left],
             validated=preflight.reads_validation(spec),
@@ -182,7 +188,8 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     peak = max((item.peak_memory_bytes for item in items), default=0)
     fields = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     sources = "" if "optim.lr" in fields else rates.note(spec, cells)  # a search finds its own
-    return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), sources)
+    further = tuple(spec.declared_looks())
+    return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), sources, further)
 
 
 def _items(spec: Study, store: Store, cells: Sequence[Cell], *, searched: bool) -> list[Item]:
@@ -192,7 +199,7 @@ def _items(spec: Study, store: Store, cells: Sequence[Cell], *, searched: bool) 
     found: list[Item] = []
     for cell in cells:
         missing, reasons = _missing(spec, store, cell, prints)
-        whole = len(missing) == len(spec.seed_list())
+        whole = len(missing) == len(spec.first_seeds())
         status = "stale" if reasons else "new" if whole else "partial" if missing else "done"
         if not searched or cell.role != "cell":
             found.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
@@ -209,7 +216,7 @@ def _items(spec: Study, store: Store, cells: Sequence[Cell], *, searched: bool) 
 def _missing(spec: Study, store: Store, cell: Cell, prints: Fingerprints) -> tuple[list[int], list[str]]:
     """The seeds of a cell that would run, and why its results are stale, so that all of them would."""
     if not store.exists:
-        return spec.seed_list(), []
+        return spec.first_seeds(), []
     trial, reasons = begun(store, cell, spec, prints(cell.run))
     return list(trial.seeds_left), reasons
 

@@ -23,7 +23,7 @@ import torch
 from ray import tune
 
 from fpl_tune import config
-from fpl_tune.config import ExecutionSpec, RunSpec, StudySpec
+from fpl_tune.config import ExecutionSpec, RunSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice, unknown
@@ -220,14 +220,13 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
     for name in options.keys() - _OPTIONS:
         raise unknown("field", name, sorted(_OPTIONS))
     execution = validated(ExecutionSpec, {name.partition(".")[2]: v for name, v in options.items()}, "execution")
-    seeds = fields.pop("seeds", 1)
-    spec = validated(StudySpec, {"seeds": seeds}, "")
+    seeds = config.fixed_seeds(fields.pop("seeds", 1))
     plugins.trust([f"method={fields.get('method')}"])
     run = variant(_base(), fields)
     device = resolve(execution.device)
     threads = execution.threads or threads_of(run, device)
     context = ExecutionContext(Path(), cache_root(), execution, device, threads)
-    return run, spec.seed_list(), context
+    return run, seeds, context
 
 
 @cache

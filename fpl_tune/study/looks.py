@@ -1,0 +1,78 @@
+"""Seeds that are added until comparisons are decided: looks at numbers of seeds that are declared beforehand.
+
+With `seeds=until_decided` every cell runs the seeds of the first look. When all have, every comparison with the
+reference that is undecided takes its two cells on to the seeds of the next look; the others are done. Each look has its
+share of the error, so that the verdicts of all looks hold together; see `analysis.compare`. Nothing is stored of a look
+but the results: what was decided follows from the first seeds of each cell, and so does what a start has to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
+from fpl_tune.core.spec import UNTIL_DECIDED
+from fpl_tune.study.schema import DamagedFile
+
+if TYPE_CHECKING:
+    from fpl_tune.config import StudySpec
+    from fpl_tune.study.store import Store
+
+
+@dataclass(frozen=True)
+class Look:
+    """A look at the results of a number of seeds."""
+
+    seeds: int
+    compared: int
+    """Comparisons with the reference."""
+    decided: int
+    goes_on: tuple[str, ...] = ()
+    """Ids of the cells of undecided comparisons."""
+    further: tuple[int, ...] = ()
+    """The seeds of the next look that this one has not seen; none after the last one."""
+
+    def __str__(self) -> str:
+        text = f"{self.decided} of {counted(self.compared, 'comparison')} decided after {counted(self.seeds, 'seed')}"
+        if self.goes_on and self.further:
+            text += f"; {counted(len(self.goes_on), 'cell')} run on to {counted(self.further[-1], 'seed')}"
+        return text
+
+
+Judge = Callable[["Store"], Look | None]
+"""Looks at what a study has, all of whose trials are over; None before the first look."""
+
+
+def check(spec: StudySpec, store: Store) -> None:
+    """Refuses looks that mean nothing for a study, or are declared after its first result.
+
+    Raises:
+        ConfigError: the study searches, prunes or has claims, or the looks differ from those of stored results.
+    """
+    if looks := spec.declared_looks():
+        fixed = "Set a number of seeds."
+        if spec.search.sampler is not None:
+            raise ConfigError(f"seeds={UNTIL_DECIDED} compares the cells of a grid, but {spec.name} searches. {fixed}")
+        if spec.prune.rule not in (None, "auto"):
+            raise ConfigError(f"seeds={UNTIL_DECIDED} runs cells whole. Set prune.rule=null, or a number of seeds.")
+        if spec.report.claims:
+            raise ConfigError(
+                f"seeds={UNTIL_DECIDED} decides comparisons with a reference, but {spec.name} has claims. {fixed}"
+            )
+    if not store.exists or not any(store.seeds(cell) for cell in store.cells()):
+        return
+    try:
+        study = store.study()
+    except DamagedFile:  # it is made anew, and says nothing of what was declared
+        return
+    before = list(study.looks) if study.seeds == UNTIL_DECIDED else []
+    if before == looks:
+        return
+    was, now = (f"looks={found}" if found else "a fixed number of seeds" for found in (before, looks))
+    raise ConfigError(
+        f"Looks are declared before the first result, but {store.name} has results with {was} and is asked for {now}. "
+        f"Run it under another name: name={store.name}_2."
+    )

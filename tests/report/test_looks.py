@@ -1,0 +1,82 @@
+"""What the page says where seeds are added until comparisons are decided."""
+
+from typing import Any
+
+import pytest
+
+from fpl_tune.report import answer, look, table
+from fpl_tune.report.facts import Facts
+from fpl_tune.report.reference import against
+from fpl_tune.study.trial import Leg, State, Trial
+
+from .conftest import reach
+
+BODY = """axes: {method.n_ctx: [1, 2, 4, 8]}
+seeds: until_decided
+looks: [3, 5, 8]
+report: {reference: n_ctx=1}
+"""
+LEVELS = {0: 0.7, 1: 0.5, 2: 0.72, 3: 0.7}
+REACHED = {0: 5, 1: 3, 2: 5, 3: 5}
+"""Seeds by cell after the second look."""
+
+
+def looked(make_store: Any, reached: dict[int, int]) -> Any:
+    store = make_store(body=BODY, clients=4, fill=lambda cell, seed: seed <= reached[cell.number])
+    reach(store, lambda cell: LEVELS[cell.number], lambda cell: 0.012)
+    return store
+
+
+def test_the_page_says_at_which_look_a_verdict_was_there(make_store: Any) -> None:
+    facts = Facts(looked(make_store, REACHED))
+    tests = against(facts)
+    assert (facts.look, facts.sure) == (5, "98.3 %")
+    assert tests["look"].tolist() == [3, 5, 0]
+    main = table.table(facts, tests)
+    assert "98.3 % interval" in main.header
+    verdicts = [row.cells[main.header.index("verdict")].text for row in main.rows]
+    assert verdicts == ["–", "worse at 3 seeds", "better at 5 seeds", "undecided"]
+    assert [row.cells[main.header.index("seeds")].text for row in main.rows] == ["5", "3", "5", "5"]
+    texts = " ".join(answer.decided(facts, tests).texts)
+    assert (
+        "looked at after 3, 5 and 8 seeds, as was declared before the first result, with intervals of 98.3 %" in texts
+    )
+    assert "Decided: 1 comparison after 3 seeds, 1 comparison after 5 seeds; 1 comparison undecided so far." in texts
+    assert "its 98.3 % intervals" in table.note(facts)
+
+
+def test_a_look_counts_once_all_have_reached_it_that_run_on_to_it(make_store: Any) -> None:
+    """Two cells have run on to five seeds while the third one is on its way: the page shows what three seeds said."""
+    store = looked(make_store, {**REACHED, 3: 3})
+    late = store.cells()[3]
+    store.put_trial(late, Trial(State.QUEUED, (Leg((4, 5), 4),), counts=(1, 2, 3)))
+    facts = Facts(store)
+    assert facts.look == 3
+    assert facts.values["seed"].max() == 3
+    assert against(facts)["seeds"].tolist() == [3, 3, 3]
+    assert "so far" in " ".join(answer.decided(facts, against(facts)).texts)
+
+
+@pytest.mark.parametrize(("reached", "seeds", "further"), [
+    ({0: 3, 1: 3, 2: 3, 3: 3}, 3, (4, 5)), (REACHED, 5, (6, 7, 8)), ({**REACHED, 0: 8, 2: 8, 3: 8}, 8, ()),
+])  # fmt: skip
+def test_undecided_cells_and_their_reference_run_on(
+    make_store: Any, reached: dict[int, int], seeds: int, further: tuple[int, ...]
+) -> None:
+    store = looked(make_store, reached)
+    found = look(store)
+    assert found is not None
+    tests = against(Facts(store))
+    left = [str(cell) for cell in tests.index[tests["look"] == 0]]
+    assert (found.seeds, found.compared, found.further) == (seeds, 3, further)
+    assert found.decided == 3 - len(left)
+    assert set(found.goes_on) == ({*left, store.cells()[0].id} if further else set())
+    assert store.cells()[1].id not in found.goes_on, "it was decided at once"
+
+
+def test_before_the_first_look_nothing_is_judged(make_store: Any) -> None:
+    store = looked(make_store, dict.fromkeys(range(4), 2))
+    assert look(store) is None
+    facts = Facts(store)
+    assert against(facts).empty
+    assert "The first look is still to come." in " ".join(answer.decided(facts, against(facts)).texts)
