@@ -122,10 +122,13 @@ def test_private_spends_what_another_formula_says_or_refuses(cases: list[Toy], r
 
 NOT_PRIVATE = {
     **dict.fromkeys(["zeroshot", "coop", "tofa"], "none of .* is exchanged"),
-    **dict.fromkeys(["promptfl_dp", "fedprox_dp", "pfedmoap_dp", "dpfpl_dp"], "must not be wrapped in the same way"),
+    **dict.fromkeys(
+        ["promptfl_dp", "fedprox_dp", "pfedmoap_dp", "dpfpl_dp", "fedsept_dp"], "must not be wrapped in the same way"
+    ),
     "promptfl_scaffold": "also uploads control.prompt, which no noise covers",
     "capt": "also uploads histogram, which",
     "fedmap": "also uploads prototypes, seen, which",
+    "sgpt": "also uploads chosen, which",
 }
 
 

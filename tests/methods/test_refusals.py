@@ -37,11 +37,15 @@ OPTIONS: list[tuple[str, Any, str]] = [
     ("fedmgp.select", 6, "must be at most method.groups = 5, but is 6"),
     ("fedpgp.signs", "printed", "must be 'meant' unless method.pairs is negative or positive"),
     ("feddpt.visual", "none", "text must be shared or hand where visual is none"),
+    ("fedsept.noise", 1.0, "clip must be finite where noise is not 0, but is inf. Noise is scaled to the clip."),
+    ("fedsept.rank", 0, "must be >= 1, but is 0"),
     ("pfedmoap.experts", 1, "must be >= 2, but is 1"),
+    ("pfedpg.signs", "printed", "'printed'"),
     ("pfedmoap.d_gating", 12, "must be a multiple of method.heads = 8, but is 12"),
     ("private.clip", math.inf, "must be finite where epsilon is"),
     ("private.rounds", 8, "must be 1 where calibration is classical, but is 8. Set method.calibration=accountant."),
     ("private.sampling", "secret", "must be seen where calibration is classical"),
+    ("sgpt.momentum", 1.0, "must be < 1, but is 1.0"),
 ]
 
 NO_VIT = {"vision_width": None, "n_vision_blocks": None}
@@ -50,7 +54,8 @@ SHALLOW = {"n_text_blocks": 4}
 TOY = {"n_clients": 4, "embed_dim": 24, "text_width": 32}
 TASKS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     *((name, {}, NO_VIT, f"name must be a method without visual prompts, .* but is '{name}'. Use clip=compact")
-      for name in ("capt", "feddpt", "fedmap", "fedmaple", "fedmgp", "fedmvp", "ivlp", "pfedmma", "promptsrc", "vpt")),
+      for name in ("capt", "feddpt", "fedmap", "fedmaple", "fedmgp", "fedmvp", "ivlp", "pfedmma", "pfedpg", "promptsrc",
+                   "sgpt", "vpt")),
     *((name, {}, NOVEL, f"name must be a method .*, as test sets have other classes .*, but is '{name}'. Use ")
       for name in ("capt", "fedapt", "focoop", "full_model", "linear_head", "pfedprompt", "tofa")),
     *((name, {}, {"n_patches": None}, f"name must be a method without patches, .* but is '{name}'. Use clip=compact")
@@ -67,6 +72,7 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("fedmvp", {"heads": 5}, {}, "heads must divide 768"),
     ("fedmvp", {"n_tokens": 50}, {}, "n_tokens must be at most 49"),
     ("fedpgp", {"rank": 40, "n_ctx": 64}, TOY, "rank must be at most the width of a context token, 32, but is 40"),
+    ("fedsept", {"rank": 40}, TOY, "rank must be at most the width of a context token, 32, but is 40"),
     ("fedtpg", {"heads": 5}, TOY, "heads must divide 32, the width of a context token, but is 5"),
     ("ivlp", {"depth": 5}, SHALLOW, "depth must be at most 4"),
     ("pfedmoap", {"experts": 5, "d_gating": 12, "heads": 3}, TOY, "experts must be at most the number of clients, 4"),
@@ -74,8 +80,14 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      r"d_gating must divide the width of the embedding, 24, but is 128\. Set method\.d_gating=24, or"),
     ("pfedmoap", {"experts": 4, "heads": 9}, TOY, r"heads must divide 24, .* but is 9\. Set method\.heads=3\."),
     ("pfedmoap", {"experts": 2, "experts_from": "random"}, NOVEL, "experts_from must name prompts"),
+    ("pfedpg", {"depth": 5}, {"n_vision_blocks": 4}, "depth must be at most 4"),
+    ("pfedpg", {"heads": 5}, {}, "heads must divide 768, the width of a token, but is 5"),
+    ("pfedpg", {"head": "linear"}, NOVEL, "name must be a method with head=text, as test sets have other classes"),
     ("pfedprompt", {"features": "patches"}, {"n_patches": None}, "features must be 'pooled' on an image tower"),
     ("promptsrc", {}, SHALLOW, "depth must be at most 4"),
+    ("sgpt", {}, {"n_vision_blocks": 4}, "group_blocks must be at most 0, the blocks of the image tower behind the"),
+    ("sgpt", {"groups": 30}, TOY, "groups must be at most 24, the width of the embedding, for orthogonal keys"),
+    ("sgpt", {"head": "linear"}, NOVEL, "name must be a method with head=text, as test sets have other classes"),
     ("vpt", {"depth": 5}, {"n_vision_blocks": 4}, "depth must be at most 4"),
 ]  # fmt: skip
 

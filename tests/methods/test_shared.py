@@ -37,6 +37,7 @@ SENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, int] | int]] = [
     ("fedper", {}, {}, {"base": 4_096}),
     ("fedpgp", {}, {}, {"prompt": 8_192}),
     ("fedpha", {}, {}, {"prompt": 8_192}),
+    ("fedsept", {}, {}, {"a": 4 * 16 * 16}),
     ("focoop", {}, {}, (345 + 100) * 8_192),
     ("fedtpg", {}, {}, 4_206_080),
     ("ivlp", {"words": ""}, {}, 2_560),  # FedMGP's baseline
@@ -45,10 +46,12 @@ SENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, int] | int]] = [
     ("linear_head", {}, {}, 176_985),
     ("linear_head", {}, {"embed_dim": 2048}, 706_905),
     ("pfedmma", {}, {}, 8_448),
+    ("pfedpg", {}, {}, {"visual": 7_680}),  # Table 1
     ("plot", {}, {}, {"prompt": 32_768}),
     ("prograd", {"words": ""}, {}, {"prompt": 2_048}),
     ("promptfolio", {}, {}, {"prompt": 8_192}),
     ("promptsrc", {"words": ""}, {}, 46_080),
+    ("sgpt", {}, {}, (4 + 20 * 3) * 768 + 20 * 512 + 20),  # prompts, keys and how often groups were chosen
     ("vpt", {}, {}, {"visual": 3_072}),  # FedMGP's baseline sends 4 tokens of width 768; deep prompts J times as many
     ("vpt", {"depth": 9}, {}, {"visual": 27_648}),
 ]

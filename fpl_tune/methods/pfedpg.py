@@ -1,0 +1,136 @@
+"""pFedPG: the server learns to generate each client's visual prompts from what local training makes of them.
+
+Yang, Wang, Wang: Efficient Model Personalization in Federated Learning via Client-Specific Prompt Generation, ICCV
+2023, https://arxiv.org/abs/2308.15367. The authors have published no code. Read: the re-implementation MSungK/pFedPG,
+071525b. It has no residual (`output=attention`), gives a client the rows of several clients or none for its tokens,
+never assigns them to the client's model, and takes trained minus generated prompts for the gradient of the loss, which
+is its opposite (`signs=released`); its AdamW of the server is not offered. Another, for language models, has the
+residual and a descriptor for each token (`descriptor=tokens`). The attention's inner widths are that of a token. The
+paper's head is a linear layer of the client (`head=linear`); under CLIP, text features take its place.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Generator, Tensor
+
+import fpl_tune.method as fl
+from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
+from fpl_tune.methods._blocks import hand_logits, mapped, new_layers, require_same_classes
+from fpl_tune.methods._deep import require_blocks, see, visual_prompts
+from fpl_tune.methods._network import xavier
+
+_INPUTS, _OUTPUT = ("attention.q", "attention.k", "attention.v"), "attention.out"
+
+
+@dataclass(frozen=True, config=fl.SPEC)
+class PFedPG(Method):
+    """Client i starts a round from P_i = P_b + softmax(d_i W_q (P_b W_k)ᵀ / √w) P_b W_v W_o, and keeps what it trains.
+
+    The server holds the basis P_b [J n, w], the projections W and a descriptor d_i [w] of every client. With ΔP_i what
+    training adds to P_i, it steps all of them by α Σ_i ⟨ΔP_i, ∂P_i⟩, summed over the cohort: -ΔP_i stands for the
+    gradient. A descriptor moves in the rounds of its client alone.
+
+    n_tokens: n, tokens of a prompt, >= 1.
+    depth: J, blocks with prompts, as in `vpt`, >= 1 and at most the number of blocks; the paper has 1.
+    server_lr: α, >= 0. At 0 every round begins from the same prompts, so that a client's training is that of one round.
+        The sum grows with the cohort: at 1, P_b alone moves by as many times the mean ΔP as there are clients.
+    heads: of the attention, >= 1; divides the width of a token.
+    output: `residual`, as above, or `attention` without P_b in front of it.
+    descriptor: `one` vector of a client, so that a client's tokens are P_b's, all shifted alike (without the residual
+        they are all the same), or one for each of its `tokens`.
+    signs: of the server's step: as `meant`, or as `released`, which moves away from what clients found.
+    head: `text`, the hand-written prompts' features, or `linear`, W f + b of the client's own; that has no meaning for
+        other classes, and novel classes are refused.
+    deployed: clients are evaluated with the prompts that they `trained` last, or with those that the server has
+        `generated` since. Clients that never trained have the latter.
+    """
+
+    needs = "pixels"
+    represents = "images"
+    n_tokens: fl.AtLeastOne = 10
+    depth: fl.AtLeastOne = 1
+    server_lr: fl.Weight = 0.001
+    heads: fl.AtLeastOne = 1
+    output: Literal["residual", "attention"] = "residual"
+    descriptor: Literal["one", "tokens"] = "one"
+    signs: Literal["meant", "released"] = "meant"
+    head: Literal["text", "linear"] = "text"
+    deployed: Literal["trained", "generated"] = "trained"
+
+    def check(self, sizes: Sizes) -> None:
+        require_blocks(sizes, "pfedpg", self.depth, text=False)
+        width = sizes.vision_width or 0
+        rule = f"must divide {width}, the width of a token"
+        fl.require(width % self.heads == 0, "heads", rule, self.heads)
+        if self.head == "linear":
+            require_same_classes(sizes, "pfedpg", "with head=text", "method.head=text")
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        basis, width = visual_prompts(task, self.n_tokens, self.depth, rng), task.vision_width or 0
+        queries = self.depth * self.n_tokens if self.descriptor == "tokens" else 1
+        server = {
+            "visual": basis,
+            "descriptor": 0.02 * torch.randn(task.n_clients, queries, width, generator=rng).to(basis),
+            **{name: xavier(task, width, width, rng, 2 * width) for name in (*_INPUTS, _OUTPUT)},
+        }
+        personal = {
+            "own": fl.replicate(torch.zeros_like(basis), task.n_clients),
+            "trained": torch.zeros(task.n_clients, dtype=torch.bool, device=task.device),
+        }
+        if self.head == "linear":
+            layer = new_layers(task, rng, {"head": (task.embed_dim, task.n_classes)})
+            personal |= {name: fl.replicate(leaf, task.n_clients) for name, leaf in layer.items()}
+        return State({}, personal, server)
+
+    def prompts(self, server: Tree, clients: Tensor) -> Tensor:
+        """[C, J, n, w] what the server generates."""
+        basis = server["visual"]
+        rows = basis.flatten(0, 1)
+        projected = zip((server["descriptor"][clients], rows, rows), _INPUTS, strict=True)
+        wide = (x @ server[name].T for x, name in projected)
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for x in wide)
+        share = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)  # [C, heads, 1 or J n, J n]
+        found = (share @ v).transpose(-3, -2).flatten(-2) @ server[_OUTPUT].T
+        found = found.expand(-1, len(rows), -1).unflatten(1, basis.shape[:2])
+        return basis + found if self.output == "residual" else found
+
+    def _head(self, state: State, clients: Tensor) -> Tree:
+        return {name: leaf[clients] for name, leaf in state.personal.items() if name.startswith("head.")}
+
+    def start(self, task: Task, state: State, clients: Tensor) -> Local:
+        return Local({"visual": self.prompts(state.server, clients), **self._head(state, clients)}, {})
+
+    def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
+        local = self.start(task, state, clients)
+        if self.deployed == "trained":
+            trained = state.personal["trained"][clients].view(-1, 1, 1, 1)
+            local.params["visual"] = torch.where(trained, state.personal["own"][clients], local.params["visual"])
+        return local
+
+    def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
+        image = self.representation(task, local, batch.image)
+        return mapped(local.params, "head", image) if self.head == "linear" else hand_logits(task, image)
+
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        return see(task, image, local.params["visual"])
+
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        with torch.enable_grad():
+            leaves = fl.fresh_leaves(state.server)
+            generated = self.prompts(leaves, clients)
+            moved = local.params["visual"].detach() - generated.detach()  # ΔP
+            steps = torch.autograd.grad((generated * moved).sum(), list(leaves.values()))
+        rate = self.server_lr if self.signs == "meant" else -self.server_lr
+        server = {name: leaf + rate * step for (name, leaf), step in zip(state.server.items(), steps, strict=True)}
+        kept = {"own": local.params["visual"], "trained": torch.ones_like(clients, dtype=torch.bool)}
+        kept |= {name: local.params[name] for name in state.personal if name.startswith("head.")}
+        personal = {name: fl.scatter_rows(state.personal[name], clients, rows) for name, rows in kept.items()}
+        return State({}, personal, server)
+
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
+        sent = fl.count(visual=state.server["visual"])
+        return Traffic(up=sent, down=sent)
