@@ -39,7 +39,7 @@ ADDED = {
 """Page -> file of the repository."""
 GALLERY = {
     "lambda_sweep": "pFedMoAP's λ on the embedded data set: a sweep with references",
-    "zoo2026": "Twenty-four methods under one protocol, on two splits: a table of methods",
+    "zoo2026": "Twenty-eight methods under one protocol, on two splits: a table of methods",
     "joint_search": "Optuna's search of several methods with equal budgets",
     "claims": "What the papers claim, decided on the embedded data set",
 }

@@ -1,10 +1,11 @@
 """FedSEPT: averaged prompt experts in a public subspace under DP-SGD, private residuals, a private gate over logits.
 
-Towards Privacy-Preserving Federated Prompt Tuning under Data Heterogeneity: A Subspace-Decomposed Expert Approach, ACM
-MM 2026. Official code: https://github.com/yuCoryx/FedSEPT, d2fc0a4. It has one residual for all experts
-(`residual=released`). Its gate attends from a query to the image feature alone, a single token that always has the
-weight 1, so that query, key and number of heads change nothing: what is left is written here. Not offered: the gate's
-dropout of 0.1, and the weight λ_gate = 10 that its manual names and nothing reads.
+Wang, Li, Guo, Jia, Zhang, Sun, Zhang, Tong, Zheng: Towards Privacy-Preserving Federated Prompt Tuning under Data
+Heterogeneity: A Subspace-Decomposed Expert Approach, ACM MM 2026. Official code: https://github.com/yuCoryx/FedSEPT,
+d2fc0a4, which is followed where the paper is open. It has one residual for all experts (`residual=released`). Its gate
+attends from a query to the image feature alone, a single token that always has the weight 1, so that query, key and
+number of heads change nothing: what is left is written here. Not offered: the gate's dropout of 0.1, and the weight
+λ_gate = 10 that its manual names and nothing reads.
 
 Its accounting does not hold: residuals and gates move by the same images without noise, so that one image changes what
 all others do to A at later steps. `clip` and `noise` are those of the paper, to show their effect; no ε is proven. For
