@@ -126,6 +126,20 @@ def test_noise_has_the_size_that_an_accountant_finds_and_is_drawn_anew(task: Cli
     assert float((normalize(rows) @ normalize(rows).T).fill_diagonal_(0).abs().max()) < 0.15
 
 
+def test_one_image_changes_what_others_do_to_a_at_later_steps(task: ClientTask, batch: Batch) -> None:
+    """By way of the residual, which is why counting the clipped gradients proves no ε: A itself is held here."""
+    method, local = replace(SMALL, clip=0.05), begin(task, SMALL)
+    later = task.train.batch(EVERYONE[:1], torch.tensor([[3, 4, 5]]))
+    local, found = local.at(slice(0, 1)), []
+    for image in (batch.image[0, 0], -batch.image[0, 0]):
+        first = batch._replace(image=torch.cat([image.expand(4, 1, -1), batch.image[:, 1:]], 1))
+        rows = Batch(*(part[:1] for part in first[:4]))
+        moves, _ = gradient_of_a(task, method, local, rows)
+        moved = {**local.params, "residual": local.params["residual"] - 0.1 * moves["residual"]}
+        found.append(gradient_of_a(task, method, local._replace(params=moved), later)[0]["a"])
+    assert float((found[0] - found[1]).norm()) > 0.01 * float(found[0].norm())
+
+
 def test_residuals_and_gates_never_leave_their_client(task: ClientTask) -> None:
     """Only A is sent; whatever the others hold changes no merge."""
     state, clients = SMALL.init(task, generator("merge")), torch.tensor([0, 3])
