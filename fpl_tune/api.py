@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
@@ -105,7 +105,7 @@ def run(
     return pd.DataFrame(sorted(history, key=lambda record: chosen.index(record["seed"])))
 
 
-def _texts(overrides: Iterable[str | Mapping[str, Any]], seeds: int | Sequence[int] | None) -> list[str]:
+def _texts(overrides: Iterable[str | Mapping[str, Any]], seeds: int | Sequence[int] | str | None) -> list[str]:
     """Overrides in the syntax of the command line, the argument `seeds` last."""
     return config.as_texts([*overrides, *([] if seeds is None else [{"seeds": seeds}])])
 
@@ -197,7 +197,7 @@ class StudyResults:
 def run_study(
     name: str,
     *overrides: str | Mapping[str, Any],
-    seeds: int | Sequence[int] | None = None,
+    seeds: int | Sequence[int] | Literal["until_decided"] | None = None,
     callbacks: Iterable[Callback] = (),
     progress: bool | None = None,
 ) -> StudyResults:
@@ -207,7 +207,8 @@ def run_study(
         name: a shipped study, a stored one, or the path of a YAML file.
         overrides: a mapping of dotted names to Python values, as in `run`; an axis takes a list of values. Texts are
             accepted too: `"key=value"`, the syntax of the command line.
-        seeds: a number of seeds (1 to n), or the seeds; the same as the override `seeds`. Default: the study's.
+        seeds: a number of seeds (1 to n), the seeds, or `until_decided`; the same as the override `seeds`. Default: the
+            study's.
         callbacks: receive the study's events; see `fpl_tune.execute.callback.Callback`.
         progress: whether a line with the cells, rounds, time left and the best cell so far is shown on standard error.
             Default: in a notebook and on a terminal.
