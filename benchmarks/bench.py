@@ -16,10 +16,9 @@ import argparse
 import bench_record
 from bench_clients import bench_clients
 from bench_platform import bench_platform
-from bench_search import bench_search
+from bench_search import TABLES, bench_search
 from bench_statistics import bench_statistics
 from bench_trials import bench_trials
-from search_table import NAMES
 from simulated_gpu import simulate_gpu
 
 from fpl_tune.cli import output
@@ -33,7 +32,7 @@ def main() -> None:
     parser.add_argument("kind", choices=("platform", "trials", "clients", "simulate", "record", "statistics", "search"))
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--orders", type=int, default=20, help="search: replays of each searcher on each table")
-    parser.add_argument("--tables", nargs="+", default=NAMES, choices=NAMES, help="search: all by default")
+    parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES, help="search: all by default")
     parser.add_argument("--searchers", nargs="+", metavar="NAME", help="search: all by default")
     parser.add_argument("--trials", type=int, default=1000, help="trials: how many")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")

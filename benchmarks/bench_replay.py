@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
-from load_table import Table
+import numpy as np
+from load_table import Floats, Table
 
 
 class Exhausted(Exception):
@@ -66,16 +68,31 @@ class Replay:
         Returns:
             On validation, which chooses it, and on test; infinite where none is complete.
         """
-        val, test = (100 * values[:, :, -1].mean((1, 2)) for values in (self.table.val, self.table.test))
+        val, test = self._ends(self.table.val), self._ends(self.table.test)
         found = [index for paid, index in self.completed if paid <= cost + 1e-9]
         if not found:
             return math.inf, math.inf
         best = max(found, key=lambda index: val[index])
         return float(val.max() - val[best]), float(test.max() - test[best])
 
+    def fails(self, index: int, number: int) -> bool:
+        """Whether training diverges in a round: the one before the first evaluation without a figure."""
+        return number == self._failing.get(index)
+
+    @cached_property
+    def _failing(self) -> dict[int, int]:
+        bad = np.isnan(self.table.val).any((1, 3))
+        return {int(i): int(self.table.rounds[bad[i].argmax()]) for i in np.flatnonzero(bad.any(1))}
+
+    @staticmethod
+    def _ends(values: Floats) -> Floats:
+        """Percent at the end; minus infinity where training diverged."""
+        ends = 100 * values[:, :, -1].mean((1, 2))
+        return np.where(np.isnan(ends), -math.inf, ends)
+
     def cost_within(self, points: float) -> float:
         """Full trials spent until a configuration within so many points of the table's best is complete."""
-        val = 100 * self.table.val[:, :, -1].mean((1, 2))
+        val = self._ends(self.table.val)
         return next((paid for paid, index in self.completed if val[index] >= val.max() - points - 1e-9), math.inf)
 
 

@@ -18,16 +18,18 @@ import numpy as np
 import optuna
 from bench_replay import Exhausted, Replay, Searcher
 from bench_search_peers import PEERS
-from load_table import Table, load
+from load_table import Table
+from made_table import MADE, foresight, study_of, table_of
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, WilcoxonPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler, TPESampler
 from search_table import NAMES, search_of
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.execute.job import ExecutionContext, Job, Output, Report
+from fpl_tune.execute.job import ExecutionContext, Failure, Job, Output, Report
 from fpl_tune.execute.runner import run_study
 from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search.components import quiet
+from fpl_tune.search.pruning import resolved, rungs
 from fpl_tune.simulation.simulation import Record
 
 Row = dict[str, Any]
@@ -43,6 +45,7 @@ def optuna_search(
     """Searches with Optuna's own sampler and pruner; trials run all seeds side by side.
 
     `WilcoxonPruner` compares values seed by seed, so that it gets each seed's last value as a step, one after another.
+    A trial that diverges fails, as Optuna has it for values that are NaN.
     """
     table = replay.table
     with quiet():
@@ -64,22 +67,25 @@ def optuna_search(
             values = table.val[index, :, -1].mean(1) if by_seed else table.val[index].mean((0, 2))
             for number, (rounds, seeds) in enumerate(steps):
                 replay.pay(rounds, seeds)
+                if math.isnan(values[number]):
+                    with quiet():
+                        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                    break
                 trial.report(float(values[number]), number if by_seed else int(table.rounds[number]))
                 if number + 1 < len(steps) and trial.should_prune():
+                    with quiet():
+                        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
                     break
             else:
                 replay.complete(index)
                 study.tell(trial, float(values.mean() if by_seed else values[-1]))
-                continue
-            with quiet():
-                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         except Exhausted:
             return
 
 
 def platform_search(overrides: Sequence[str], replay: Replay, order: int) -> None:
     """Searches with the platform's own runner, scheduler, search and store; only training is replayed."""
-    study, _ = search_of(replay.table.name, f"search.seed={order}", *overrides)
+    study, _ = search_of(study_of(replay.table.name), f"search.seed={order}", *overrides)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder, quiet():
         run_study(study, root=Path(folder), executor=partial(_execute, replay))
 
@@ -98,19 +104,22 @@ def _execute(replay: Replay, scheduler: Scheduler, context: ExecutionContext) ->
             scheduler.request_stop()
             return
         index = taken[job.cell.id]
-        finished.setdefault(index, set()).update(s for s in job.seeds if done[index, s] == replay.last)
+        finished.setdefault(index, set()).update(s for s in job.seeds if done.get((index, s)) == replay.last)
         if len(finished[index]) == replay.seeds and index not in [known for _, known in replay.completed]:
             replay.complete(index)
 
 
 def _run(job: Job, index: int, replay: Replay, scheduler: Scheduler, done: dict[tuple[int, int], int]) -> None:
-    """Reports the rounds of a job until the scheduler stops or pauses it, those before a pause at once."""
+    """Reports the rounds of a job until it diverges or the scheduler stops it; those before a pause at once."""
     table, kept = replay.table, min(done.get((index, seed), 0) for seed in job.seeds)
     rounds = [[record_of(table, index, seed, number) for seed in job.seeds] for number in range(1, replay.last + 1)]
     goes_on = not kept or scheduler.receive(job, Report(rounds[:kept], last=False))
     while goes_on:
         replay.pay(1, len(job.seeds))
         kept += 1
+        if replay.fails(index, kept):
+            scheduler.receive(job, Report([], failure=Failure("training diverged", "diverged"), last=True))
+            return
         done.update({(index, seed): kept for seed in job.seeds})
         output: Output | None = {seed: ("", None) for seed in job.seeds} if kept == replay.last else None
         goes_on = scheduler.receive(job, Report([rounds[kept - 1]], output, last=output is not None))
@@ -149,12 +158,14 @@ SEARCHERS: dict[str, Searcher] = {
     for pruner in PRUNERS
 } | {
     "fpl-tune": partial(platform_search, [f"search.budget={AFTER[-1]}"]),
+    "fpl-tune, no hedge": partial(platform_search, [f"search.budget={AFTER[-1]}", "prune.hedge=null"]),
 }
+TABLES = (*NAMES, *MADE)
 
 
 def bench_search(
     orders: int = 20,
-    tables: Sequence[str] = NAMES,
+    tables: Sequence[str] = TABLES,
     searchers: Sequence[str] | None = None,
     progress: Callable[[float, float, str], object] | None = None,
 ) -> list[Row]:
@@ -168,16 +179,17 @@ def bench_search(
         progress: receives (done, total, description).
 
     Returns:
-        Rows `table`, `searcher`, full trials until a configuration within 1 and 0.5 points of the best is complete, and
-        the points that the best one found is behind, on validation and test, after 10, 20 and 40 full trials. Each
-        value is the median over orders with the quartiles in brackets; what was not reached is a dash.
+        Rows `table`, the rank correlation between its first rung and the end, `searcher`, full trials until a
+        configuration within 1 and 0.5 points of the best is complete, and the points that the best one found is behind,
+        on validation and test, after 10, 20 and 40 full trials. Each value is the median over orders with the quartiles
+        in brackets; what was not reached is a dash.
     """
     known = SEARCHERS | PEERS
     names = list(known) if searchers is None else list(searchers)
     if unknown := set(names) - known.keys():
         raise ConfigError(f"No searcher {', '.join(sorted(unknown))} is installed. Known: {', '.join(known)}.")
     rows: list[Row] = []
-    for done, (table, name) in enumerate(itertools.product(map(load, tables), names)):
+    for done, (table, name) in enumerate(itertools.product(map(table_of, tables), names)):
         if progress is not None:
             progress(done, len(tables) * len(names), f"{table.name}: {name}")
         replays = [Replay(table, AFTER[-1]) for _ in range(orders)]
@@ -189,7 +201,10 @@ def bench_search(
 
 def summary(replays: Sequence[Replay], name: str) -> Row:
     """The row of one searcher on one table."""
-    row: Row = {"table": replays[0].table.name, "searcher": name}
+    table = replays[0].table
+    study, _ = search_of(study_of(table.name))
+    row: Row = {"table": table.name, "rank": round(foresight(table, rungs(resolved(study), study)[0]), 2)}
+    row["searcher"] = name
     for points in WITHIN:
         row[f"to {points:g}"] = quartiles([replay.cost_within(points) for replay in replays])
     for cost in AFTER:

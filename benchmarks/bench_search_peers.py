@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import math
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from bench_replay import Exhausted, Replay, Searcher
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -54,6 +56,9 @@ def syne_tune_search(name: str, replay: Replay, order: int) -> None:
             for step, value in zip(map(int, table.rounds), values[index], strict=True):
                 replay.pay(step - before, replay.seeds)
                 before, result = step, {"accuracy": float(value), "round": step}
+                if math.isnan(value):
+                    scheduler.on_trial_error(trial)
+                    break
                 if step == replay.last:
                     replay.complete(index)
                     scheduler.on_trial_complete(trial, result)
@@ -74,18 +79,22 @@ class Resumed:
         self._taken: dict[tuple[Any, ...], tuple[int, int]] = {}
 
     def value(self, point: dict[str, Any], budget: float) -> float:
-        """Mean validation accuracy after the last evaluation that the budget reaches, at least the first."""
+        """Mean validation accuracy after the last evaluation that the budget reaches, at least the first.
+
+        0 for a configuration that diverges until then, so that searchers without a word for it turn away.
+        """
         replay, table = self.replay, self.replay.table
         key = tuple(point[name] for name in table.space)
         index, paid = self._taken.get(key) or (replay.take(point), 0)
         column = max(0, int((table.rounds <= round(budget)).sum()) - 1)
-        until = int(table.rounds[column])
+        broken = np.flatnonzero(np.isnan(table.val[index, :, : column + 1].mean((0, 2))))
+        until = int(table.rounds[broken[0] if len(broken) else column])
         if until > paid:
             replay.pay(until - paid, replay.seeds)
-            if until == replay.last:
+            if until == replay.last and not len(broken):
                 replay.complete(index)
         self._taken[key] = index, max(paid, until)
-        return float(table.val[index, :, column].mean())
+        return 0.0 if len(broken) else float(table.val[index, :, column].mean())
 
 
 def _configuration_space(replay: Replay, order: int) -> Any:

@@ -234,6 +234,9 @@ class PruneSpec:
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne | None = None
     """Round of the first rung; None: 1 / `reduction` of the rounds. Each rung moves to the next validated round."""
+    hedge: AtLeastOne | Literal["auto"] | None = "auto"
+    """In a search with halving, every `hedge`-th trial that is suggested passes all rungs of rounds, in case that early
+    rounds mislead; the rung of seeds stays. auto: 4; None: no trial."""
 
 
 @dataclass(frozen=True, config=SPEC)

@@ -15,7 +15,7 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.manage import ETA_FILE
 from fpl_tune.execute.plan.profile import cost_key
-from fpl_tune.search.pruning import expected_cost, resolved, rungs
+from fpl_tune.search.pruning import expected_cost, leg_shares, resolved, rungs
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.looks import Look
@@ -107,7 +107,8 @@ class Eta(Callback):
         if self._halved(cell):
             apart = len(self._seeds) if cell.role == "trial" else 1  # seeds that begin where the first one ends
             rounds = max(len(seeds), apart) * cell.run.rounds * expected_cost(self._prune, cell.run, apart)
-            jobs = sum(self._prune.reduction**-k for k in range(len(rungs(self._prune, cell.run)) + 1 + (apart > 1)))
+            *first, others = leg_shares(self._prune, cell.run)
+            jobs = sum(first) + others * (apart > 1)
         self._left[cell.id] = Left(Work(cost_key(cell.run), rounds, jobs))
         if cell.role == "trial":
             self._tried.append(self._left[cell.id].expected)

@@ -17,9 +17,13 @@ from fpl_tune.study.trial import TABLE, Event, Leg, State, Trial, ended, legs_of
 
 
 def rule_of(spec: StudySpec) -> str:
-    """The study's pruning as text, objective included: trials that were pruned by another one are reopened."""
-    prune = resolved(spec)
-    return json.dumps([asdict(prune), objective_of(spec)]) if prune.rule is not None else ""
+    """The study's pruning as text, objective included: trials that were pruned by another one are reopened.
+
+    The hedge is left out. It says of trials to come that they are not stopped early, and not that others should not
+    have been.
+    """
+    prune = {name: value for name, value in asdict(resolved(spec)).items() if name != "hedge"}
+    return json.dumps([prune, objective_of(spec)]) if prune["rule"] is not None else ""
 
 
 def begun(

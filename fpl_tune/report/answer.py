@@ -36,7 +36,15 @@ ROWS = 24
 
 
 def sentence(facts: Facts, tests: pd.DataFrame) -> str:
-    """The answer to what the study asks: its claims, the plateau of a sweep, the gain of a search, or the best cell."""
+    """The answer to what the study asks: its claims, the plateau of a sweep, the gain of a search, or the best cell.
+
+    A warning follows where rungs of a search mislead.
+    """
+    warnings = [text for found in search.foresight(facts) if (text := found.warning())]
+    return " ".join([_answer(facts, tests), *warnings])
+
+
+def _answer(facts: Facts, tests: pd.DataFrame) -> str:
     number = int((facts.table["status"] == State.DONE.value).sum()) + len(facts.pruned)
     so_far = "" if number == len(facts.table) else f"So far, {number} of {counted(len(facts.table), 'cell')} done: "
     if facts.spec.report.claims:
@@ -103,6 +111,9 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         part.texts.append(f"{whole} ran whole; the others were stopped early and are not compared.")
     if facts.looks:
         part.texts.append(_looks(facts, tests))
+    for found in search.foresight(facts):
+        if not found.low:  # else it is in the answer
+            part.texts.append(f"{f'{found.part}: e' if found.part else 'E'}arly rounds: {found.figures()}.")
     if len(tests):
         number = tests["verdict"].value_counts()
         summary = ", ".join(f"{number[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in number)

@@ -9,6 +9,10 @@ last round is the rung that its other seeds wait for. Once no further cell can r
 are compared only with those of the same data, partition and schedule, trials of a search with those of the same cell of
 the axes. A rung is no table of its own: it is read from the trials, which hold their values at the rungs they reached.
 
+Where learning curves cross, early rounds rank configurations the wrong way round, and the best one is always stopped.
+As a hedge, every fourth trial of a search passes the rungs of rounds whatever its value there. It is ranked there with
+the others, and stopped at the rung of seeds like them. These trials also say how well a rung foresees the end.
+
 Pruners of Optuna stop trials of a search permanently.
 """
 
@@ -21,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fpl_tune.config import PruneSpec, RunSpec, StudySpec
 from fpl_tune.core.errors import ConfigError, Notice
@@ -37,24 +41,35 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
 
 HALVING, AUTO = "halving", "auto"
+HEDGE = 4
+"""Of so many suggested trials one is hedged: in replays, the fewest with which crossing curves cost less than they cost
+TPE, which prunes nothing."""
 FULL_TRIALS = 20
 """Full trials of a search that states neither trials nor a budget."""
 METRIC = "val/acc_mean"
 
 
 def resolved(study: StudySpec) -> PruneSpec:
-    """The study's `prune` with the rule that `auto` stands for: halving for samplers with which it was measured."""
-    spec, search = study.prune, study.search
-    if spec.rule != AUTO:
-        return spec
+    """The study's `prune` with what `auto` stands for: halving for samplers with which it was measured, and a hedge in
+    a search with halving."""
+    rule = _rule(study)
+    hedge = study.prune.hedge if rule == HALVING and study.search.sampler is not None else None
+    return replace(study.prune, rule=rule, hedge=HEDGE if hedge == AUTO else hedge)
+
+
+def _rule(study: StudySpec) -> Any:
+    """The rule of pruning."""
+    search = study.search
+    if study.prune.rule != AUTO:
+        return study.prune.rule
     if search.sampler is None or search.objectives != [METRIC]:
-        return replace(spec, rule=None)
+        return None
     from optuna.samplers import GPSampler, QMCSampler, RandomSampler, TPESampler
 
     from fpl_tune.search.samplers import named
 
     kind = named(search.sampler).kind
-    return replace(spec, rule=HALVING if issubclass(kind, (GPSampler, QMCSampler, RandomSampler, TPESampler)) else None)
+    return HALVING if issubclass(kind, (GPSampler, QMCSampler, RandomSampler, TPESampler)) else None
 
 
 def make_pruner(spec: PruneSpec) -> BasePruner:
@@ -101,12 +116,15 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
 
     Raises:
         ConfigError: the rule is unknown, or it never compares: no run is validated before its last round, the rungs lie
-            outside the rounds, or a pruner of Optuna has no search.
+            outside the rounds, or a pruner of Optuna has no search. Or a hedge has no search or no rung.
     """
     spec = resolved(study)
     if spec.rule is None:
         return
     make_pruner(spec)
+    hedged = isinstance(study.prune.hedge, int) and spec.rule == HALVING
+    if hedged and study.search.sampler is None:
+        raise ConfigError(f"prune.hedge={study.prune.hedge} needs a search, but there is none. Set prune.hedge=auto.")
     if spec.rule != HALVING and study.search.sampler is None:
         raise ConfigError(f"prune.rule={spec.rule} needs a search, but there is none. Use prune.rule=halving.")
     if study.search.sampler is not None and len(study.search.objectives) > 1:
@@ -124,7 +142,12 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
         f"prune.rule compares validation figures before the last round, but protocol.eval_every={every} of {last} "
         f"rounds gives none{rung}. Lower them, or set prune.rule=null."
     )
-    if study.prune.rule != AUTO:
+    if hedged:
+        problem = (
+            f"prune.hedge={spec.hedge} lets trials pass rungs of rounds, but prune.reduction={spec.reduction} with "
+            f"protocol.eval_every={every} of {last} rounds leaves none{rung}. Lower them, or set prune.hedge=auto."
+        )
+    if study.prune.rule != AUTO or hedged:
         raise ConfigError(problem)
     warnings.warn(f"Every trial runs to its end: {problem}", Notice, stacklevel=2)
 
@@ -144,6 +167,7 @@ class Halving:
         trials: by the ids of their cells.
         published: gives the ids of the cells of published points, of which one reaches the end, so that the gain over
             it is known.
+        hedged: whether a cell's trial passes the rungs of rounds in any case.
     """
 
     def __init__(
@@ -152,8 +176,10 @@ class Halving:
         cells: Mapping[str, Cell],
         trials: Mapping[str, Trial],
         published: Callable[[], Collection[str]] = set[str],
+        hedged: Callable[[Cell], bool] = lambda _: False,
     ) -> None:
-        self._reduction, self._axes, self._published = resolved(study).reduction, tuple(axes_of(study.axes)), published
+        self._reduction, self._axes = resolved(study).reduction, tuple(axes_of(study.axes))
+        self._published, self._hedged = published, hedged
         self._cells, self._trials = cells, trials
         self._sign = 1.0 if metric(objective_of(study)).maximize else -1.0
         self._groups: dict[str, str] = {}
@@ -161,7 +187,8 @@ class Halving:
     def passes(self, cell: str) -> bool:
         """Whether a trial that has reached the rung at the end of its leg goes on at once."""
         rung = self._trials[cell].present.rounds
-        return rung not in self._trials[cell].values or cell in self._best(self._ranked(cell, rung))
+        known = rung in self._trials[cell].values
+        return not known or self._hedges(cell, rung) or cell in self._best(self._ranked(cell, rung))
 
     def rank(self, cell: str, rung: int) -> int:
         """Place of a trial among those that reached a rung, from 0; their number for one without a value there."""
@@ -193,6 +220,10 @@ class Halving:
         promoted = self._chosen(due, self._last)
         return promoted, [cell for cell in due if cell not in promoted]
 
+    def _hedges(self, cell: str, rung: int) -> bool:
+        """Whether a trial passes a rung of rounds in any case."""
+        return rung < self._cells[cell].run.rounds and self._hedged(self._cells[cell])
+
     def _group(self, cell: str) -> str:
         """Key of the cells that may be compared with one."""
         if cell not in self._groups:
@@ -220,16 +251,21 @@ class Halving:
         return [*(self._best(ranked) or ranked[:1]), *([] if passed else known[:1])]
 
     def _chosen(self, waiting: Collection[str], chosen: Callable[[list[str], int], list[str]]) -> list[str]:
-        """The waiting trials among those that `chosen` gives of their rung's ranking, the furthest and best first."""
+        """The waiting trials among those that `chosen` gives of their rung's ranking, the furthest and best first.
+
+        Hedged ones are among them, which wait only if they came to their rung before the study had a hedge.
+        """
         places: dict[str, tuple[int, int]] = {}
-        names: dict[tuple[str, int], list[str]] = {}
+        known: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
         for cell in waiting:
             rung = self._trials[cell].present.rounds
             key = self._group(cell), rung
-            if key not in names:
-                names[key] = chosen(self._ranked(cell, rung), rung)
-            if cell in names[key]:
-                places[cell] = -rung, names[key].index(cell)
+            if key not in known:
+                ranked = self._ranked(cell, rung)
+                known[key] = ranked, chosen(ranked, rung)
+            ranked, going = known[key]
+            if cell in going or self._hedges(cell, rung):
+                places[cell] = -rung, ranked.index(cell)
         return sorted(places, key=places.__getitem__)
 
 
@@ -248,9 +284,18 @@ def expected_cost(spec: PruneSpec, run: RunSpec, seeds: int) -> float:
     ends = (*rungs(spec, run), run.rounds)
     if len(ends) == 1:
         return 1.0
-    shares = [spec.reduction**-k for k in range(len(ends) + 1)]
+    *shares, others = leg_shares(spec, run)
     first = math.fsum(share * (end - begin) for share, begin, end in zip(shares, (0, *ends), ends, strict=False))
-    return (first + shares[-1] * (seeds - 1) * run.rounds) / (seeds * run.rounds)
+    return (first + others * (seeds - 1) * run.rounds) / (seeds * run.rounds)
+
+
+def leg_shares(spec: PruneSpec, run: RunSpec) -> list[float]:
+    """The shares of trials that are expected to begin each leg: one for each rung and the last round, and one for the
+    other seeds. At each rung, one in `reduction` passes, and so does what is hedged."""
+    hedged, shares = 1 / spec.hedge if isinstance(spec.hedge, int) else 0.0, [1.0]
+    for _ in rungs(spec, run):
+        shares.append(hedged + (1 - hedged) * shares[-1] / spec.reduction)
+    return [*shares, shares[-1] / spec.reduction]
 
 
 def peers(cell: Cell, axes: Sequence[str] = ()) -> str:

@@ -69,6 +69,10 @@ class Search:
         """Ids of the cells of the published points that can run."""
         return set[str]().union(*(part.published for part in self.parts))
 
+    def hedged(self, cell: Cell) -> bool:
+        """Whether a cell is a trial that passes all rungs of rounds."""
+        return any(part.hedged(cell) for part in self.parts)
+
     @staticmethod
     def begun(folder: Path) -> bool:
         """Whether the study's folder has a database of trials."""

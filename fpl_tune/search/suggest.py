@@ -141,6 +141,18 @@ class CellSearch:
         """Whether a cell is a trial of this search."""
         return cell.role == "trial" and all(cell.varied.get(name) == value for name, value in self.varied.items())
 
+    def hedged(self, cell: Cell) -> bool:
+        """Whether a cell is a trial of this search that passes all rungs of rounds."""
+        return cell.role == "trial" and cell.number in self.numbers and self._hedges(self.numbers.index(cell.number))
+
+    def _hedges(self, number: int) -> bool:
+        """Whether a trial passes all rungs of rounds, by its number alone, so that every start decides alike.
+
+        Published points are not among them: one of them reaches the end in any case.
+        """
+        hedge, place = self.prune.hedge, number - len(self.points)
+        return isinstance(hedge, int) and place >= 0 and place % hedge == hedge - 1
+
     @property
     def published(self) -> set[str]:
         """Ids of the cells of the published points that can run."""
@@ -201,7 +213,7 @@ class CellSearch:
         """Trials that may still be suggested; with a budget, the number that what is left of it is expected to pay.
 
         A cell costs once, however often it is suggested: the rounds that ran, and while it runs at least those up to
-        its first rung.
+        the first rung that may stop it.
         """
         if self.study.exhausted:
             return 0
@@ -209,14 +221,17 @@ class CellSearch:
             return max(0, self.search.trials - self.suggested)
         if self._repeated(len(self._journal())) >= _REPEATS:
             return 0
-        spent = math.fsum(map(self._spent, {trial.user_attrs[CELL] for trial in self._asked()}))
+        asked = {trial.user_attrs[CELL]: trial.number for trial in reversed(self._asked())}
+        spent = math.fsum(self._spent(cell, number) for cell, number in asked.items())
         return max(0, math.ceil(((self.search.budget or FULL_TRIALS) * self._full - spent) / self._cost))
 
-    def _spent(self, cell: str) -> float:
-        """Rounds that a cell has cost, of all seeds."""
+    def _spent(self, cell: str, number: int) -> float:
+        """Rounds that a cell has cost, of all seeds; `number` is that of its first trial."""
         outcome = self._storage.outcomes.get(cell, Outcome(State.QUEUED))
         if not outcome.over:
-            return max((*rungs(self.prune, self.run), self._full)[0], outcome.rounds)
+            ends = rungs(self.prune, self.run)
+            first = self._full if not ends else self.run.rounds if self._hedges(number) else ends[0]
+            return max(first, outcome.rounds)
         return max(_FLOOR * self._full, outcome.rounds) if outcome.state is State.FAILED else outcome.rounds
 
     def _repeated(self, number: int) -> int:

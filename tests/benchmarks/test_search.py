@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import bench_search
 import load_table
+import made_table
 import numpy as np
 import optuna
 import pytest
@@ -128,6 +129,59 @@ def test_the_platform_pays_for_every_round_once(table: Table) -> None:
     assert replay.completed == again.completed
     assert len(replay.used) == 8
     assert 1 <= len(replay.completed) <= replay.spent / (SEEDS * ROUNDS[-1]) < 8
+
+
+def test_curves_of_the_crossing_table_rank_configurations_the_wrong_way_round_and_end_as_simulated() -> None:
+    base, made = load_table.load(made_table.BASE), made_table.table_of("crossing")
+    assert made_table.foresight(base, 4) == pytest.approx(0.80, abs=0.01)
+    assert made_table.foresight(made, 4) == pytest.approx(-0.56, abs=0.01)
+    np.testing.assert_array_equal(made.val[:, :, -1], base.val[:, :, -1])
+    np.testing.assert_array_equal(made.test[:, :, -1], base.test[:, :, -1])
+    assert made.points == base.points
+    np.testing.assert_array_equal(made.val, made_table.table_of("crossing").val, "the random numbers are fixed")
+
+
+def test_half_of_the_diverging_table_diverges_mostly_at_high_rates() -> None:
+    base, made = load_table.load(made_table.BASE), made_table.table_of("diverging")
+    broken = np.isnan(made.val).any((1, 2, 3))
+    assert broken.sum() == len(base.points) / 2
+    assert not broken[: made.published].any()
+    rates = np.array([point["optim.lr"] for point in base.points])
+    assert np.median(rates[broken]) > 2 * np.median(rates[~broken])
+    np.testing.assert_array_equal(made.val[~broken], base.val[~broken])
+    assert np.isnan(made.val[broken][:, :, -1]).all(), "what has diverged stays so"
+    ends = np.isnan(made.val[broken][:, 0, :, 0]).argmax(1)
+    assert set(ends) == set(range(6)), "after any evaluation"
+
+
+@pytest.fixture
+def broken(table: Table) -> Table:
+    """The table, in which the first published configuration diverges in round 4, and all other than published in 2."""
+    val, test = table.val.copy(), table.test.copy()
+    for values in (val, test):
+        values[0, :, 1:] = np.nan
+        values[table.published :] = np.nan
+    return dataclasses.replace(table, val=val, test=test)
+
+
+def test_a_configuration_that_diverges_costs_what_ran_and_is_not_found(broken: Table) -> None:
+    replay = Replay(broken, budget=40)
+    assert [replay.fails(0, number) for number in (3, 4, 5)] == [False, True, False]
+    bench_search.SEARCHERS["TPE"](replay, 0)
+    others, full = N - broken.published, SEEDS * ROUNDS[-1]
+    assert replay.spent == SEEDS * (4 + 2 * others) + full * (broken.published - 1)
+    assert [index for _, index in replay.completed] == [1, 2]
+    assert replay.regret(40) == (0.0, 0.0), "the best is one that does not diverge"
+
+
+def test_the_platform_sees_a_configuration_that_diverges_as_diverged(broken: Table) -> None:
+    replay = Replay(broken, budget=40)
+    bench_search.platform_search([*SMALL, "prune.rule=halving"], replay, 3)
+    first_seeds = 4 + 2 * (len(replay.used) - broken.published)  # of what diverges, the first seed alone
+    assert len(replay.used) == 8
+    assert first_seeds < replay.spent <= first_seeds + 2 * SEEDS * ROUNDS[-1]
+    assert {index for _, index in replay.completed} <= {1, 2}
+    assert replay.completed
 
 
 def test_the_platform_stops_at_the_budget(table: Table) -> None:

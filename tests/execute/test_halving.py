@@ -11,11 +11,12 @@ from fpl_tune.config import Study
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
 from fpl_tune.search.record import open_storage
+from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, Heard
+from ..conftest import Compose, Heard, there
 
 LRS = [0.5, 0.3, 0.4, 0.1, 0.2, 0.6]
 BODY = f"axes: {{optim: {{lr: {LRS}}}}}\nprune: {{rule: halving, first_rung: 1, reduction: 2}}"
@@ -132,6 +133,40 @@ def test_a_search_does_not_wait_for_paused_trials(
     best = min(stepped)[0]
     assert [r for lr, r in stepped if lr == best] == 2 * [1, 2, 3, 4], "the second seed follows the first"
     assert sum(status == "pruned" for status, _ in rounds_of(tmp_path).values()) >= 4
+
+
+HEDGED = "axes: {}\nsearch: {sampler: tpe, trials: 14, only: [optim.lr]}\nprune: {first_rung: 1, hedge: 3}"
+
+
+def hedged_of(root: Path) -> list[tuple[bool, str, list[int]]]:
+    """Of every trial that is suggested: whether it is hedged, its state, and rounds by seed."""
+    store = Store.open(root, "tiny")
+    search = there(Search.plan(store.spec()))
+    trials = sorted((cell for cell in store.cells() if cell.id not in search.published), key=lambda c: c.number)
+    return [
+        (search.hedged(cell), str(store.trial(cell).state), [len(store.history(cell, n)) for n in store.seeds(cell)])
+        for cell in trials
+    ]
+
+
+@pytest.mark.parametrize("after", [None, 19, *(pytest.param(n, marks=pytest.mark.system) for n in (14, 23, 26))])
+def test_every_third_trial_runs_its_first_seed_to_the_end_also_after_a_kill(
+    compose: Compose,
+    tmp_path: Path,
+    stepped: list[tuple[float, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    after: int | None,
+) -> None:
+    made = compose(HEDGED, "protocol.rounds=4", "execution.checkpoint_every=1")
+    if after is not None:
+        run_until_killed(made, tmp_path, stepped, after, monkeypatch)
+    assert run_study(made, root=tmp_path, executor=inline.execute).exit_code == 0
+    assert sum(sum(rounds) for _, _, rounds in trials_of(tmp_path)) == len(stepped), "no round ran twice"
+    found = hedged_of(tmp_path)
+    assert [place for place, (hedged, *_) in enumerate(found) if hedged] == [2, 5, 8]
+    assert all(rounds[0] == 4 for hedged, _, rounds in found if hedged)
+    assert ("pruned", [4]) in [(state, rounds) for hedged, state, rounds in found if hedged], "the rung of seeds stays"
+    assert [1] in [rounds for hedged, _, rounds in found if not hedged]
 
 
 SEARCH = "axes: {}\nsearch: {sampler: tpe, budget: 4, only: [optim.lr]}\nprune: {first_rung: 1, reduction: 2}"

@@ -233,6 +233,20 @@ def test_samplers_turn_away_from_where_training_diverges(
 
 
 @pytest.mark.usefixtures("slow_winner")
+def test_another_hedge_is_for_trials_to_come(compose: Compose, tmp_path: Path) -> None:
+    """What was pruned stays so: a study that an earlier release halved goes on, and pays nothing again."""
+    run(compose(SEARCH, "search.trials=7", *HALVED, "prune.hedge=null"), tmp_path)
+    before = states(tmp_path)
+    assert "pruned" in before.values()
+    assert run(compose(SEARCH, "search.trials=7", *HALVED, "prune.hedge=1"), tmp_path).skipped == len(before)
+    assert states(tmp_path) == before
+    run(compose(SEARCH, "search.trials=10", *HALVED, "prune.hedge=1"), tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    later = sorted(store.cells(), key=lambda cell: cell.number)[7:]
+    assert [len(store.history(cell, 1)) for cell in later] == [4, 4, 4]
+
+
+@pytest.mark.usefixtures("slow_winner")
 def test_the_plan_and_the_ablation_read_trials(compose: Compose, tmp_path: Path) -> None:
     body = SEARCH.replace("only: [optim.lr]", "only: [optim.lr, method.n_ctx]")
     halved = compose(body, "search.trials=6", *HALVED, "seeds=2")

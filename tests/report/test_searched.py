@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import optuna
 import pytest
 from optuna.storages.journal import JournalFileBackend
@@ -13,6 +14,7 @@ from fpl_tune.report.facts import LONG, Facts
 from fpl_tune.report.reference import against
 from fpl_tune.search.search import Search
 from fpl_tune.study.results import make_result
+from fpl_tune.study.trial import State, Trial, legs_of
 
 from ..conftest import drawn_history, there
 from .conftest import amend
@@ -105,6 +107,102 @@ def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searche
 def test_importance_is_of_each_search_and_warns_of_a_sampler_that_learns(searched):
     section = there(curves.matters(searched, against(searched)))
     assert any(text.startswith("promptfl: nothing is said of ") for text in section.texts)
+
+
+HALVED = """
+seeds: 2
+search: {sampler: random, trials: 40, only: [optim.lr]}
+prune: {rule: halving, first_rung: 3, hedge: 2}
+"""
+
+
+@pytest.fixture
+def hedged(make_store):
+    """hedged(curve, ...): a halved search of nine rounds; curve(x, round) is the accuracy of a trial at x in [0, 1]."""
+    made = []
+
+    def make(curve, *overrides, diverges=()):
+        name = f"search{len(made)}"
+        made.append(name)
+        store = make_store(["protocol.rounds=9", *overrides], body=HALVED, name=name, fill=lambda cell, seed: False)
+        search = there(Search.plan(store.spec()))
+        search.open(store.folder)
+        cells = list(iter(search.request, None))
+        store.begin(store.spec(), cells)
+        drawn = np.random.default_rng(0).permutation(len(cells)) / len(cells)
+        whole = [cell for cell in cells if search.hedged(cell) or cell.id in search.published]
+        for cell, x in zip(cells, drawn, strict=True):
+            last = 9 if cell in whole else 3
+            history = drawn_history(1, 0.5, rounds=last, clients=2)
+            for record in history:
+                record["val/acc_mean"] = float(curve(x, record["round"]))
+            broken = search.hedged(cell) and whole.index(cell) in diverges
+            state = State.DIVERGED if broken else State.DONE if cell.id in search.published else State.PRUNED
+            for seed in (1, 2) if state is State.DONE else (1,):
+                status = "diverged" if broken else "done" if last == 9 else "partial"
+                store.put(cell, seed, history, make_result(status, history, split_hash=f"split{seed}"))
+            values = {rung: curve(x, rung) for rung in (3, 9) if rung <= last and not (broken and rung == 9)}
+            counts = (1, 2) if state is State.DONE else ()
+            legs = legs_of([1, 2], 9, [3], first_alone=True)
+            store.put_trial(cell, Trial(state, legs, 1 if last == 9 else 0, values, counts))
+        return Facts(store)
+
+    return make
+
+
+def test_early_rounds_that_foresee_the_end_are_said_with_their_rank_correlation(hedged):
+    facts = hedged(lambda x, number: 0.3 + 0.02 * number + 0.3 * x)
+    (found,) = search.foresight(facts)
+    asked = [cell for cell in facts.own if cell.id not in facts.published]
+    assert found.trials == len(asked) // 2 >= search.LEAST, "neither published points nor what a rung has chosen"
+    assert found.by_round[3] == pytest.approx(1.0)
+    tests = against(facts)
+    text = f"Early rounds: after round 3 the rank correlation with the end is 1.00, over {found.trials} trials that passed"
+    assert f"{text} every rung." in answer.decided(facts, tests).texts
+    assert "Beware" not in answer.sentence(facts, tests)
+
+
+def test_early_rounds_that_mislead_are_a_warning_in_the_answer_with_its_remedy(hedged):
+    """Curves cross between rounds 5 and 6."""
+    facts = hedged(lambda x, number: 0.5 + 0.3 * x * (1 if number > 5 else -1))
+    tests = against(facts)
+    (found,) = search.foresight(facts)
+    assert answer.sentence(facts, tests).endswith(
+        f" Beware: after round 3 the rank correlation with the end is only -1.00, over {found.trials} trials that passed "
+        "every rung, so that halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
+        "prune.rule=null."
+    )
+    assert not [text for text in answer.decided(facts, tests).texts if text.startswith("Early rounds")]
+    report.build(facts.store)
+    assert " Beware: after round 3 " in report.sentence(facts.store)
+
+
+def test_where_no_later_round_foresees_the_end_the_remedy_is_to_stop_none_early(hedged):
+    facts = hedged(lambda x, number: 0.5 + 0.3 * x * (1 if number == 9 else -1))
+    assert answer.sentence(facts, against(facts)).endswith("better ones. Set prune.rule=null.")
+
+
+def test_trials_that_diverged_have_no_place_in_a_ranking_of_ends(hedged):
+    facts = hedged(lambda x, number: 0.3 + 0.3 * x, diverges=range(6))
+    (found,) = search.foresight(facts)
+    assert found.diverged > 0
+    assert f"that passed every rung ({found.diverged} that diverged left out)" in found.figures()
+    before = hedged(lambda x, number: 0.3 + 0.3 * x)
+    assert found.trials + found.diverged == search.foresight(before)[0].trials
+
+
+@pytest.mark.parametrize(
+    ("curve", "overrides"),
+    [
+        (lambda x, number: 0.3 + 0.3 * x, ["search.trials=14"]),
+        (lambda x, number: 0.5, []),
+        (lambda x, number: 0.3 + 0.3 * x, ["prune.hedge=null"]),
+        (lambda x, number: 0.3 + 0.3 * x, ["prune.rule=null"]),
+    ],
+    ids=["few trials", "no differences", "no hedge", "no halving"],
+)
+def test_of_early_rounds_nothing_is_said_without_grounds(hedged, curve, overrides):
+    assert search.foresight(hedged(curve, *overrides)) == []
 
 
 def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):

@@ -1,3 +1,6 @@
+import math
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,17 @@ from fpl_tune.config import PruneSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.spec import validated
-from fpl_tune.search.pruning import Halving, check, expected_cost, make_pruner, resolved, rungs, score
+from fpl_tune.search.pruning import (
+    Halving,
+    check,
+    expected_cost,
+    leg_shares,
+    make_pruner,
+    planned_trials,
+    resolved,
+    rungs,
+    score,
+)
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
@@ -35,17 +48,19 @@ def test_the_last_evaluated_round_counts() -> None:
 class Rungs:
     """Trials of a study's cells, and the pruner that decides on them."""
 
-    def __init__(self, made: Any, cells: list[Any] | None = None, published: Any = ()) -> None:
+    def __init__(
+        self, made: Any, cells: list[Any] | None = None, published: Any = (), hedged: Collection[int] = ()
+    ) -> None:
         self.cells = {cell.id: cell for cell in (expand(made) if cells is None else cells)}
         self.keys, self.trials = list(self.cells), dict[str, Trial]()
-        self.halving = Halving(made, self.cells, self.trials, lambda: published)
+        self.halving = Halving(made, self.cells, self.trials, lambda: published, lambda cell: cell.number in hedged)
 
     def reach(self, index: int, value: float, rung: int = 1) -> bool:
         """A trial reaches a rung. Returns whether it goes on at once; else it waits."""
         key = self.keys[index]
-        legs = legs_of([1, 2], 9, [1, 3])
+        legs = legs_of([1, 2], 9, [1, 3], first_alone=True)
         values = {**(self.trials[key].values if key in self.trials else {}), rung: value}
-        self.trials[key] = Trial(State.RUNNING, legs, {1: 0, 3: 1}[rung], values)
+        self.trials[key] = Trial(State.RUNNING, legs, {1: 0, 3: 1, 9: 2}[rung], values)
         passes = self.halving.passes(key)
         self.trials[key] = self.trials[key].after(Event.PASSED if passes else Event.HELD)
         return passes
@@ -133,6 +148,30 @@ def test_one_published_point_reaches_the_end(compose: Compose, tmp_path: Path, o
     assert sum(rungs.keys[i] in search.published for i in pruned) == len(search.published) - 1
 
 
+def test_a_hedged_trial_passes_the_rungs_of_rounds_and_is_ranked_there_and_at_the_rung_of_seeds(study: Any) -> None:
+    rungs = Rungs(study(), hedged=[2])
+    assert [rungs.reach(i, value) for i, value in ((0, 0.8), (1, 0.7), (2, 0.1))] == [False, False, True]
+    assert rungs.promote() == [0], "the best of three, one of which is hedged"
+    assert rungs.reach(2, 0.1, 3)
+    assert not rungs.reach(2, 0.1, 9), "the other seeds are for the best third"
+    assert rungs.reach(0, 0.8, 3) is False
+    assert rungs.settle() == ([], [1])
+    key = rungs.keys[1]
+    rungs.trials[key] = rungs.trials[key].after(Event.SETTLED)
+    assert rungs.settle() == ([0], []), "of two, one of which passed unasked, the better one passes"
+    rungs.reach(0, 0.8, 9)
+    assert rungs.settle() == ([0], [2])
+
+
+def test_a_trial_that_waited_before_the_study_had_a_hedge_goes_on(study: Any) -> None:
+    rungs = Rungs(study())
+    rungs.reach(0, 0.8)
+    rungs.reach(1, 0.1)
+    assert rungs.promote() == []
+    rungs.halving = Halving(study(), rungs.cells, rungs.trials, hedged=lambda cell: cell.number == 1)
+    assert rungs.promote() == [1]
+
+
 def test_cells_on_other_data_are_no_peers(compose: Compose) -> None:
     body = "axes: {data: {shots: [2, 4]}, optim: {lr: [1, 2, 3]}}\nprune: {rule: halving, first_rung: 1, reduction: 2}"
     rungs = Rungs(compose(body, "protocol.rounds=9"))
@@ -207,6 +246,52 @@ def test_the_cost_of_a_trial_is_what_a_third_at_each_rung_leaves(compose: Compos
     assert expected_cost(PruneSpec(rule=None), made, 2) == 1
 
 
+def test_the_cost_of_a_trial_includes_what_hedged_ones_run(compose: Compose) -> None:
+    made = compose("axes: {}", "protocol.rounds=9")
+
+    def spec(hedge: int | None) -> PruneSpec:
+        return PruneSpec(rule="halving", first_rung=3, hedge=hedge)
+
+    assert leg_shares(spec(4), made) == pytest.approx([1, 1 / 4 + 3 / 4 / 3, 1 / 6])
+    assert expected_cost(spec(4), made, 2) == pytest.approx((3 + 6 / 2 + 9 / 6) / 18)
+    assert expected_cost(spec(1), made, 2) == pytest.approx((9 + 9 / 3) / 18), "all run their first seed"
+    assert expected_cost(spec(None), made, 2) < expected_cost(spec(5), made, 2) < expected_cost(spec(4), made, 2)
+    search = compose("axes: {}\nsearch: {sampler: tpe, budget: 12}", "protocol.rounds=9", "seeds=2")
+    assert planned_trials(search, search) == math.ceil(12 / expected_cost(spec(4), made, 2))
+
+
+@pytest.mark.parametrize(
+    ("body", "hedge"),
+    [
+        ("search: {sampler: tpe}", 4),
+        ("search: {sampler: tpe}\nprune: {hedge: 3}", 3),
+        ("search: {sampler: tpe}\nprune: {hedge: null}", None),
+        ("search: {sampler: tpe}\nprune: {rule: null, hedge: 3}", None),
+        ("search: {sampler: tpe}\nprune: {rule: median}", None),
+        ("prune: {rule: halving}", None),
+    ],
+)
+def test_a_search_with_halving_has_a_hedge_by_default(compose: Compose, body: str, hedge: int | None) -> None:
+    assert resolved(compose(f"axes: {{}}\n{body}")).hedge == hedge
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (
+            "search: {sampler: tpe}\nprune: {hedge: 4, reduction: 2}",
+            "prune.hedge=4 lets trials pass rungs of rounds, but prune.reduction=2 with protocol.eval_every=8 of 8 "
+            "rounds leaves none. Lower them, or set prune.hedge=auto.",
+        ),
+        ("prune: {rule: halving, hedge: 4}", "prune.hedge=4 needs a search, but there is none. Set prune.hedge=auto."),
+    ],
+)
+def test_a_hedge_without_a_rung_or_a_search_is_refused(compose: Compose, body: str, says: str) -> None:
+    made = compose(f"axes: {{}}\n{body}", "protocol.rounds=8", "protocol.eval_every=8")
+    with pytest.raises(ConfigError, match=f"^{re.escape(says)}$"):
+        check(made, [made])
+
+
 @pytest.mark.parametrize(
     ("search", "rule"),
     [
@@ -262,6 +347,8 @@ def test_rungs_that_never_compare_are_refused(
         ({"rule": {"name": "median", "n_startup": 1}}, "unexpected keyword argument 'n_startup'"),
         ({"reduction": 1}, "prune.reduction must be >= 2"),
         ({"first_rung": 0}, "prune.first_rung must be >= 1"),
+        ({"hedge": 0}, "prune.hedge must be >= 1"),
+        ({"hedge": "often"}, "prune.hedge must be a whole number, but is 'often'"),
         ({"confidence": 1}, "no field 'prune.confidence'. Halving compares ranks"),
     ],
 )
