@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from load_table import Floats, Table
 
 
@@ -81,8 +82,8 @@ class Replay:
 
     @cached_property
     def _failing(self) -> dict[int, int]:
-        bad = np.isnan(self.table.val).any((1, 3))
-        return {int(i): int(self.table.rounds[bad[i].argmax()]) for i in np.flatnonzero(bad.any(1))}
+        bad: npt.NDArray[np.bool_] = np.isnan(self.table.val.mean((1, 3)))
+        return {int(i): int(self.table.rounds[bad[i].argmax()]) for i in np.flatnonzero(bad[:, -1])}
 
     @staticmethod
     def _ends(values: Floats) -> Floats:

@@ -79,8 +79,8 @@ class Scheduler:
         """The present leg of each trial that is not over, by its cell's id, in the order of handing out."""
         self.signal: int | None = None
         self.prune = resolved(spec)
-        asked = () if search is None else (lambda: search.published, search.hedged)
-        self._halving = Halving(spec, self.cells, self.trials, *asked)
+        hedged = search.hedged if search else None
+        self._halving = Halving(spec, self.cells, self.trials, lambda: search.published if search else (), hedged)
         self._fingerprints, self._prints = Fingerprints(), dict[str, dict[str, Any]]()
         self._skipped: set[str] = set()
         self._apart: set[str] = set()  # cells whose seeds failed together, and so have one retry less

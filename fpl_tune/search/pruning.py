@@ -167,7 +167,7 @@ class Halving:
         trials: by the ids of their cells.
         published: gives the ids of the cells of published points, of which one reaches the end, so that the gain over
             it is known.
-        hedged: whether a cell's trial passes the rungs of rounds in any case.
+        hedged: whether a cell's trial passes the rungs of rounds in any case; None: none does.
     """
 
     def __init__(
@@ -176,10 +176,10 @@ class Halving:
         cells: Mapping[str, Cell],
         trials: Mapping[str, Trial],
         published: Callable[[], Collection[str]] = set[str],
-        hedged: Callable[[Cell], bool] = lambda _: False,
+        hedged: Callable[[Cell], bool] | None = None,
     ) -> None:
-        self._reduction, self._axes = resolved(study).reduction, tuple(axes_of(study.axes))
-        self._published, self._hedged = published, hedged
+        self._prune, self._axes = resolved(study), tuple(axes_of(study.axes))
+        self._published, self._is_hedged = published, hedged
         self._cells, self._trials = cells, trials
         self._sign = 1.0 if metric(objective_of(study)).maximize else -1.0
         self._groups: dict[str, str] = {}
@@ -188,7 +188,7 @@ class Halving:
         """Whether a trial that has reached the rung at the end of its leg goes on at once."""
         rung = self._trials[cell].present.rounds
         known = rung in self._trials[cell].values
-        return not known or self._hedges(cell, rung) or cell in self._best(self._ranked(cell, rung))
+        return not known or self._hedges(cell, rung) or cell in self._best(self._ranked(cell, rung), rung)
 
     def rank(self, cell: str, rung: int) -> int:
         """Place of a trial among those that reached a rung, from 0; their number for one without a value there."""
@@ -222,7 +222,10 @@ class Halving:
 
     def _hedges(self, cell: str, rung: int) -> bool:
         """Whether a trial passes a rung of rounds in any case."""
-        return rung < self._cells[cell].run.rounds and self._hedged(self._cells[cell])
+        return rung < self._cells[cell].run.rounds and self._hedged(cell)
+
+    def _hedged(self, cell: str) -> bool:
+        return self._is_hedged is not None and self._is_hedged(self._cells[cell])
 
     def _group(self, cell: str) -> str:
         """Key of the cells that may be compared with one."""
@@ -240,15 +243,23 @@ class Halving:
         ]
         return sorted(there, key=lambda key: -self._sign * self._trials[key].values[rung])
 
-    def _best(self, ranked: list[str], rung: int = 0) -> list[str]:
-        """The best 1 / `reduction`."""
-        return ranked[: len(ranked) // self._reduction]
+    def _best(self, ranked: list[str], rung: int) -> list[str]:
+        """The best 1 / `reduction`.
+
+        Hedged trials passed the rungs before unasked. Of as many others, one in `reduction` would have passed each, and
+        so they count: else bad ones would make room for others that are no better.
+        """
+        if not ranked:
+            return []
+        hedged = sum(map(self._hedged, ranked))
+        share = self._prune.reduction ** sum(n < rung for n in rungs(self._prune, self._cells[ranked[0]].run))
+        return ranked[: ((len(ranked) - hedged) * share + hedged) // (share * self._prune.reduction)]
 
     def _last(self, ranked: list[str], rung: int) -> list[str]:
         """The best of a rung that no other trial can reach: at least one, and one published point."""
         known = [key for key in ranked if key in self._published()]
         passed = any(self._trials[key].passed(rung) for key in known)
-        return [*(self._best(ranked) or ranked[:1]), *([] if passed else known[:1])]
+        return [*(self._best(ranked, rung) or ranked[:1]), *([] if passed else known[:1])]
 
     def _chosen(self, waiting: Collection[str], chosen: Callable[[list[str], int], list[str]]) -> list[str]:
         """The waiting trials among those that `chosen` gives of their rung's ranking, the furthest and best first.
@@ -291,11 +302,10 @@ def expected_cost(spec: PruneSpec, run: RunSpec, seeds: int) -> float:
 
 def leg_shares(spec: PruneSpec, run: RunSpec) -> list[float]:
     """The shares of trials that are expected to begin each leg: one for each rung and the last round, and one for the
-    other seeds. At each rung, one in `reduction` passes, and so does what is hedged."""
-    hedged, shares = 1 / spec.hedge if isinstance(spec.hedge, int) else 0.0, [1.0]
-    for _ in rungs(spec, run):
-        shares.append(hedged + (1 - hedged) * shares[-1] / spec.reduction)
-    return [*shares, shares[-1] / spec.reduction]
+    other seeds. At each rung, one in `reduction` passes, and at those of rounds what is hedged."""
+    hedged, number = 1 / spec.hedge if isinstance(spec.hedge, int) else 0.0, len(rungs(spec, run))
+    passed = [spec.reduction**-k for k in range(number + 2)]
+    return [1.0, *(hedged + (1 - hedged) * share for share in passed[1:-1]), passed[-1]]
 
 
 def peers(cell: Cell, axes: Sequence[str] = ()) -> str:

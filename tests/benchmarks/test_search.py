@@ -143,7 +143,7 @@ def test_curves_of_the_crossing_table_rank_configurations_the_wrong_way_round_an
 
 def test_half_of_the_diverging_table_diverges_mostly_at_high_rates() -> None:
     base, made = load_table.load(made_table.BASE), made_table.table_of("diverging")
-    broken = np.isnan(made.val).any((1, 2, 3))
+    broken = np.isnan(made.val).any(axis=(1, 2, 3)).reshape(-1)
     assert broken.sum() == len(base.points) / 2
     assert not broken[: made.published].any()
     rates = np.array([point["optim.lr"] for point in base.points])

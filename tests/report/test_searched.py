@@ -157,8 +157,8 @@ def test_early_rounds_that_foresee_the_end_are_said_with_their_rank_correlation(
     assert found.trials == len(asked) // 2 >= search.LEAST, "neither published points nor what a rung has chosen"
     assert found.by_round[3] == pytest.approx(1.0)
     tests = against(facts)
-    text = f"Early rounds: after round 3 the rank correlation with the end is 1.00, over {found.trials} trials that passed"
-    assert f"{text} every rung." in answer.decided(facts, tests).texts
+    text = f"after round 3 the rank correlation with the end is 1.00, over {found.trials} trials that passed every rung"
+    assert f"Early rounds: {text}." in answer.decided(facts, tests).texts
     assert "Beware" not in answer.sentence(facts, tests)
 
 
@@ -168,8 +168,8 @@ def test_early_rounds_that_mislead_are_a_warning_in_the_answer_with_its_remedy(h
     tests = against(facts)
     (found,) = search.foresight(facts)
     assert answer.sentence(facts, tests).endswith(
-        f" Beware: after round 3 the rank correlation with the end is only -1.00, over {found.trials} trials that passed "
-        "every rung, so that halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
+        f" Beware: after round 3 the rank correlation with the end is only -1.00, over {found.trials} trials that "
+        "passed every rung, so that halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
         "prune.rule=null."
     )
     assert not [text for text in answer.decided(facts, tests).texts if text.startswith("Early rounds")]

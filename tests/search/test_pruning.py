@@ -163,6 +163,20 @@ def test_a_hedged_trial_passes_the_rungs_of_rounds_and_is_ranked_there_and_at_th
     assert rungs.settle() == ([0], [2])
 
 
+def test_hedged_trials_make_no_room_for_others_at_the_rung_of_seeds(study: Any) -> None:
+    """Two rungs before it, a hedged trial counts as a ninth: of 1 and 5 of 9, none goes on at once; of 3, one does."""
+    rungs = Rungs(study(), hedged=range(5))
+    for i in range(5):
+        assert rungs.reach(i, 0.1 * i)
+        assert rungs.reach(i, 0.1 * i, 3)
+        assert not rungs.reach(i, 0.1 * i, 9)
+    rungs.reach(5, 0.9)
+    rungs.reach(5, 0.9, 3)
+    assert not rungs.reach(5, 0.9, 9)
+    assert rungs.promote() == []
+    assert rungs.settle()[0] == [5]
+
+
 def test_a_trial_that_waited_before_the_study_had_a_hedge_goes_on(study: Any) -> None:
     rungs = Rungs(study())
     rungs.reach(0, 0.8)
@@ -252,9 +266,9 @@ def test_the_cost_of_a_trial_includes_what_hedged_ones_run(compose: Compose) -> 
     def spec(hedge: int | None) -> PruneSpec:
         return PruneSpec(rule="halving", first_rung=3, hedge=hedge)
 
-    assert leg_shares(spec(4), made) == pytest.approx([1, 1 / 4 + 3 / 4 / 3, 1 / 6])
-    assert expected_cost(spec(4), made, 2) == pytest.approx((3 + 6 / 2 + 9 / 6) / 18)
-    assert expected_cost(spec(1), made, 2) == pytest.approx((9 + 9 / 3) / 18), "all run their first seed"
+    assert leg_shares(spec(4), made) == pytest.approx([1, 1 / 4 + 3 / 4 / 3, 1 / 9])
+    assert expected_cost(spec(4), made, 2) == pytest.approx((3 + 6 / 2 + 9 / 9) / 18)
+    assert expected_cost(spec(1), made, 2) == pytest.approx((9 + 9 / 9) / 18), "all run their first seed"
     assert expected_cost(spec(None), made, 2) < expected_cost(spec(5), made, 2) < expected_cost(spec(4), made, 2)
     search = compose("axes: {}\nsearch: {sampler: tpe, budget: 12}", "protocol.rounds=9", "seeds=2")
     assert planned_trials(search, search) == math.ceil(12 / expected_cost(spec(4), made, 2))
