@@ -236,7 +236,7 @@ class PruneSpec:
     """Round of the first rung; None: 1 / `reduction` of the rounds. Each rung moves to the next validated round."""
     hedge: AtLeastOne | Literal["auto"] | None = "auto"
     """In a search with halving, every `hedge`-th trial that is suggested passes all rungs of rounds, in case that early
-    rounds mislead; the rung of seeds stays. auto: 4; None: no trial."""
+    rounds mislead; the rung of seeds stays. auto: 3; None: no trial."""
 
 
 @dataclass(frozen=True, config=SPEC)

@@ -271,14 +271,14 @@ def test_the_cost_of_a_trial_includes_what_hedged_ones_run(compose: Compose) -> 
     assert expected_cost(spec(1), made, 2) == pytest.approx((9 + 9 / 9) / 18), "all run their first seed"
     assert expected_cost(spec(None), made, 2) < expected_cost(spec(5), made, 2) < expected_cost(spec(4), made, 2)
     search = compose("axes: {}\nsearch: {sampler: tpe, budget: 12}", "protocol.rounds=9", "seeds=2")
-    assert planned_trials(search, search) == math.ceil(12 / expected_cost(spec(4), made, 2))
+    assert planned_trials(search, search) == math.ceil(12 / expected_cost(spec(3), made, 2))
 
 
 @pytest.mark.parametrize(
     ("body", "hedge"),
     [
-        ("search: {sampler: tpe}", 4),
-        ("search: {sampler: tpe}\nprune: {hedge: 3}", 3),
+        ("search: {sampler: tpe}", 3),
+        ("search: {sampler: tpe}\nprune: {hedge: 5}", 5),
         ("search: {sampler: tpe}\nprune: {hedge: null}", None),
         ("search: {sampler: tpe}\nprune: {rule: null, hedge: 3}", None),
         ("search: {sampler: tpe}\nprune: {rule: median}", None),
