@@ -46,8 +46,8 @@ LEAST = 10
 
 The standard error of a correlation of 0.5 is 0.3 then."""
 LOW = 0.1
-"""A rank correlation below which a rung warns. Over 10 hedged trials, it lies there in 52 of 60 replays of a table whose
-curves cross, in none of two simulated tables, and in 10 of 60 of the third, whose best fifth early rounds do not rank.
+"""A rank correlation below which a rung warns. Over 10 hedged trials, it lies there in 52 of 60 replays of a table
+whose curves cross, 1 of 80 of two simulated tables, and 10 of 60 of a third, whose best fifth early rounds do not rank.
 """
 ENOUGH = 0.5
 """A rank correlation from which on a later round is proposed as the first rung."""
