@@ -38,8 +38,8 @@ class SGPT(FederatedAveraging):
     f(x) is the frozen tower's feature of the image without prompts; keys k_j start orthonormal. In training the cosine
     distance is multiplied by the group's share of all choices so far + 0.0005, so that rare groups are chosen too. The
     loss is cross-entropy + pull · mean (1 - cos(f(x), k_j(x))), the second term moving keys alone. Prompts are averaged
-    by images, keys by the images that chose them, and the last two keep a share of what they were. Nothing is personal:
-    the images choose.
+    by images, keys by the images that chose them; of group prompts and keys the server keeps a share of the old ones.
+    Nothing is personal: the images choose.
 
     groups: G, >= 1, at most the width of the embedding; with 1 it is `vpt` of depth S + L, if `momentum` is 0 and turns
         are ignored.
