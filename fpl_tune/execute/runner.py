@@ -65,7 +65,7 @@ def run_study(
     if spec.declared_looks() and judge is None:
         raise ValueError("A study with seeds=until_decided needs a judge.")
     check_reported(spec.report.metric)
-    looks.check(spec, Store(root, spec.name))
+    looks.check(spec)
     search = Search.plan(spec, preflight.check_of_sizes())
     cells = search.references if search else expand(spec)
     prune.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
@@ -73,6 +73,7 @@ def run_study(
     setup = setup_of(spec, folder)
     with _disk_errors(folder), _nothing_left(folder), locked(folder):
         store = Store(root, spec.name)
+        looks.check_declared(spec, store)
         scheduler = Scheduler(store, spec, search, callbacks, began, retry=retry, judge=judge)
         scheduler.plan([*cells, *ablated])
         first: Mapping[str, RunSpec] = {}

@@ -113,7 +113,7 @@ def lacking(name: str, field: str, known: Iterable[str]) -> ConfigError:
     """`ConfigError` for a field that a method does not have: a similar one, or the methods that have it."""
     known, others = sorted(known), owners(field)
     if others and not get_close_matches(field, known, cutoff=0.5):
-        more = f"Methods that have it: {', '.join(f'method={other}' for other in others[:3])}."
+        more = f"Methods that have it: {', '.join(f'method={other}' for other in others[:5])}."
         return ConfigError(f"{name} has no field {field!r}. Known: {', '.join(known) or 'none'}. {more}")
     return ConfigError(f"{name} has no field {field!r}. {did_you_mean(field, known)}")
 

@@ -209,7 +209,9 @@ def low_rank_part(matrix: Tensor, tolerance: float = 1e-7, iterations: int = 10_
     m, n = matrix.shape[-2:]
     tiny = torch.finfo(matrix.dtype).tiny
     step = 4 * matrix.abs().sum((-2, -1), keepdim=True) / (m * n)  # 1 / μ
-    low, rest, dual = (torch.zeros_like(matrix) for _ in range(3))
+    low, rest, dual, found = (torch.zeros_like(matrix) for _ in range(4))
+    size = tolerance * matrix.norm(dim=(-2, -1), keepdim=True)
+    over = torch.zeros_like(size, dtype=torch.bool)  # a matrix that has ended waits for the others as it is
     for _ in range(iterations):
         free = matrix - rest + dual
         squares, vectors = torch.linalg.eigh(free.mT @ free)
@@ -218,7 +220,9 @@ def low_rank_part(matrix: Tensor, tolerance: float = 1e-7, iterations: int = 10_
         away = matrix - low + dual
         rest = away.sign() * (away.abs() - step / max(m, n) ** 0.5).clamp(min=0)
         lacking = matrix - low - rest
-        if (lacking.norm(dim=(-2, -1)) <= tolerance * matrix.norm(dim=(-2, -1))).all():
+        found = torch.where(over, found, low)
+        over = over | (lacking.norm(dim=(-2, -1), keepdim=True) <= size)
+        if over.all():
             break
         dual = dual + lacking
-    return low
+    return found

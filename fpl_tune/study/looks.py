@@ -46,13 +46,13 @@ Judge = Callable[["Store"], Look | None]
 """Looks at what a study has, all of whose trials are over; None before the first look."""
 
 
-def check(spec: StudySpec, store: Store) -> None:
-    """Refuses looks that mean nothing for a study, or are declared after its first result.
+def check(spec: StudySpec) -> None:
+    """Refuses looks that mean nothing for a study.
 
     Raises:
-        ConfigError: the study searches, prunes or has claims, or the looks differ from those of stored results.
+        ConfigError: the study searches, prunes or has claims.
     """
-    if looks := spec.declared_looks():
+    if spec.declared_looks():
         fixed = "Set a number of seeds."
         if spec.search.sampler is not None:
             raise ConfigError(f"seeds={UNTIL_DECIDED} compares the cells of a grid, but {spec.name} searches. {fixed}")
@@ -62,6 +62,15 @@ def check(spec: StudySpec, store: Store) -> None:
             raise ConfigError(
                 f"seeds={UNTIL_DECIDED} decides comparisons with a reference, but {spec.name} has claims. {fixed}"
             )
+
+
+def check_declared(spec: StudySpec, store: Store) -> None:
+    """Refuses looks that are declared after the first result.
+
+    Raises:
+        ConfigError: the store has results, and the looks differ from those with which they were made.
+    """
+    looks = spec.declared_looks()
     if not store.exists or not any(store.seeds(cell) for cell in store.cells()):
         return
     try:

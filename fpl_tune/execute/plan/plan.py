@@ -150,7 +150,8 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     """
     check_reported(spec.report.metric)
     setup = setup_of(spec, root / spec.name)
-    looks.check(spec, Store(root, spec.name))
+    looks.check(spec)
+    looks.check_declared(spec, Store(root, spec.name))
     cells = [*expand(spec), *ablation_cells(spec, root)]
     prune.check(spec, [cell.run for cell in cells if cell.candidate])
     search = Search.plan(spec, preflight.check_of_sizes())
