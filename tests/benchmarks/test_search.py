@@ -209,8 +209,27 @@ def test_verdicts_hold_their_level_in_every_world(world):
 
 def test_pooled_noise_finds_more_than_the_pair_s_own():
     rows = statistics.power(400)
-    now, before = ([row[f"{n} seeds"] for n in (3, 5)] for row in rows[2:4])
+    at = [row["what"] for row in rows].index("power at 5 points")
+    now, before = ([row[f"{n} seeds"] for n in (3, 5)] for row in rows[at : at + 2])
     assert all(a > 1.4 * b for a, b in zip(now, before, strict=True))
+
+
+def test_what_is_found_depends_on_the_difference_in_units_of_the_noise():
+    found = [row["5 seeds"] for row in statistics.power(400) if " x noise" in row["what"]]
+    assert found == sorted(found)
+    assert found[0] < 0.2
+    assert found[-1] > 0.95
+
+
+@pytest.mark.parametrize("world", statistics.LOOKED)
+def test_declared_looks_keep_their_error_and_others_do_not(world):
+    rows = {row["what"]: row for row in statistics.until_decided(world, 300)}
+    false, found = "false better or worse, any row", "found at 3 points"
+    declared = rows[f"declared looks: {false}"]["share"]
+    assert declared <= 0.05 + 0.038  # three standard errors of 300
+    assert rows[f"looks without correction: {false}"]["share"] > declared
+    assert rows[f"declared looks: {found}"]["share"] > rows[f"ten seeds: {found}"]["share"] - 0.02
+    assert rows[f"declared looks: {found}"]["seeds of the cell"] < 20
 
 
 def test_answers_to_sweeps_seldom_call_a_value_worse_that_is_not():
