@@ -24,7 +24,7 @@ from fpl_tune.report import charts, search, sweep
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts
-from fpl_tune.study.cells import label, shown
+from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.claims import counts
 from fpl_tune.study.results import VAL
 from fpl_tune.study.trial import State
@@ -45,7 +45,7 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
 
 
 def _answer(facts: Facts, tests: pd.DataFrame) -> str:
-    number = int((facts.table["status"] == State.DONE.value).sum()) + len(facts.pruned)
+    number = int((facts.table["status"] == State.DONE.value).sum()) + len(facts.pruned) + len(_diverged(facts))
     so_far = "" if number == len(facts.table) else f"So far, {number} of {counted(len(facts.table), 'cell')} done: "
     if facts.spec.report.claims:
         return f"{so_far}{counts(facts.claims)}."
@@ -97,6 +97,11 @@ def _best(facts: Facts, tests: pd.DataFrame) -> str:
     return f"{text}. {'No other cell is told apart from it.' if near and len(near) > 1 else ''}".strip()
 
 
+def _diverged(facts: Facts) -> list[Cell]:
+    """The trials of searches that diverged: they are over, while such cells of a grid are to be run again."""
+    return [cell for cell in facts.own if cell.role == "trial" and facts.states[cell.id] is State.DIVERGED]
+
+
 def decided(facts: Facts, tests: pd.DataFrame) -> Part:
     """Who won, and how sure is that?"""
     part = Part(charts=main_chart(facts))
@@ -107,8 +112,11 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         ties = some(list(map(facts.name, tied)), 3)
         part.texts.append(f"On {facts.chosen_on} the choice ties with {ties}; the smaller values are taken.")
     if facts.pruned:
-        whole = f"{len(facts.own) - len(facts.pruned)} of {len(facts.own)} {'trials' if facts.searched else 'cells'}"
-        part.texts.append(f"{whole} ran whole; the others were stopped early and are not compared.")
+        broken = len(_diverged(facts))
+        whole = len(facts.own) - len(facts.pruned) - broken
+        text = f"{whole} of {len(facts.own)} {'trials' if facts.searched else 'cells'} ran whole"
+        text += f"; {broken} diverged" if broken else ""
+        part.texts.append(f"{text}; the others were stopped early and are not compared.")
     if facts.looks:
         part.texts.append(_looks(facts, tests))
     for found in search.foresight(facts):

@@ -186,6 +186,9 @@ def test_trials_that_diverged_have_no_place_in_a_ranking_of_ends(hedged):
     facts = hedged(lambda x, number: 0.3 + 0.3 * x, diverges=range(6))
     (found,) = search.foresight(facts)
     assert found.diverged > 0
+    assert not answer.sentence(facts, against(facts)).startswith("So far"), "they are over"
+    (text,) = [text for text in answer.decided(facts, against(facts)).texts if "ran whole" in text]
+    assert f" of {len(facts.own)} trials ran whole; {found.diverged} diverged; the others were stopped early" in text
     assert f"that passed every rung ({found.diverged} that diverged left out)" in found.figures()
     before = hedged(lambda x, number: 0.3 + 0.3 * x)
     assert found.trials + found.diverged == search.foresight(before)[0].trials
