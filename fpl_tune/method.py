@@ -28,6 +28,7 @@ from fpl_tune.core.spec import SPEC, AtLeastOne, Decay, Fraction, Positive, Shar
 from fpl_tune.core.tensors import (
     among,
     average,
+    clipped,
     cosine_logits,
     count,
     fresh_leaves,
@@ -62,6 +63,7 @@ __all__ = [
     "Weight",
     "among",
     "average",
+    "clipped",
     "cosine_logits",
     "count",
     "cross_entropy",

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from fpl_tune import methods
 from fpl_tune.clip.sentences import Position
-from fpl_tune.core.spec import LOOKS, SPEC, UNTIL_DECIDED, AtLeastOne, Rate, Seed, listed_seeds, with_place
+from fpl_tune.core.spec import LOOKS, SPEC, UNTIL_DECIDED, AtLeastOne, Rate, Seed, Seeds, with_place
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.method import Method
 
@@ -325,7 +325,7 @@ class ReportSpec:
 
 
 @dataclass(frozen=True, config=SPEC)
-class StudySpec(RunSpec):
+class StudySpec(Seeds, RunSpec):
     """A study: a run, what varies, and how it is searched, run and reported."""
 
     name: str = "study"
@@ -362,18 +362,6 @@ class StudySpec(RunSpec):
     """What the page and the tables show; its fields are below."""
     ablate: Literal["best"] | None = None
     """best: also runs the steps from the published point of a finished search to its best cell, one field at a time."""
-
-    def seed_list(self) -> list[int]:
-        """The seeds as a list; a number n stands for 1..n, `until_decided` for those of the last look."""
-        return listed_seeds(self.seeds, self.looks[-1])
-
-    def first_seeds(self) -> list[int]:
-        """The seeds that every cell runs: with `until_decided` those of the first look, else all."""
-        return listed_seeds(self.seeds, self.looks[0])
-
-    def declared_looks(self) -> list[int]:
-        """The looks of a study whose seeds are `until_decided`; else none."""
-        return list(self.looks) if self.seeds == UNTIL_DECIDED else []
 
     def most_together(self) -> int:
         """The largest number of seeds that a cell trains side by side."""

@@ -38,11 +38,28 @@ LOOKS = (3, 5, 8, 12, 20)
 """Numbers of seeds after which they are compared."""
 
 
-def listed_seeds(seeds: int | list[int] | str, look: int) -> list[int]:
-    """Seeds as a list: n stands for 1..n, and `until_decided` for those that a look sees."""
-    if isinstance(seeds, list):
-        return seeds
-    return list(range(1, 1 + (seeds if isinstance(seeds, int) else look)))
+class Seeds:
+    """What the fields `seeds` and `looks` of a study mean, as it is composed and as it is stored."""
+
+    seeds: Any
+    looks: Any
+
+    def seed_list(self) -> list[int]:
+        """The seeds as a list; a number n stands for 1..n, `until_decided` for those of the last look."""
+        return self._listed(self.looks[-1])
+
+    def first_seeds(self) -> list[int]:
+        """The seeds that every cell runs: with `until_decided` those of the first look, else all."""
+        return self._listed(self.looks[0])
+
+    def declared_looks(self) -> list[int]:
+        """The looks of a study whose seeds are `until_decided`; else none."""
+        return list(self.looks) if self.seeds == UNTIL_DECIDED else []
+
+    def _listed(self, look: int) -> list[int]:
+        if isinstance(self.seeds, list):
+            return self.seeds
+        return list(range(1, 1 + (self.seeds if isinstance(self.seeds, int) else look)))
 
 
 def with_place(template: str, or_else: str = "") -> str:

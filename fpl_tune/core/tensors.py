@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import repeat
@@ -128,6 +128,13 @@ class _Unit(torch.autograd.Function):
         out, length = ctx.saved_tensors
         along = (grads[0] * out).sum(-1, keepdim=True)
         return grads[0].addcmul(out, along, value=-1).div_(length)
+
+
+def clipped(bound: float, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Leaves [C, ...] scaled down where a client's norm over all of them together exceeds the bound."""
+    norm = torch.stack([leaf.flatten(1).square().sum(1) for leaf in leaves]).sum(0).sqrt()
+    factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
+    return [leaf * factor.view(-1, *([1] * (leaf.ndim - 1))) for leaf in leaves]
 
 
 def cosine_logits(scale: float, image: Tensor, text: Tensor) -> Tensor:

@@ -92,8 +92,7 @@ class DPFPL(TwoContexts):
         """Gradients [C, ...] clipped, and noise of deviation `std` [C] on every number."""
         if math.isinf(self.noise):
             return gradient
-        norm = gradient.flatten(1).norm(dim=1).clamp(min=torch.finfo(gradient.dtype).tiny)
-        kept = gradient * (self.clip / norm).clamp(max=1).view(-1, 1, 1)
+        (kept,) = fl.clipped(self.clip, [gradient])
         return kept + (std.view(-1, 1, 1) * normal(keys, stream, *gradient.shape[1:])).to(gradient)
 
     def personal_gradient(self, gradient: Tensor, own: Tensor, keys: Tree, std: Tensor) -> Tensor:

@@ -134,8 +134,8 @@ class FedSEPT(FederatedAveraging):
             clipped = torch.zeros_like(leaves["a"])
             for column, here in zip(losses.unbind(1), batch.mask.unbind(1), strict=True):
                 (one,) = torch.autograd.grad(column.sum(), [leaves["a"]], retain_graph=True)
-                norm = one.flatten(1).norm(dim=1).clamp(min=torch.finfo(one.dtype).tiny)
-                clipped = clipped + one * ((self.clip / norm).clamp(max=1) * here).view(-1, 1, 1, 1)
+                (one,) = fl.clipped(self.clip, [one])
+                clipped = clipped + one * here.view(-1, 1, 1, 1)
         buffers = local.buffers
         if self.noise:
             drawn = normal(buffers, 0, *clipped.shape[1:]).to(clipped)

@@ -40,7 +40,7 @@ def sentence(facts: Facts, tests: pd.DataFrame) -> str:
 
     A warning follows where rungs of a search mislead.
     """
-    warnings = [text for found in search.foresight(facts) if (text := found.warning())]
+    warnings = [text for found in facts.foresights if (text := found.warning())]
     return " ".join([_answer(facts, tests), *warnings])
 
 
@@ -119,7 +119,7 @@ def decided(facts: Facts, tests: pd.DataFrame) -> Part:
         part.texts.append(f"{text}; the others were stopped early and are not compared.")
     if facts.looks:
         part.texts.append(_looks(facts, tests))
-    for found in search.foresight(facts):
+    for found in facts.foresights:
         if not found.low:  # else it is in the answer
             part.texts.append(f"{f'{found.part}: e' if found.part else 'E'}arly rounds: {found.figures()}.")
     if len(tests):

@@ -15,6 +15,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric, percent, short
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.report.reference import Reference
+from fpl_tune.search.foresight import Foresight, foresight
 from fpl_tune.search.gains import Gain, gains, searches
 from fpl_tune.study import rates, results
 from fpl_tune.study.cells import axes_of, label, shown
@@ -257,6 +258,15 @@ class Facts:
     def gains(self) -> list[Gain]:
         """The best trial of each search beside its published setting."""
         return gains(self.store, self.rule, self.metric) if self.searched else []
+
+    @cached_property
+    def foresights(self) -> list[Foresight]:
+        """How well the rungs foresee the end, of the searches with enough hedged trials."""
+        several, found = len(self.searches) > 1, list[Foresight | None]()
+        for search in self.searches:
+            part = next((self.part(cell) for cell in self.own if search.holds(cell)), "") if several else ""
+            found.append(foresight(self.store, search, self.own, part))
+        return [each for each in found if each is not None]
 
     @cached_property
     def costs(self) -> dict[str, float]:

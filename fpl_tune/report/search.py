@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.formatting import (
@@ -30,7 +28,6 @@ from fpl_tune.report.blocks import Part
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.facts import Facts, column
 from fpl_tune.report.reference import Reference, against, compared, judged, turned
-from fpl_tune.search import pruning
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.selection import sign
@@ -41,16 +38,6 @@ if TYPE_CHECKING:
 
 SLICES = 12
 """Fields that have a chart of their own."""
-LEAST = 10
-"""Hedged trials from which on a rank correlation is said; the default budget of 20 full trials gives about 13.
-
-The standard error of a correlation of 0.5 is 0.3 then."""
-LOW = 0.1
-"""A rank correlation below which a rung warns. Over 10 hedged trials, it lies there in 52 of 60 replays of a table
-whose curves cross, 1 of 80 of two simulated tables, and 10 of 60 of a third, whose best fifth early rounds do not rank.
-"""
-ENOUGH = 0.5
-"""A rank correlation from which on a later round is proposed as the first rung."""
 _BINS = 16  # of a contour, along each field
 
 
@@ -234,73 +221,6 @@ def scatter(facts: Facts) -> Spec:
                                     "opacity": charts.visible()}, size=60)  # fmt: skip
     ring = {"transform": [{"filter": "datum.best"}], **charts.layer("point", where, **charts.RING)}
     return charts.chart(rows, {**points, "params": [charts.SHOWN]}, ring, height=340, **charts.KEPT)
-
-
-@dataclass(frozen=True)
-class Foresight:
-    """How well early rounds of one search foresee the end: by its hedged trials, which no rung of rounds has chosen."""
-
-    part: str
-    """Which search; empty where there is one."""
-    rungs: tuple[int, ...]
-    last: int
-    """Rounds of a trial."""
-    trials: int
-    """Those whose first seed ran to its end; one that diverged has no place in a ranking of ends."""
-    diverged: int
-    by_round: dict[int, float]
-    """Rank correlation (Spearman) of the first objective after a validated round with that after the last one."""
-
-    @property
-    def low(self) -> bool:
-        """Whether a rung may have stopped better trials than it let go on."""
-        return any(self.by_round[rung] < LOW for rung in self.rungs)
-
-    def figures(self) -> str:
-        """The rank correlation at each rung."""
-        first, *others = self.rungs
-        only = "only " if self.low else ""
-        text = f"after round {first} the rank correlation with the end is {only}{self.by_round[first]:.2f}"
-        text += "".join(f", after round {rung} {self.by_round[rung]:.2f}" for rung in others)
-        left = f" ({self.diverged} that diverged left out)" if self.diverged else ""
-        return f"{text}, over {counted(self.trials, 'trial')} that passed every rung{left}"
-
-    def warning(self) -> str:
-        """What is wrong with the rungs, and what to do; empty where they are good."""
-        if not self.low:
-            return ""
-        later = [n for n, value in self.by_round.items() if self.rungs[0] < n < self.last and value >= ENOUGH]
-        rung = f"prune.first_rung={later[0]} ({self.by_round[later[0]]:.2f} there) or " if later else ""
-        of = f"{self.part}: " if self.part else ""
-        text = f"Beware: {of}{self.figures()}, so that halving may have stopped better ones."
-        return f"{text} Set {rung}prune.rule=null."
-
-
-def foresight(facts: Facts) -> list[Foresight]:
-    """How well the rungs foresee the end, of the searches with enough hedged trials."""
-    found, seed = [], facts.spec.seed_list()[0]
-    for search in facts.searches:
-        rungs = pruning.rungs(search.prune, search.run)
-        trials = [(cell, facts.store.trial(cell)) for cell in facts.own if search.hedged(cell)]
-        mine = [cell for cell, trial in trials if set(rungs) <= trial.values.keys()]
-        ended = [cell for cell in mine if facts.states[cell.id] is not State.DIVERGED]
-        curves = {cell.id: _curve(facts, cell, seed) for cell in ended}
-        frame = pd.DataFrame([curve for curve in curves.values() if search.run.rounds in curve]).dropna(axis=1)
-        if len(frame) < LEAST or not rungs:
-            continue
-        ranks = frame.rank().corr()[search.run.rounds].to_dict()
-        if not any(math.isnan(ranks.get(rung, math.nan)) for rung in rungs):
-            part = facts.part(mine[0]) if len(facts.searches) > 1 else ""
-            diverged = len(mine) - len(ended)
-            found.append(Foresight(part, rungs, search.run.rounds, len(frame), diverged, dict(sorted(ranks.items()))))
-    return found
-
-
-def _curve(facts: Facts, cell: Cell, seed: int) -> dict[int, float]:
-    """The first objective by round, of one seed; rounds without it are left out."""
-    history = facts.store.history(cell, seed)
-    values = {int(r["round"]): results.figure([r], facts.objectives[0]) for r in history}
-    return {number: value for number, value in values.items() if not math.isnan(value)}
 
 
 def early(facts: Facts, cells: Sequence[Cell]) -> tuple[int, dict[str, float]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import write_text
-from fpl_tune.core.spec import UNTIL_DECIDED
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store, as_yaml
 
@@ -32,7 +31,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     run, title = config.as_dict(cell.run), f"{store.name}: {cell.label}"
     study = store.study()
-    seeds = store.seeds(cell) if study.seeds == UNTIL_DECIDED else study.seed_list()
+    seeds = store.seeds(cell) if study.declared_looks() else study.seed_list()
     body = {"defaults": ["/study", "_self_"], "title": title, "seeds": seeds, **run}
     write_text(folder / f"{store.name}-{cell.id}.yaml", as_yaml(body))
     write_text(folder / "run.yaml", as_yaml(run))

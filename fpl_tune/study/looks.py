@@ -74,10 +74,9 @@ def check_declared(spec: StudySpec, store: Store) -> None:
     if not store.exists or not any(store.seeds(cell) for cell in store.cells()):
         return
     try:
-        study = store.study()
+        before = store.study().declared_looks()
     except DamagedFile:  # it is made anew, and says nothing of what was declared
         return
-    before = list(study.looks) if study.seeds == UNTIL_DECIDED else []
     if before == looks:
         return
     was, now = (f"looks={found}" if found else "a fixed number of seeds" for found in (before, looks))

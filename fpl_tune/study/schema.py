@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.spec import LOOKS, listed_seeds
+from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.study.records import Cell, Role
 from fpl_tune.study.status import Status
@@ -55,7 +55,7 @@ class _Search(BaseModel):
     objectives: list[str]
 
 
-class StudyFile(BaseModel):
+class StudyFile(Seeds, BaseModel):
     """The fields of study.yaml that tables and choices read; named as in `config.Study`, which holds all."""
 
     name: str
@@ -65,14 +65,6 @@ class StudyFile(BaseModel):
     looks: Annotated[list[int], Field(min_length=1)] = [*LOOKS]
     search: _Search
     report: _Report
-
-    def seed_list(self) -> list[int]:
-        """The seeds as a list; a number n stands for 1..n, `until_decided` for those of the last look."""
-        return listed_seeds(self.seeds, self.looks[-1])
-
-    def first_seeds(self) -> list[int]:
-        """The seeds that every cell runs: with `until_decided` those of the first look, else all."""
-        return listed_seeds(self.seeds, self.looks[0])
 
 
 class CellFile(BaseModel):

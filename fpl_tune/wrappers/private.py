@@ -8,7 +8,6 @@ is worth is found by the accountants of Google's `dp-accounting`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -149,7 +148,7 @@ class Private(Wrapper):
         sent = {name: local.params[name] for name in names}
         if self.bound == "update":
             received = {name: local.buffers[f"uploaded.{name}"] for name in names}
-            moves = _clipped(self.clip, [sent[name] - received[name] for name in names])
+            moves = fl.clipped(self.clip, [sent[name] - received[name] for name in names])
             sent = {name: received[name] + move for name, move in zip(names, moves, strict=True)}
         sigma = self.sigma(task)
         if sigma == 0:
@@ -176,13 +175,6 @@ def _uploaded(local: Local) -> list[str]:
     return [name for name in local.params if f"uploaded.{name}" in local.buffers]
 
 
-def _clipped(bound: float, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Leaves [C, ...] scaled down where a client's norm over all of them together exceeds the bound."""
-    norm = torch.stack([leaf.flatten(1).square().sum(1) for leaf in leaves]).sum(0).sqrt()
-    factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
-    return [leaf * factor.view(-1, *([1] * (leaf.ndim - 1))) for leaf in leaves]
-
-
 class _ClippedGradient(torch.autograd.Function):
     """Identity on leaves [C, ...]; a client's gradient over all of them together gets a norm <= bound."""
 
@@ -193,4 +185,4 @@ class _ClippedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return None, *_clipped(ctx.bound, grads)
+        return None, *fl.clipped(ctx.bound, grads)

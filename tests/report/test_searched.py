@@ -12,6 +12,7 @@ from fpl_tune.core.formatting import short
 from fpl_tune.report import answer, curves, search, table
 from fpl_tune.report.facts import LONG, Facts
 from fpl_tune.report.reference import against
+from fpl_tune.search import foresight
 from fpl_tune.search.search import Search
 from fpl_tune.study.results import make_result
 from fpl_tune.study.trial import State, Trial, legs_of
@@ -152,9 +153,9 @@ def hedged(make_store):
 
 def test_early_rounds_that_foresee_the_end_are_said_with_their_rank_correlation(hedged):
     facts = hedged(lambda x, number: 0.3 + 0.02 * number + 0.3 * x)
-    (found,) = search.foresight(facts)
+    (found,) = facts.foresights
     asked = [cell for cell in facts.own if cell.id not in facts.published]
-    assert found.trials == len(asked) // 2 >= search.LEAST, "neither published points nor what a rung has chosen"
+    assert found.trials == len(asked) // 2 >= foresight.LEAST, "neither published points nor what a rung has chosen"
     assert found.by_round[3] == pytest.approx(1.0)
     tests = against(facts)
     text = f"after round 3 the rank correlation with the end is 1.00, over {found.trials} trials that passed every rung"
@@ -166,7 +167,7 @@ def test_early_rounds_that_mislead_are_a_warning_in_the_answer_with_its_remedy(h
     """Curves cross between rounds 5 and 6."""
     facts = hedged(lambda x, number: 0.5 + 0.3 * x * (1 if number > 5 else -1))
     tests = against(facts)
-    (found,) = search.foresight(facts)
+    (found,) = facts.foresights
     assert answer.sentence(facts, tests).endswith(
         f" Beware: after round 3 the rank correlation with the end is only -1.00, over {found.trials} trials that "
         "passed every rung, so that halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
@@ -184,14 +185,14 @@ def test_where_no_later_round_foresees_the_end_the_remedy_is_to_stop_none_early(
 
 def test_trials_that_diverged_have_no_place_in_a_ranking_of_ends(hedged):
     facts = hedged(lambda x, number: 0.3 + 0.3 * x, diverges=range(6))
-    (found,) = search.foresight(facts)
+    (found,) = facts.foresights
     assert found.diverged > 0
     assert not answer.sentence(facts, against(facts)).startswith("So far"), "they are over"
     (text,) = [text for text in answer.decided(facts, against(facts)).texts if "ran whole" in text]
     assert f" of {len(facts.own)} trials ran whole; {found.diverged} diverged; the others were stopped early" in text
     assert f"that passed every rung ({found.diverged} that diverged left out)" in found.figures()
     before = hedged(lambda x, number: 0.3 + 0.3 * x)
-    assert found.trials + found.diverged == search.foresight(before)[0].trials
+    assert found.trials + found.diverged == before.foresights[0].trials
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_trials_that_diverged_have_no_place_in_a_ranking_of_ends(hedged):
     ids=["few trials", "no differences", "no hedge", "no halving"],
 )
 def test_of_early_rounds_nothing_is_said_without_grounds(hedged, curve, overrides):
-    assert search.foresight(hedged(curve, *overrides)) == []
+    assert hedged(curve, *overrides).foresights == []
 
 
 def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
