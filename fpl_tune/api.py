@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,7 @@ from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import duration, time_left
 from fpl_tune.core.metrics import check_reported, check_rule
-from fpl_tune.core.paths import cache_root, output_root
+from fpl_tune.core.paths import output_folder, output_root, usable_cache
 from fpl_tune.simulation.simulation import Record, Simulation
 
 if TYPE_CHECKING:
@@ -90,18 +91,22 @@ def run(
         ...                       callback=lambda records: print(records[0]["round"]))
         >>> rounds.groupby("round")["test/acc_mean"].mean().plot()
     """
+    from fpl_tune.execute.progress import Line
+
     given, chosen = config.take_seeds(_texts(overrides, seeds))
     spec = config.compose_run(given)
-    trial = Simulation(spec, chosen, cache_dir=cache_root(), device=resolve("auto"))
+    trial = Simulation(spec, chosen, cache_dir=usable_cache(), device=resolve("auto"))
     history: list[Record] = []
     talks = _talks(progress)
-    while not trial.done:
-        records = trial.step()
-        history += records
-        if talks:
-            print(f"\r{round_line(records, trial)}   ", end="\n" if trial.done else "", file=sys.stderr, flush=True)
-        if callback is not None:
-            callback(records)
+    with closing(Line()) as line:
+        while not trial.done:
+            records = trial.step()
+            history += records
+            if talks:
+                write = line.end if trial.done else line.show
+                write(round_line(records, trial))
+            if callback is not None:
+                callback(records)
     return pd.DataFrame(sorted(history, key=lambda record: chosen.index(record["seed"])))
 
 
@@ -273,4 +278,4 @@ def load_study(name: str) -> StudyResults:
     """
     from fpl_tune.study.store import Store
 
-    return StudyResults(Store.open(output_root(), name))
+    return StudyResults(Store.open(output_folder(), name))

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import fpl_tune
 from fpl_tune import report
 from fpl_tune.api import StudyResults
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.simulation.simulation import Record
 
 from .conftest import Compose, Heard, MakeStore
 
@@ -81,6 +83,20 @@ def test_a_study_of_a_mapping_with_its_progress(study_file: str, capsys: pytest.
     assert seen.err.endswith("\n")
     fpl_tune.run_study(study_file, given, seeds=[3, 5])
     assert capsys.readouterr().err == "", "neither a terminal nor a notebook"
+
+
+def test_a_simulation_writes_its_rounds_over_one_another(capsys: pytest.CaptureFixture[str]) -> None:
+    fpl_tune.run(TINY, progress=True)
+    seen = capsys.readouterr().err
+    assert re.fullmatch(r"\rround 1/2 .*\rround 2/2  validation .* % .*\n", seen)
+
+    def stop(_: Sequence[Record]) -> None:
+        raise ValueError("seen enough")
+
+    with pytest.raises(ValueError, match="seen enough"):
+        fpl_tune.run(TINY, progress=True, callback=stop)
+    seen = capsys.readouterr().err
+    assert re.fullmatch(r"\rround 1/2 .*\n", seen), "what follows stands below"
 
 
 def test_failures_stand_below_the_progress(study_file: str, capsys: pytest.CaptureFixture[str]) -> None:

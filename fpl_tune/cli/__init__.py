@@ -1,10 +1,11 @@
 """The command line: one file per verb, imported here in the order of the help page.
 
 A verb imports what it works with inside its function, so that `-h` and completion are instant. Shared: `common.py`
-(application and arguments), `output.py` (tables, JSON, CSV). Open `study.py` first.
+(application and arguments), `output.py` (tables, JSON, CSV), `streams.py` (where they go). Open `study.py` first.
 
 Exit codes: 0 done; 1 finished with failed cells, data whose test images are copies of training images, or a trace that
-differs; 2 usage, configuration or an infeasible plan, nothing started; 3 environment; 130 and 143 after a clean stop.
+differs; 2 usage, configuration or an infeasible plan, nothing started; 3 environment, such as a standard output that
+cannot be written; 130 and 143 after a clean stop.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from fpl_tune.cli import output
+from fpl_tune.cli import output, streams
 from fpl_tune.cli.common import app
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import FplTuneError, Notice
@@ -40,7 +41,7 @@ _LONG_WORD = r"\S{200,}"
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the console script: an expected error is one line and a documented exit code."""
     logging.getLogger("fpl_tune").addHandler(_WARNINGS)
-    with warnings.catch_warnings():
+    with streams.unfailing(), warnings.catch_warnings():
         warnings.simplefilter("always", Notice)
         warnings.showwarning = _Once()
         try:
@@ -51,7 +52,9 @@ def main(words: Sequence[str] | None = None) -> None:
             code = _report(problem)
         finally:
             gc.freeze()  # PyTorch and MLflow would take a second to be collected when the process ends
-    sys.exit(code if isinstance(code, int) else 0)
+        if isinstance(code, int) and code:
+            sys.exit(code)
+    sys.exit(0)
 
 
 def _report(problem: Exception) -> int:

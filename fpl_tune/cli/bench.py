@@ -8,7 +8,7 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, Overrides, app
-from fpl_tune.core.paths import cache_root
+from fpl_tune.core.paths import usable_cache
 
 
 @app.command(epilog="Example: fpl-tune bench text --format json", rich_help_panel="Run")
@@ -27,6 +27,6 @@ def bench(
         if kind == "text":
             rows = measure.bench_text(run, device, progress=progress)
         else:
-            rows = measure.bench_round(run, device, cache_dir=cache_root(), progress=progress)
+            rows = measure.bench_round(run, device, cache_dir=usable_cache(), progress=progress)
     for row in rows if format == "table" else [rows]:
         output.emit(row, format)

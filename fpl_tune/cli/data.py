@@ -10,7 +10,7 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, Overrides, app
-from fpl_tune.core.paths import cache_root
+from fpl_tune.core.paths import usable_cache
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: check their files, fill the feature cache, show splits.")
 app.add_typer(
@@ -54,7 +54,7 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = "table") ->
 
     run = config.compose_run(overrides or [])
     with output.progress("") as progress:
-        world = world_of(run, cache_dir=cache_root(), device=resolve("auto"), progress=progress)
+        world = world_of(run, cache_dir=usable_cache(), device=resolve("auto"), progress=progress)
     tables = {"train": world.train_images, "test": world.test_images}
     tables |= {f"view {number}": table for number, table in enumerate((*world.views, *world.second))}
     rows = [{"images": name, "shape": list(table.shape), "bytes": table.nbytes} for name, table in tables.items()]

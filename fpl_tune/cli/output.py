@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -27,6 +28,8 @@ Row = Mapping[str, Any]
 
 _SILENCE = 10.0
 """Seconds between lines where there is no terminal."""
+_NARROWEST = 20
+"""Letters in a line, without which no table can be read; a terminal without a size has COLUMNS=0."""
 _FIGURE = re.compile(r"–|[-+]?[\d.,]+(e[-+]\d+)?( ± [\d.]+)?")
 
 
@@ -34,9 +37,12 @@ def console(*, stderr: bool = False) -> Console:
     """The console of standard output or error, with the terminal's width and colours; plain with NO_COLOR."""
     stream = sys.stderr if stderr else sys.stdout
     system = None if os.environ.get("NO_COLOR") else "auto"
-    return Console(
+    made = Console(
         stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty(), color_system=system
     )
+    if made.width < _NARROWEST:
+        made.width = 80
+    return made
 
 
 def warn(message: str, style: str = "yellow") -> None:
@@ -86,7 +92,7 @@ def emit(
     `narrow`: without lines between the columns.
     """
     if format == "json":
-        print(json.dumps(plain(rows), indent=1, ensure_ascii=False))
+        print(json.dumps(plain(rows), indent=1, ensure_ascii=not _has_all_letters()))
         return
     if isinstance(rows, Mapping):
         rows = [{"field": name, "value": _shown(value)} for name, value in rows.items()]
@@ -110,7 +116,12 @@ def emit(
 
 def emit_config(node: Mapping[str, Any]) -> None:
     """Prints a resolved configuration as YAML, which can be read back."""
-    print(write_mapping(node, unicode=True), end="")
+    print(write_mapping(node, unicode=_has_all_letters()), end="")
+
+
+def _has_all_letters() -> bool:
+    """Whether standard output is in UTF-8. Elsewhere, letters that it lacks would be replaced, if not escaped."""
+    return codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
 
 
 def percent(mean: float | None, std: float | None = None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fpl_tune.cli import output
 from fpl_tune.cli.common import ConfigOption, FormatOption, Overrides, app
 from fpl_tune.core.formatting import counted
-from fpl_tune.core.paths import cache_root
+from fpl_tune.core.paths import usable_cache
 
 if TYPE_CHECKING:
     from fpl_tune.simulation.simulation import Record
@@ -35,7 +35,7 @@ def run(
 
     preflight.check([spec])
     with output.progress("encoding images") as progress:
-        trial = Simulation(spec, chosen, cache_dir=cache_root(), device=resolve("auto"), progress=progress)
+        trial = Simulation(spec, chosen, cache_dir=usable_cache(), device=resolve("auto"), progress=progress)
     history: list[Record] = []
     while not trial.done:
         records = trial.step()

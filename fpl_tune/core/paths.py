@@ -64,20 +64,16 @@ def output_folder() -> Path:
 
 
 def output_root() -> Path:
-    """The output folder, created.
+    """The output folder, to write to; it is made with the first file in it.
 
     Raises:
         EnvironmentProblem: it cannot be written.
     """
     root = output_folder()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=root).close()
-    except OSError as problem:
+    if why := refusal(root):
         raise EnvironmentProblem(
-            f"The output folder must be writable, but {root} is not ({problem.strerror}). "
-            "Name another one in FPL_TUNE_OUTPUT."
-        ) from None
+            f"The output folder must be writable, but {root} is not ({why}). Name another one in FPL_TUNE_OUTPUT."
+        )
     return root
 
 
@@ -85,3 +81,27 @@ def cache_root() -> Path:
     """Feature cache: FPL_TUNE_CACHE, else XDG_CACHE_HOME/fpl-tune, else ~/.cache/fpl-tune."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return local(os.environ.get("FPL_TUNE_CACHE") or f"{base}/fpl-tune")
+
+
+def usable_cache() -> Path:
+    """The feature cache, to write to; or one that others filled, which may hold all that is read.
+
+    Raises:
+        EnvironmentProblem: it cannot be written, and holds nothing.
+    """
+    folder = cache_root()
+    if (why := refusal(folder)) and not any(folder.glob("*.npy")):
+        raise EnvironmentProblem(
+            f"The feature cache must be writable, but {folder} is not ({why}). Name another folder in FPL_TUNE_CACHE."
+        )
+    return folder
+
+
+def refusal(folder: Path) -> str:
+    """Why files cannot be written to a folder, which need not exist yet; "" if they can. Nothing is left there."""
+    try:
+        there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        TemporaryFile(dir=there).close()
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    return ""

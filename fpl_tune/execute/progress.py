@@ -133,12 +133,37 @@ def short(label: str) -> str:
     return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
 
 
+class Line:
+    """A line on standard error that is written again and again: for notebooks and programs of one's own."""
+
+    def __init__(self) -> None:
+        self._width = 0  # of the text that stands there
+
+    def show(self, text: str) -> None:
+        """Writes over the text; one that is wider than the terminal could not be written over."""
+        if sys.stderr.isatty():
+            text = text[: shutil.get_terminal_size().columns - 1]
+        print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
+        self._width = len(text)
+
+    def end(self, text: str) -> None:
+        """Writes over the text for the last time; what follows stands below."""
+        print(f"\r{text:<{self._width}}", file=sys.stderr, flush=True)
+        self._width = 0
+
+    def close(self) -> None:
+        """Leaves the text that stands there; what follows stands below."""
+        if self._width:
+            print(file=sys.stderr, flush=True)
+            self._width = 0
+
+
 class ProgressLine(Progress):
-    """Shows one line on standard error, which each round writes again: for notebooks and programs of one's own."""
+    """Shows the progress in a line, which each round writes again."""
 
     def __init__(self, eta: Eta) -> None:
         super().__init__(eta)
-        self._written, self._width = -math.inf, 0
+        self._line, self._written = Line(), -math.inf
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         super().on_round_end(cell, records)
@@ -150,19 +175,19 @@ class ProgressLine(Progress):
 
     def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
         super().on_look(look, jobs)
-        self._print(f"{self._store.name}: {look}", end="\n")
+        self._line.end(f"{self._store.name}: {look}")
 
     def on_warning(self, cell: Cell, text: str) -> None:
-        self._print(f"{cell.label}: {' '.join(text.split())}", end="\n")
+        self._line.end(f"{cell.label}: {' '.join(text.split())}")
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
         if self.complete or self._rounds:
             self._show(over=True)
         for failure in outcome.failures:
-            self._print(" ".join(failure.split()), end="\n")
+            self._line.end(" ".join(failure.split()))
 
     def on_abort(self) -> None:
-        print(file=sys.stderr, flush=True)
+        self._line.close()
 
     def _show(self, over: bool = False) -> None:
         now = time.monotonic()
@@ -171,11 +196,5 @@ class ProgressLine(Progress):
             parts = [f"{self.complete}/{counted(self.total, 'cell')}", self.rounds]
             parts += [] if over else [self.time_left()]
             parts += filter(None, [self.best_text])
-            self._print(f"{self._store.name}: {', '.join(parts)}", end="\n" if over else "")
-
-    def _print(self, text: str, end: str) -> None:
-        """Writes over the line before; one that is wider than the terminal could not be written over."""
-        if not end and sys.stderr.isatty():
-            text = text[: shutil.get_terminal_size().columns - 1]
-        print(f"\r{text:<{self._width}}", end=end, file=sys.stderr, flush=True)
-        self._width = 0 if end else len(text)
+            write = self._line.end if over else self._line.show
+            write(f"{self._store.name}: {', '.join(parts)}")

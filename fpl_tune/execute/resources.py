@@ -10,7 +10,7 @@ import torch
 from fpl_tune.config import StudySpec
 from fpl_tune.core.device import cores, resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
-from fpl_tune.core.paths import cache_root
+from fpl_tune.core.paths import cache_root, usable_cache
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.simulation.worlds import threads_of
 
@@ -20,7 +20,7 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
 
     Raises:
         ConfigError: an invalid address, or more than one GPU per trial.
-        EnvironmentProblem: a GPU is requested, but there is none.
+        EnvironmentProblem: a GPU is requested, but there is none; or the feature cache cannot be written.
     """
     execution = spec.execution
     if execution.gpus is not None and execution.gpus > 1:
@@ -45,7 +45,7 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
         parallel = (execution.parallel or max(1, cores() // threads)) if ray else 1
     return ExecutionContext(
         folder=folder,
-        cache_dir=cache_root(),
+        cache_dir=usable_cache() if address is None else cache_root(),  # the nodes have their own
         execution=execution,
         device=device,
         threads=threads,

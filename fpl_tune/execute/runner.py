@@ -28,7 +28,7 @@ from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.study import looks
 from fpl_tune.study.cells import expand
-from fpl_tune.study.lock import locked
+from fpl_tune.study.lock import Held, locked
 from fpl_tune.study.looks import Judge
 from fpl_tune.study.store import Store
 
@@ -137,13 +137,16 @@ def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path, m
 
 @contextmanager
 def _nothing_left(folder: Path) -> Iterator[None]:
-    """Removes the folder of a new study that is refused before anything is written there."""
-    fresh = not folder.exists()
+    """Removes the folders of a new study that is refused before anything is written there."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
-    except FplTuneError:
-        if fresh and not (folder / "study.yaml").exists():
+    except FplTuneError as problem:
+        if made and not isinstance(problem, Held) and not (folder / "study.yaml").exists():
             shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # another study began there meanwhile
+                for parent in made[1:]:
+                    parent.rmdir()
         raise
 
 

@@ -26,6 +26,7 @@ CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "axis": {**_TEXT, "titleFontWeight": "normal", "gridColor": "#8884", "domainColor": "currentColor",
              "tickColor": "currentColor", "labelLimit": 220, "labelOverlap": True},
+    "axisXQuantitative": {"labelSeparation": 8},
     "legend": {**_TEXT, "title": None, "orient": "bottom", "columns": 3, "labelLimit": 260, "symbolType": "circle",
                "symbolOpacity": 1},
     "title": {"color": "currentColor", "fontSize": 12, "fontWeight": "normal", "anchor": "start"},

@@ -103,6 +103,33 @@ def test_an_output_folder_that_cannot_be_written(command: Command, here: Path, m
     assert "Name another one in FPL_TUNE_OUTPUT" in done.err
 
 
+@pytest.mark.parametrize("words", [SWEEP, "plan lambda_sweep", "run", "data prepare"])
+def test_a_cache_that_cannot_be_written(
+    words: str, command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "file").touch()
+    for name in ("FPL_TUNE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(here / "file"))
+    before = set(here.rglob("*"))
+    done = command(*words.split())
+    (line,) = done.err.splitlines()
+    assert done.code == 3
+    assert line.endswith("(Not a directory). Name another folder in FPL_TUNE_CACHE.")
+    assert set(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "words", ["study nosuch", f"{SWEEP} optim.lr=x", f"{SWEEP} method.n_ctx=100", "plan lambda_sweep", "show x", "ui"]
+)
+def test_what_starts_nothing_makes_no_folder(
+    words: str, command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(here / "new" / "outputs"))
+    assert command(*words.split()).code == (3 if words == "ui" else 0 if words.startswith("plan") else 2)
+    assert not (here / "new").exists()
+
+
 def test_a_warning_is_a_line_too(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fpl_tune.cli.common.__version__", "1")
 

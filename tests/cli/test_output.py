@@ -53,10 +53,11 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.parametrize("columns", ["30", "1", "0", "", "many"])
 def test_no_letter_of_a_table_is_lost_on_a_narrow_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("COLUMNS", columns)
     output.emit([{name: f"{name}234567" for name in "abcdef"}], "table")
     cells = [[part.strip() for part in line.split("│")[1:-1]] for line in _lines(capsys) if "│" in line]
     assert ["".join(parts) for parts in zip(*cells, strict=True)] == [f"{name}234567" for name in "abcdef"]

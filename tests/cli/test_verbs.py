@@ -143,3 +143,15 @@ def test_results_are_listed_with_what_they_have(home: Path, command: Command) ->
         result.unlink()
     rows = json.loads(command("status", "--format", "json").out)
     assert rows[0] == {"study": "lambda_sweep", "cells": 3, "results": 4, "running": False}
+
+
+def test_doctor_says_why_a_folder_cannot_be_written(
+    here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "file").touch()
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(here / "file" / "cache"))
+    done = command("doctor", "--format", "json")
+    rows = {row["what"]: row for row in json.loads(done.out)}
+    assert (done.code, rows["outputs"]["state"], rows["feature cache"]["state"]) == (3, "fine", "wrong")
+    assert rows["feature cache"]["found"].endswith("cannot be written (Not a directory)")
+    assert not (here / "outputs").exists()

@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -6,17 +7,39 @@ from fpl_tune.core import paths
 from fpl_tune.core.errors import EnvironmentProblem
 
 
-def test_the_output_folder_is_created_and_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_can_be_written_is_not_made_before_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "a" / "b"))
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path / "c" / "d"))
     assert paths.output_root() == tmp_path / "a" / "b"
-    assert list((tmp_path / "a" / "b").iterdir()) == []
+    assert paths.usable_cache() == tmp_path / "c" / "d"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "file"))
-    with pytest.raises(EnvironmentProblem, match=r"file is not \(File exists\)"):
+    with pytest.raises(EnvironmentProblem, match=r"file is not \(Not a directory\)"):
         paths.output_root()
+
+
+def test_a_cache_that_cannot_be_written_is_named_unless_others_filled_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("FPL_TUNE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    named = r"cache must be writable, but .*file/fpl-tune is not \(Not a directory\)\. .* in FPL_TUNE_CACHE\.$"
+    with pytest.raises(EnvironmentProblem, match=named):
+        paths.usable_cache()
+    monkeypatch.setattr(paths, "TemporaryFile", refuse)
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match="Read-only file system"):
+        paths.usable_cache()
+    (tmp_path / "features.npy").touch()
+    assert paths.usable_cache() == tmp_path
 
 
 @pytest.mark.parametrize(

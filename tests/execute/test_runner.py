@@ -338,4 +338,4 @@ def test_listeners_hear_nothing_of_a_study_that_is_refused(
     with pytest.raises(type(problem)):
         run_study(compose(ONE_CELL), root=tmp_path / "out", callbacks=[Ear()])
     assert heard == []
-    assert not isinstance(problem, ConfigError) or not (tmp_path / "out" / "tiny").exists()
+    assert not isinstance(problem, ConfigError) or not (tmp_path / "out").exists()
