@@ -1,4 +1,7 @@
-"""Atomic writes, after which a file is complete or absent also if the process is killed or the disk full; digests."""
+"""Atomic writes, after which a file is complete or absent also if the process is killed or the disk full; digests.
+
+Also what is no regular file: opening a named pipe would wait for ever, and a folder is not replaced by a file.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +24,44 @@ if TYPE_CHECKING:
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """No space, quota used up, file too large, read-only."""
+REGULAR, FOLDER = "a regular file", "a folder"
+_KINDS = {stat.S_IFREG: REGULAR, stat.S_IFDIR: FOLDER, stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+
+
+class NotRegular(OSError):
+    """Something else is where a regular file belongs; `strerror` says what."""
+
+
+def kind_of(path: Path) -> str:
+    """What is at a path, in words, links followed; empty if nothing is.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    try:
+        return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "a device")
+    except (FileNotFoundError, NotADirectoryError):
+        return "a link to nothing" if path.is_symlink() else ""
+
+
+def regular(path: Path) -> Path:
+    """The path, which may be opened: a regular file is there, or none.
+
+    Raises:
+        NotRegular: a named pipe, a folder or the like is there.
+        OSError: it cannot be told.
+    """
+    if (found := kind_of(path)) not in (REGULAR, ""):
+        raise NotRegular(errno.EINVAL, f"{found}, not {REGULAR}", str(path))
+    return path
+
+
+def remove(path: Path) -> None:
+    """Removes whatever is at a path: a folder with all that it holds, of a link the link alone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -40,7 +82,7 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+            remove(temporary)
         raise
 
 

@@ -43,12 +43,12 @@ def study_file(name: str) -> Path:
         ConfigError: there is none.
     """
     if name.endswith((".yaml", ".yml")):
-        if not Path(name).is_file():
+        if not Path(name).exists():
             raise ConfigError(f"There is no file {name!r}. A study is a name (fpl-tune ls studies) or a YAML file.")
         return Path(name)
     known = list_studies()
     path = known.get(name) or output_folder() / name / "study.yaml"
-    if not path.is_file():
+    if not path.exists():
         raise unknown("study", name, known, "fpl-tune ls studies")
     return path
 

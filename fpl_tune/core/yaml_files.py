@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import yaml
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import regular
 from fpl_tune.core.nested import refuse_two_values
 from fpl_tune.core.spec import shown
 
@@ -71,7 +72,7 @@ def read_mapping(path: Path, what: str, scale: int = 1) -> dict[str, Any]:
             gives a field twice, or holds a value that versions of YAML read differently.
     """
     try:
-        if path.stat().st_size > scale * BYTES:
+        if regular(path).stat().st_size > scale * BYTES:
             raise ConfigError(f"{what} has {scale * BYTES} bytes at most, but {path.name} {path.stat().st_size}.")
         text = path.read_text(encoding="utf-8-sig")
         _measure(text, path.name, scale * VALUES)

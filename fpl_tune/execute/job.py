@@ -298,7 +298,8 @@ class JobRun:
             if name is not None:
                 leaves, facts = deployed[seed]
                 with atomic_write(self.folder / name) as temporary:
-                    save_tensors({**learned[seed], **leaves}, temporary, facts)
+                    owner = {"cell": self.job.cell.id, "seed": str(seed)}
+                    save_tensors({**learned[seed], **leaves}, temporary, {**facts, **owner})
             output[seed] = task.split_hash, name
         self._send()
         return output

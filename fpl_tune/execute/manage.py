@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import regular
 from fpl_tune.study.lock import STOP_FILE, owner
 from fpl_tune.study.status import FAILURES
 
@@ -31,7 +32,7 @@ def status(store: Store) -> dict[str, Any]:
     if running := owner(store.folder):
         found["run_by"] = f"process {running['pid']} on {running['host']} since {running['since']}"
         with suppress(OSError, ValueError):  # there is none before the first round
-            until = json.loads((store.folder / ETA_FILE).read_text())["until"]
+            until = json.loads(regular(store.folder / ETA_FILE).read_text())["until"]
             found["seconds_left"] = max(0, round(until - time.time()))
         found["ending"] = stop_requested(store.folder)
     return found

@@ -58,7 +58,7 @@ class RemoteStorage:
         Raises:
             StorageError: it cannot be written.
         """
-        there, files = self.at(name), {path.name for path in folder.iterdir()}
+        there, files = self.at(name), {path.name for path in folder.iterdir() if path.is_file()}
         with self._explained():
             self.fs.makedirs(there, exist_ok=True)
             for file in files - self._known:

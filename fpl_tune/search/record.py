@@ -19,6 +19,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from fpl_tune.core.files import NotRegular, regular
 from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.trial import OVER, State
 
@@ -193,8 +194,8 @@ def open_storage(folder: Path) -> TrialJournal:
             with path.open("r+b") as file:
                 file.truncate(whole)
     try:
-        return TrialJournal(Together(JournalFileBackend(str(path))))
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        return TrialJournal(Together(JournalFileBackend(str(regular(path)))))
+    except (NotRegular, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise DamagedFile(
             path,
             f"Optuna cannot read it ({type(problem).__name__}: {problem})".replace("\n", " "),

@@ -13,7 +13,7 @@ from fpl_tune.study.store import Store, as_yaml
 
 
 def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
-    """Writes a cell's study file, run, prompts and expected results.
+    """Writes a cell's study file, run, prompts and expected results, without seeds of which a file is damaged.
 
     Args:
         store: the study's store.
@@ -28,6 +28,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / "expected.csv").is_file():
         raise ConfigError(f"An export goes into an empty folder, but {folder} is not. Name another one.")
+    store.check()
     folder.mkdir(parents=True, exist_ok=True)
     run, title = config.as_dict(cell.run), f"{store.name}: {cell.label}"
     study = store.study()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.files import NotRegular, regular, remove
 from fpl_tune.core.redact import redact
 
 STOP_FILE = "study.stop"
@@ -36,10 +37,17 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         Held: another process holds it; the message names it.
-        EnvironmentProblem: the file system has no locks.
+        EnvironmentProblem: the file system has no locks, or something else is at the place of the locked file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "study.lock").open("a") as file:
+    try:
+        lock = regular(folder / "study.lock")
+    except NotRegular as problem:
+        raise EnvironmentProblem(
+            f"One process at a time runs a study, which locks {problem.filename}, but that is {problem.strerror}. "
+            "Remove it, and run the study again."
+        ) from None
+    with lock.open("a") as file:
         if not _lock(file, fcntl.LOCK_EX):
             by, who = owner(folder), "another one, which begins or ends right now"
             if by is not None:
@@ -48,9 +56,10 @@ def locked(folder: Path) -> Iterator[None]:
                 f"A study is run by one process at a time, but {folder.name} is run by {who}. Wait for it, or stop it "
                 f"with `fpl-tune stop {folder.name}`."
             )
-        (folder / STOP_FILE).unlink(missing_ok=True)
         path = folder / _OWNER_FILE
         fresh = path.with_suffix(".owner.part")
+        for left in (folder / STOP_FILE, path, fresh):
+            remove(left)
         with fresh.open("w") as named:
             try:
                 _lock(named, fcntl.LOCK_EX)
@@ -77,9 +86,9 @@ def owner(folder: Path) -> dict[str, Any] | None:
         EnvironmentProblem: the file system has no locks.
     """
     try:
-        with (folder / _OWNER_FILE).open(errors="replace") as file:
+        with regular(folder / _OWNER_FILE).open(errors="replace") as file:
             return None if _lock(file, fcntl.LOCK_SH) else json.load(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotRegular):
         return None
 
 

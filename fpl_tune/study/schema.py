@@ -1,11 +1,13 @@
 """The files in a study's folder, and the only functions that read them. Needs neither PyTorch nor Hydra.
 
-A file that is truncated, empty or of another kind raises `DamagedFile`, one line that names the file, what is wrong and
-the remedy. `Store` turns it into a warning: a damaged file costs its cell or seed, which the study runs again.
+A file that is truncated, empty, no regular file, or of another cell or seed raises `DamagedFile`, one line that names
+the file, what is wrong and the remedy. `Store` turns it into a warning: a damaged file costs its cell or seed, which
+the study runs again. Files of earlier releases do not say whose they are.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import FOLDER, NotRegular, kind_of, regular
 from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.study.records import Cell, Role
@@ -92,6 +95,7 @@ class _Leg(BaseModel):
 class TrialFile(BaseModel):
     """trial.json: the state of a cell's trial. Written by every change of state."""
 
+    cell: str | None = None
     state: State
     legs: list[_Leg]
     leg: int = Field(ge=0)
@@ -112,6 +116,10 @@ class TrialFile(BaseModel):
 class ResultFile(BaseModel, extra="allow"):
     """result.json: how a seed ended. Written last, so that a seed is finished exactly if it is there."""
 
+    cell: str | None = None
+    seed: int | None = None
+    history: str | None = None
+    """Digest of the metrics.jsonl that it was made from; see `digest_of`."""
     status: Status
     error: str | None = None
     rounds: int = Field(ge=0)
@@ -132,6 +140,8 @@ class ResultFile(BaseModel, extra="allow"):
 class Order(BaseModel):
     """cells.json: ids of the cells of the tables in order, and which of them are of earlier runs."""
 
+    study: str | None = None
+    """The study's name, as in study.yaml."""
     cells: list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]] = []
     earlier: set[str] = set()
 
@@ -150,15 +160,56 @@ File = TypeVar("File", bound=BaseModel)
 
 def read(path: Path, kind: type[File]) -> File:
     """Reads a JSON file."""
-    return checked(path, kind.model_validate_json, path.read_bytes())
+    return checked(path, kind.model_validate_json, _content(path))
+
+
+def read_cell(path: Path) -> Cell:
+    """Reads cell.json."""
+    found = read(path, CellFile)
+    _check_owner(path, found.id)
+    return found.cell()
 
 
 def read_trial(path: Path) -> Trial:
     """Reads trial.json."""
+    found = read(path, TrialFile)
+    _check_owner(path, found.cell)
     try:
-        return read(path, TrialFile).trial()
+        return found.trial()
     except ValueError as problem:
         raise DamagedFile(path, problem) from None
+
+
+def read_result(path: Path) -> tuple[dict[str, Any], str | None]:
+    """Reads result.json: how the seed ended, and the digest of the history that belongs to it."""
+    found = read(path, ResultFile)
+    _check_owner(path, found.cell, found.seed)
+    return found.model_dump(by_alias=True, exclude={"cell", "seed", "history"}), found.history
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file. Other errors than these, such as a lack of permission, are no damage and raise `OSError`."""
+    try:
+        return regular(path).read_bytes()
+    except NotRegular as problem:
+        raise DamagedFile(path, f"it is {problem.strerror}") from None
+    except NotADirectoryError:
+        place = next(above for above in path.parents if kind_of(above))
+        raise DamagedFile(place, f"it is {kind_of(place)}, not {FOLDER}") from None
+    except FileNotFoundError:
+        raise DamagedFile(path, "it is missing") from None
+
+
+def _check_owner(path: Path, cell: str | None, *seed: object) -> None:
+    """Refuses a file that says that it is of another cell or seed than the folder in which it lies."""
+    owner = (cell, *(f"seed={number}" for number in seed))
+    if cell is not None and path.parent.parts[-len(owner) :] != owner:
+        raise DamagedFile(path, f"it is of cell {', '.join(map(str, owner))}")
+
+
+def digest_of(history: bytes) -> str:
+    """The digest of metrics.jsonl that result.json holds."""
+    return hashlib.blake2b(history, digest_size=16).hexdigest()
 
 
 def checked(path: Path, validate: Callable[[Any], File], content: Any) -> File:
@@ -179,7 +230,9 @@ def read_study(path: Path, stamp: int) -> dict[str, Any]:
         ConfigError: another release wrote it.
     """
     try:
-        node = read_mapping(path, "A stored study", _SCALE)
+        node = read_mapping(regular(path), "A stored study", _SCALE)
+    except NotRegular as problem:
+        raise DamagedFile(path, f"it is {problem.strerror}") from None
     except ConfigError as problem:
         raise DamagedFile(path, problem) from None
     if "schema" not in node:  # the last line
@@ -192,23 +245,37 @@ def read_study(path: Path, stamp: int) -> dict[str, Any]:
     return node
 
 
-def read_history(path: Path, rounds: int) -> list[dict[str, Any]]:
-    """Reads metrics.jsonl: one record for each of `rounds` rounds."""
+def read_history(path: Path, rounds: int, digest: str | None = None) -> list[dict[str, Any]]:
+    """Reads metrics.jsonl: one record for each of `rounds` rounds.
+
+    Args:
+        path: the file.
+        rounds: rounds of the result.
+        digest: of the file when its result was written; None: of an earlier release, which noted none.
+    """
     try:
-        history = _HISTORY.validate_json(b"[" + b",".join(path.read_bytes().splitlines()) + b"]")
+        content = _content(path)
+        history = _HISTORY.validate_json(b"[" + b",".join(content.splitlines()) + b"]")
     except (OSError, ValueError) as problem:
         raise DamagedFile(path, f"it is not JSON lines of numbers ({problem})") from None
     if [record.get("round") for record in history] != [*range(1, rounds + 1)]:
         raise DamagedFile(path, f"it must hold {rounds} records, of one round each")
+    if digest not in (None, digest_of(content)):
+        raise DamagedFile(path, "it is not the history that the seed's result was made from")
     return history
 
 
 def check_prompts(path: Path) -> None:
-    """Reads the header of prompts.safetensors, which holds the file's size, if there is such a file."""
+    """Reads the header of prompts.safetensors, which holds the file's size and owner, if there is such a file."""
     from safetensors import SafetensorError, safe_open
 
+    if not path.exists():
+        return
     try:
-        if path.is_file():
-            safe_open(path, framework="numpy")
+        with safe_open(regular(path), framework="numpy") as opened:
+            facts = opened.metadata() or {}
+    except NotRegular as problem:
+        raise DamagedFile(path, f"it is {problem.strerror}") from None
     except (SafetensorError, OSError) as problem:
         raise DamagedFile(path, f"it is not a whole safetensors file ({problem})") from None
+    _check_owner(path, facts.get("cell"), facts.get("seed"))

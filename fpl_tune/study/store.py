@@ -2,7 +2,8 @@
 
 Layout of `<root>/<study>/`: study.yaml (the resolved study), cells.json (its cells in order), and per cell
 cells/<id>/cell.json (what it is), cells/<id>/trial.json (where it stands; see `study.trial`), and cells/<id>/seed=<n>/
-with metrics.jsonl, prompts.safetensors and result.json (what a seed left).
+with metrics.jsonl, prompts.safetensors and result.json (what a seed left). Each file says whose it is, metrics.jsonl by
+its digest in result.json, so that one of another cell, seed or study counts as damaged.
 
 Reading needs neither PyTorch nor Hydra, writing permissions neither; pandas is imported for data frames alone.
 """
@@ -20,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fpl_tune.core.errors import ConfigError, unknown
-from fpl_tune.core.files import write_text
+from fpl_tune.core.files import FOLDER, REGULAR, kind_of, remove, write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, results, schema
 from fpl_tune.study.records import COLUMNS, EARLIER, Cell
-from fpl_tune.study.schema import SCHEMA, CellFile, DamagedFile, Order, ResultFile, StudyFile
+from fpl_tune.study.schema import SCHEMA, DamagedFile, Order, StudyFile
 from fpl_tune.study.status import Status
 from fpl_tune.study.trial import State, Trial, of_results
 
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_OF_STUDY = (
+    "study.yaml", "cells.json", "results.csv", "report.html", "table.md", "table.tex", "table.csv",
+    "mlflow.json", "mlflow.digest", "study.eta",
+)  # fmt: skip
+"""Files that every run of a study writes, its page and its tables among them."""
+_OF_CELL, _OF_SEED = ("cell.json", "trial.json"), ("metrics.jsonl", "prompts.safetensors", "result.json")
+"""Those in the folder of a cell, and in that of a seed."""
 
 
 class Store:
@@ -65,6 +74,8 @@ class Store:
         """What files held, and the stamp of each when it was read: another process may write them again."""
         self._lost: set[Path] = set()
         """Folders of seeds of which a file is damaged."""
+        self._warned: set[Path] = set()
+        """Damaged files that were named, also those that have been replaced since."""
 
     @classmethod
     def open(cls, root: Path, name: str) -> Store:
@@ -89,13 +100,13 @@ class Store:
     @property
     def exists(self) -> bool:
         """Whether the study was ever begun."""
-        return (self.folder / "study.yaml").is_file()
+        return (self.folder / "study.yaml").exists()
 
     def begin(self, spec: Study, cells: Sequence[Cell], keep: Callable[[Cell], bool] = lambda cell: True) -> None:
         """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
 
-        Passwords and tokens in addresses are not written. Damaged files are replaced, and seeds that have one run
-        again. The caller holds the lock.
+        Passwords and tokens in addresses are not written. Damaged files are replaced, what is no file is removed from
+        where a file belongs, and seeds that have such a file run again. The caller holds the lock.
 
         Args:
             spec: the study.
@@ -107,13 +118,15 @@ class Store:
         """
         if self.exists:
             self._unless_damaged(self.node)
-        for path in self.folder.rglob("*.part"):  # temporary files of a killed process
-            path.unlink(missing_ok=True)
+        before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.seeds(cell)]
+        for path in [*self.folder.rglob("*.part")]:  # temporary files of a killed process
+            remove(path)
+        for name in _OF_STUDY:
+            self._make_room(self.folder / name)
         node = dict(spec.node)
         for part in ("tracking", "execution"):
             node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
         write_text(self.folder / "study.yaml", as_yaml({**node, "schema": SCHEMA}))
-        before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.seeds(cell)]
         self._write_cells(cells)
         kept = [*filter(keep, earlier.find(before, cells))]
         self._write_order([*cells, *kept], {cell.id for cell in kept})
@@ -148,7 +161,11 @@ class Store:
             ConfigError: its file is damaged, or of another release.
         """
         path = self.folder / "study.yaml"
-        return schema.read_study(path, path.stat().st_mtime_ns)  # another process may run the study again
+        node = schema.read_study(path, path.stat().st_mtime_ns)  # another process may run the study again
+        listed = self._unless_damaged(self._listed)
+        if listed is not None and listed.study not in (None, node.get("name")):
+            raise DamagedFile(path, f"it is of study {node.get('name')!r}, but cells.json is of {listed.study!r}")
+        return node
 
     # -- cells -----------------------------------------------------------------------------------------------
 
@@ -189,7 +206,7 @@ class Store:
 
     def _cell(self, key: str) -> Cell:
         if key not in self._cells:
-            self._cells[key] = schema.read(self.folder / "cells" / key / "cell.json", CellFile).cell()
+            self._cells[key] = schema.read_cell(self.folder / "cells" / key / "cell.json")
         return self._cells[key]
 
     def _readable(self, keys: Iterable[str]) -> list[Cell]:
@@ -205,20 +222,40 @@ class Store:
         for cell in cells:
             known = {name: getattr(cell, name) for name in ("id", "number", "label", "role", "reference", "varied")}
             self._cells[cell.id] = cell
-            _write(self.folder / "cells" / cell.id / "cell.json", {**known, "run": cell.node})
+            place = self.folder / "cells" / cell.id
+            seeds = [path for path in place.glob("seed=*") if schema.SEED_FOLDER.fullmatch(path.name)]
+            for path in (place.parent, place, *seeds, *place.glob("ckpt-*")):
+                self._make_room(path, FOLDER)
+            files = [*(place / name for name in _OF_CELL), *(path / name for path in seeds for name in _OF_SEED)]
+            for path in (*files, *place.glob("ckpt-*/*.safetensors")):
+                self._make_room(path)
+            _write(place / "cell.json", {**known, "run": cell.node})
+
+    def _make_room(self, path: Path, wanted: str = REGULAR) -> None:
+        """Removes, with a warning, what is in the way of a file, or of a folder."""
+        if (found := kind_of(path)) not in (wanted, ""):
+            self._warn(DamagedFile(path, f"it is {found}, not {wanted}"))
+            remove(path)
 
     def _order(self) -> Order:
         """Ids of the study's cells."""
-        path = self.folder / "cells.json"
-        order = self._unless_damaged(lambda: schema.read(path, Order)) if path.is_file() else Order()
+        order = self._unless_damaged(self._listed)
         if order is None:  # each cell's file holds its position
             found = sorted(self._readable(self._folders()), key=lambda cell: cell.number)
             return Order(cells=[cell.id for cell in found])
         return order
 
+    def _listed(self) -> Order:
+        """What cells.json holds; nothing where it is missing."""
+        path = self.folder / "cells.json"
+        order = self._held(path, lambda path: schema.read(path, Order)) or Order()
+        if order.cells and not any((self.folder / "cells" / key).exists() for key in order.cells):
+            raise DamagedFile(path, "none of its cells is in this study's folder")
+        return order
+
     def _write_order(self, cells: Iterable[Cell], earlier: Collection[str]) -> None:
         order = list(dict.fromkeys(cell.id for cell in cells))
-        _write(self.folder / "cells.json", {"cells": order, "earlier": sorted(earlier)})
+        _write(self.folder / "cells.json", {"study": self.name, "cells": order, "earlier": sorted(earlier)})
 
     # -- trials and results ----------------------------------------------------------------------------------
 
@@ -237,7 +274,7 @@ class Store:
 
     def put_trial(self, cell: Cell, trial: Trial) -> None:
         """Stores the state of a cell's trial."""
-        _write(self.folder / "cells" / cell.id / "trial.json", asdict(trial))
+        _write(self.folder / "cells" / cell.id / "trial.json", {"cell": cell.id, **asdict(trial)})
 
     def seed_folder(self, cell: Cell, seed: int) -> Path:
         """The folder of one seed."""
@@ -249,7 +286,7 @@ class Store:
 
     def seed_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
         """The stored results of a cell by seed."""
-        names = (path.parent.name for path in (self.folder / "cells" / cell.id).glob("seed=*/result.json"))
+        names = (path.name for path in (self.folder / "cells" / cell.id).glob("seed=*"))
         numbers = sorted(int(found[1]) for name in names if (found := schema.SEED_FOLDER.fullmatch(name)))
         return {seed: result for seed in numbers if (result := self.result(cell, seed)) is not None}
 
@@ -267,15 +304,22 @@ class Store:
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
+        found = self._result(cell, seed)
+        return None if found is None else found[0]
+
+    def _result(self, cell: Cell, seed: int) -> tuple[dict[str, Any], str | None] | None:
+        """The stored result of a seed, and the digest of its history."""
         folder = self.seed_folder(cell, seed)
         if folder in self._lost:
             return None
-        return self._unless_damaged(lambda: self._held(folder / "result.json", _read_result))
+        return self._unless_damaged(lambda: self._held(folder / "result.json", schema.read_result))
 
     def _held(self, path: Path, read: Callable[[Path], T]) -> T | None:
         """What a file holds, read again where it has changed; None where there is none."""
         try:
             found = path.stat()
+        except NotADirectoryError:
+            return read(path)  # which says what is wrong
         except OSError:
             return None
         stamp = found.st_mtime_ns, found.st_size, found.st_ino
@@ -286,9 +330,12 @@ class Store:
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
         """Records by round; empty where nothing was stored, or the file is damaged."""
-        result = self.result(cell, seed)
+        found = self._result(cell, seed)
+        if found is None:
+            return []
+        result, digest = found
         path = self.seed_folder(cell, seed) / "metrics.jsonl"
-        return self._unless_damaged(lambda: schema.read_history(path, result["rounds"])) or [] if result else []
+        return self._unless_damaged(lambda: schema.read_history(path, result["rounds"], digest)) or []
 
     def put(
         self,
@@ -308,11 +355,13 @@ class Store:
         """
         place = self.seed_folder(cell, seed)
         (place / "result.json").unlink(missing_ok=True)  # after a kill, no result lies beside another history
-        write_text(place / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in history))
+        records = "".join(json.dumps(record) + "\n" for record in history)
+        write_text(place / "metrics.jsonl", records)
         if prompts:
             os.replace(prompts, place / "prompts.safetensors")
         stored = {"fingerprints": {}, **result, "status": Status(result["status"]), "rounds": len(history)}
-        write_text(place / "result.json", json.dumps(stored, indent=1))
+        owner = {"cell": cell.id, "seed": seed, "history": schema.digest_of(records.encode())}
+        write_text(place / "result.json", json.dumps({**stored, **owner}, indent=1))
         self._lost.discard(place)
 
     def forget(self, cell: Cell, seed: int) -> None:
@@ -339,10 +388,15 @@ class Store:
         try:
             return read()
         except DamagedFile as problem:
-            if problem.path not in self.damage:
-                self.damage[problem.path] = problem
-                _log.warning("%s", problem)
+            self._warn(problem)
             return None
+
+    def _warn(self, problem: DamagedFile) -> None:
+        """Notes a damaged file, and warns of it once, also where it is met again before it is replaced."""
+        self.damage.setdefault(problem.path, problem)
+        if problem.path not in self._warned:
+            self._warned.add(problem.path)
+            _log.warning("%s", problem)
 
     # -- tables ----------------------------------------------------------------------------------------------
 
@@ -392,10 +446,6 @@ class Store:
             "seeds": sum(map(len, ran)),
             "seeds_wanted": sum(len(first | own | {*t.seeds_left}) for own, t in zip(ran, trials, strict=True)),
         }
-
-
-def _read_result(path: Path) -> dict[str, Any]:
-    return schema.read(path, ResultFile).model_dump(by_alias=True)
 
 
 def _write(path: Path, content: Any) -> None:

@@ -1,5 +1,6 @@
 """What a search stores in Optuna's journal, and that a kill at any time changes nothing."""
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.store import Store
 from fpl_tune.study.trial import Trial, legs_of
 
-from ..conftest import Compose, there
+from ..conftest import Compose, in_time, there
 from .conftest import note
 
 LR = """
@@ -179,6 +180,12 @@ def test_a_damaged_journal_is_one_line(compose: Compose, tmp_path: Path, opened:
         with pytest.raises(DamagedFile, match=r"optuna.log is damaged: Optuna cannot read it .*Delete it: ") as raised:
             opened(compose(LR), tmp_path)
         assert "\n" not in str(raised.value)
+
+
+def test_a_journal_that_is_a_named_pipe_is_not_waited_for(compose: Compose, tmp_path: Path, opened: Any) -> None:
+    os.mkfifo(tmp_path / "optuna.log")
+    with in_time(), pytest.raises(DamagedFile, match=r"a named pipe, not a regular file.* Delete it: "):
+        opened(compose(LR), tmp_path)
 
 
 def test_optuna_reads_the_journal_of_a_study(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The choice of the best cell: by the objective, among cells of the same data, partition and protocol; its export."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,19 @@ def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose,
         assert expected.loc[expected["rule"] == "final", "test/acc_mean"].tolist() == pytest.approx(accuracies)
     with pytest.raises(ConfigError, match="empty folder"):
         export(store, store.cells()[0], tmp_path)
+
+
+def test_prompts_of_another_seed_are_not_exported(
+    compose: Compose, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_study(compose("axes: {optim.lr: [0.1]}", "protocol.rounds=1"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    (cell,) = store.cells()
+    own, other = (store.seed_folder(cell, seed) / "prompts.safetensors" for seed in (1, 2))
+    shutil.copyfile(other, own)
+    names = {path.name for path in export(store, cell, tmp_path / "best")}
+    assert {name for name in names if name.startswith("prompts")} == {"prompts-seed2.safetensors"}
+    assert set(pd.read_csv(tmp_path / "best" / "expected.csv")["seed"]) == {2}
+    assert caplog.messages == [
+        f"{own} is damaged: it is of cell {cell.id}, seed=2. Run the study again: it makes the file anew."
+    ]

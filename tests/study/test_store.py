@@ -1,5 +1,6 @@
 """A study's folder: what it takes to read it, earlier results, and damaged files, which cost their cell or seed."""
 
+import json
 import logging
 import os
 import shutil
@@ -22,6 +23,7 @@ from fpl_tune.study.cells import expand
 from fpl_tune.study.schema import SCHEMA, DamagedFile
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
+from fpl_tune.track.runs import Columns, cell_digest
 
 from ..conftest import Compose, MakeStore
 
@@ -207,6 +209,55 @@ def test_a_damaged_study_file_is_one_line_and_other_studies_are_read(
         Store.open(store.root, store.name).frame()
     assert "\n" not in str(raised.value)
     assert best(Store.open(store.root, other.name)).tested == (1, 2, 3)
+
+
+def test_a_store_of_an_earlier_release_says_nowhere_whose_its_files_are(store: Store) -> None:
+    before, read = store.frame(), Store(store.root, store.name)
+    columns = Columns.of(read)
+    digests = [cell_digest(read, cell, [1, 2, 3], columns) for cell in read.cells()]
+    for path in (path for name in ("cells.json", "trial.json", "result.json") for path in store.folder.rglob(name)):
+        node = json.loads(path.read_text())
+        for name in ("study", "cell", "seed", "history"):
+            node.pop(name, None)
+        path.write_text(json.dumps(node, indent=1))
+    again = read_everything(store)
+    assert again.check() == []
+    pd.testing.assert_frame_equal(again.frame(), before)
+    assert [cell_digest(again, cell, [1, 2, 3], columns) for cell in again.cells()] == digests, "MLflow's runs stay"
+
+
+def test_a_study_s_folder_may_be_renamed(store: Store) -> None:
+    before = store.frame()
+    store.folder.rename(store.root / "renamed")
+    again = read_everything(Store(store.root, "renamed"))
+    assert again.check() == []
+    pd.testing.assert_frame_equal(again.frame(), before)
+
+
+def test_a_study_file_of_another_study_is_damaged(store: Store, make_store: MakeStore) -> None:
+    other = make_store(name="other", body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n")
+    shutil.copyfile(other.folder / "study.yaml", store.folder / "study.yaml")
+    with pytest.raises(
+        DamagedFile, match=r"study\.yaml is damaged: it is of study 'other', but cells\.json is of 'toy'"
+    ):
+        Store.open(store.root, store.name).status()
+    assert Store.open(store.root, other.name).status()["seeds"] == 2
+
+
+def test_files_of_the_user_stay_where_the_study_runs_again(compose: Compose, tmp_path: Path) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1")
+    assert start_study(made, root=tmp_path).exit_code == 0
+    (cell,) = Store(tmp_path, "tiny").cells()
+    place = tmp_path / "tiny" / "cells" / cell.id
+    mine = [tmp_path / "tiny/notes/x", tmp_path / "tiny/cells/copy/x", place / "seed=1 (copy)/result.json/x"]
+    for path in mine:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    mine += [tmp_path / "tiny" / "cells" / "notes.txt", place / "seed=notes"]
+    for path in mine[-2:]:
+        path.touch()
+    assert start_study(made, root=tmp_path).exit_code == 0
+    assert all(path.is_file() for path in mine)
 
 
 def test_other_files_in_the_folder_are_not_read(store: Store) -> None:
