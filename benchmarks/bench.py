@@ -7,6 +7,7 @@ python benchmarks/bench.py simulate                  a step counted on a simulat
 python benchmarks/bench.py record                    appends what `make bench` measures to benchmarks/bench.jsonl
 python benchmarks/bench.py statistics                false positives, coverage and power on simulated studies
 python benchmarks/bench.py search                    what searches pay on tables until they find a good configuration
+python benchmarks/bench.py hosts                     cut links, killed nodes, heads and drivers on four hosts (as root)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 
 import bench_record
 from bench_clients import bench_clients
+from bench_hosts import bench_hosts
 from bench_platform import bench_platform
 from bench_search import TABLES, bench_search
 from bench_statistics import bench_statistics
@@ -25,11 +27,13 @@ from fpl_tune.cli import output
 from fpl_tune.core.device import resolve
 from fpl_tune.core.paths import cache_root
 
+KINDS = ("platform", "trials", "clients", "simulate", "record", "statistics", "search", "hosts")
+
 
 def main() -> None:
     """Runs one benchmark and prints its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("platform", "trials", "clients", "simulate", "record", "statistics", "search"))
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--orders", type=int, default=20, help="search: replays of each searcher on each table")
     parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES, help="search: all by default")
@@ -48,6 +52,8 @@ def main() -> None:
             rows = simulate_gpu(progress)
         elif given.kind == "record":
             rows = bench_record.append(progress)
+        elif given.kind == "hosts":
+            rows = bench_hosts(progress)
         elif given.kind == "search":
             rows = bench_search(given.orders, given.tables, given.searchers, progress)
         else:

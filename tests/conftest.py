@@ -62,11 +62,12 @@ Found = TypeVar("Found")
 
 SYSTEM = (
     "execute/ray/test_cluster.py",
+    "execute/ray/test_hosts.py",
     "benchmarks/test_search.py",  # no line of the package
     "cli/test_cluster.py::test_the_local_script_runs_a_study_and_stops_only_its_own_ray",
     "cli/test_examples.py",
     "cli/test_retry.py",
-    "cli/test_streams.py::test_so_does_one_in_ray",
+    "cli/test_streams.py::test_so_does_one_in_ray_whose",
     "cli/test_ui.py::test_the_server_answers_at_the_link_and_ends_with_the_command",
     "clip/test_text.py::test_a_thousand_names_are_kept_whole_in_two_gigabytes",
     "clip/test_text.py::test_packed_equals_plain_in_towers_of_true_size[RN50",  # toy towers are in the first tier

@@ -55,7 +55,7 @@ def study(
     if retry and table:
         again = [f"retry {text}" for text in manage.failed_seeds(store)]
         print("\n".join(again) or "No seed has failed or diverged: nothing to retry.")
-    # Ray prints notices of nodes, which are no part of JSON or CSV.
+    # What plug-ins print is no part of JSON or CSV.
     with nullcontext() if table else redirect_stdout(sys.stderr):
         outcome = start_study(spec, root=store.root, callbacks=callbacks, retry=retry)
     _summarise(store, outcome, format)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.files import refused
+
+PAUSES = (0.5, 1.0, 2.0, 4.0)
+"""Seconds before each further attempt of what failed at a URL."""
+Found = TypeVar("Found")
 
 
 class StorageError(EnvironmentProblem, OSError):
@@ -59,13 +65,16 @@ class RemoteStorage:
             StorageError: it cannot be written.
         """
         there, files = self.at(name), {path.name for path in folder.iterdir() if path.is_file()}
-        with self._explained():
+
+        def upload() -> None:
             self.fs.makedirs(there, exist_ok=True)
             for file in files - self._known:
                 self.fs.put_file(str(folder / file), f"{there}/{file}")
             for file in self._known - files:
                 with suppress(FileNotFoundError):
                     self.fs.rm_file(f"{there}/{file}")
+
+        self._tried(upload)
         self._known = files
 
     def pull(self, name: str, folder: Path) -> None:
@@ -75,11 +84,14 @@ class RemoteStorage:
             StorageError: it cannot be read.
         """
         there = self.at(name)
-        with self._explained():
+
+        def download() -> None:
             if self.fs.isdir(there):
                 folder.mkdir(parents=True, exist_ok=True)
                 for path in self.fs.ls(there, detail=False):
                     self.fs.get_file(path, str(folder / path.rsplit("/", 1)[-1]))
+
+        self._tried(download)
 
     def drop(self, name: str) -> None:
         """Removes a folder or a file, if it exists.
@@ -87,29 +99,52 @@ class RemoteStorage:
         Raises:
             StorageError: it cannot be removed.
         """
-        with self._explained(), suppress(FileNotFoundError):
-            self.fs.rm(self.at(name), recursive=True)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as problem:  # such as botocore's, which have no base in common with others
-            if refused(problem):  # the disk of this machine
-                raise
-            raise self._failure(problem) from problem
+        def remove() -> None:
+            with suppress(FileNotFoundError):
+                self.fs.rm(self.at(name), recursive=True)
+
+        self._tried(remove)
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a text.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        path = self.at(name)
+
+        def put() -> None:
+            self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self.fs.pipe_file(path, text.encode())
+
+        self._tried(put)
+
+    def holds(self, name: str) -> bool:
+        """Whether there is a file or folder.
+
+        Raises:
+            StorageError: it does not answer.
+        """
+        return self._tried(lambda: bool(self.fs.exists(self.at(name))))
+
+    def _tried(self, call: Callable[[], Found]) -> Found:
+        """Returns what a call returns, which can be repeated: most errors of a network pass."""
+        pauses = iter(PAUSES)
+        while True:
+            try:
+                return call()
+            except Exception as problem:  # such as botocore's, which have no base in common with others
+                if refused(problem):  # the disk of this machine
+                    raise
+                pause = next(pauses, None)
+                if pause is None or isinstance(problem, PermissionError | FileNotFoundError):
+                    raise self._failure(problem) from problem
+                time.sleep(pause)
 
     def _failure(self, problem: Exception) -> StorageError:
         said = " ".join(f"{type(problem).__name__}: {problem}".split())
         return StorageError(errno.EIO, said[:300], self.url)
-
-    def write(self, name: str, text: str) -> None:
-        path = self.at(name)
-        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self.fs.pipe_file(path, text.encode())
-
-    def holds(self, name: str) -> bool:
-        return bool(self.fs.exists(self.at(name)))
 
     def at(self, name: str) -> str:
         """The path of a name in the file system."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
+import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from fpl_tune.core.files import digest, stamp, stamps, write_text
+from fpl_tune.core.redact import redact
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.simulation.simulation import Record
@@ -22,13 +26,20 @@ from fpl_tune.track.writer import Writer
 _log = logging.getLogger("fpl_tune.track")
 _WRITTEN = "mlflow.digest"
 """File of what was there when all runs of a study had been written."""
+SILENT_SECONDS = 10.0
+"""At its end, a study waits for MLflow until it has not answered for this long."""
+
+
+class _GivenUp(Exception):
+    """The study no longer waits for MLflow."""
 
 
 class Recorder(Callback):
     """Writes every finished cell of a study to MLflow while the next ones run.
 
     An error never stops the study: it gives one warning, and what is missing is sent when the study ends, by its next
-    run, or by `fpl-tune doctor --fix`. Cells that finished earlier are sent too if MLflow lacks them.
+    run, or by `fpl-tune doctor --fix`. Cells that finished earlier are sent too if MLflow lacks them. Nor does a server
+    or database that does not answer keep the study from ending: it waits `SILENT_SECONDS`, and says so.
 
     Args:
         warn: receives the warning; None: it is logged.
@@ -42,7 +53,10 @@ class Recorder(Callback):
         self.warn = warn or _log.warning
         self.problem: str | None = None
         """The last error; None if there was none."""
-        self._thread = ThreadPoolExecutor(1, "mlflow")  # starts with its first call
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)  # nothing waits for it at exit
+        self._answered = math.inf  # when MLflow has answered last; inf: it was not asked yet
+        self._given_up = False
         self._writer: Writer | None = None
         self._opened = False
 
@@ -57,7 +71,7 @@ class Recorder(Callback):
 
     def open(self) -> None:
         """In the thread: imports mlflow (1 to 2 s), reaches it and shows the study as running."""
-        self._writer = Writer(self._store)
+        self._writer = Writer(self._store, self._alive)
         self._writer.write_study(running=True)
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
@@ -69,21 +83,36 @@ class Recorder(Callback):
         if not self._opened and (outcome.exit_code >= 128 or self._is_written()):
             self.on_abort()
             return
-        self._thread.submit(self._guarded, self._write_all)
-        self._thread.shutdown(wait=True)
+        self._put(lambda: self._guarded(self._write_all))
+        self._put(None)
+        self._answered = max(self._answered, time.monotonic())
+        while self._thread.is_alive():
+            self._thread.join(0.1)
+            if time.monotonic() - self._answered > SILENT_SECONDS:
+                self.on_abort()
+                place = redact(server.address(self._store.root))
+                self.warn(
+                    f"MLflow at {place} has not answered for {SILENT_SECONDS:g} s, and the study ends without it. Its "
+                    "store keeps everything: `fpl-tune doctor --fix`, or the next run of the study, sends what is "
+                    "missing."
+                )
+                return
 
     def on_abort(self) -> None:
         """Leaves what is not sent yet to the next run, so that the process can end."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._given_up = True
+        self._calls.put(None)
 
     def wait(self) -> None:
         """Blocks until all calls so far have run."""
-        self._thread.submit(lambda: None).result()
+        done = threading.Event()
+        self._put(done.set)
+        done.wait()
 
     def _write_all(self) -> None:
         writer = self._writer
         if writer is None or self.problem is not None:  # its view of MLflow may be out of date
-            writer = Writer(self._store)
+            writer = Writer(self._store, self._alive)
         writer.write_all()
         self.problem = None
         with suppress(OSError):  # a full disk: the next run looks again
@@ -106,15 +135,36 @@ class Recorder(Callback):
 
     def _later(self, call: Callable[[], object]) -> None:
         """Runs a call in the thread, unless an earlier one failed."""
-        self._thread.submit(lambda: None if self.problem else self._guarded(call))
+        self._put(lambda: None if self.problem else self._guarded(call))
+
+    def _put(self, call: Callable[[], object] | None) -> None:
+        """Hands the thread a call; None: there is no further one."""
+        if self._thread.ident is None:
+            self._thread.start()
+        self._calls.put(call)
+
+    def _work(self) -> None:
+        """The thread."""
+        for call in iter(self._calls.get, None):
+            call()
+
+    def _alive(self) -> None:
+        """MLflow has answered."""
+        if self._given_up:
+            raise _GivenUp
+        self._answered = time.monotonic()
 
     def _guarded(self, call: Callable[[], object]) -> None:
         try:
+            self._alive()
             call()
+            self._alive()
+        except _GivenUp:
+            return
         except Exception as problem:
             first = self.problem is None
             self.problem = server.why(problem, server.address(self._store.root))
-            if first:
+            if first and not self._given_up:
                 self.warn(
                     f"{self.problem} The study goes on and its store keeps everything: the next run of the study, or "
                     "`fpl-tune doctor --fix`, sends what is missing."

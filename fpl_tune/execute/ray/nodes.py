@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ import ray
 from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.core.paths import local
 from fpl_tune.execute.gpus import SECONDS, gpus_here
 from fpl_tune.execute.remote import RemoteStorage
@@ -24,6 +26,9 @@ if TYPE_CHECKING:  # a worker that only checks its node must not wait for torch
 
 ANSWER_SECONDS = float(os.environ.get("FPL_TUNE_NODE_SECONDS", "12"))
 """Time limit of the check of a node."""
+ABSENT_SECONDS = 60.0
+"""Without a node and a report for this long, a study says so; without a report for twice as long, it ends."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,8 @@ def look(
     problem = f"has no data.root={missing[0]}. Mount it there" if missing else ""
     try:
         shared = RemoteStorage(storage).holds(token)
-    except Exception as failure:
-        shared, storage = False, f"{storage} ({failure})"
+    except FplTuneError as failure:
+        shared, storage = False, f"{storage} ({getattr(failure, 'strerror', failure)})"
     if not shared:
         problem = f"does not share {storage} with the driver. Mount it there, or name a URL in execution.checkpoints"
     if different := differing(drivers):
@@ -83,10 +88,10 @@ def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
     place, token = RemoteStorage(storage), f".nodes-{uuid.uuid4().hex[:12]}"
     try:
         place.write(token, "")
-    except Exception as problem:
+    except OSError as problem:
         raise EnvironmentProblem(
             f"Checkpoints and results need storage that can be written, but {storage} cannot from this machine "
-            f"({' '.join(str(problem).split())[:160]}). Name another one in execution.checkpoints or FPL_TUNE_OUTPUT."
+            f"({str(problem.strerror)[:160]}). Name another one in execution.checkpoints or FPL_TUNE_OUTPUT."
         ) from None
     try:
         alive = [node for node in ray.nodes() if node["Alive"]]
@@ -97,7 +102,8 @@ def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
             task = ray.remote(num_cpus=0, max_retries=0)(look).options(scheduling_strategy=there)
             refs.append(task.remote(storage, token, data_roots, versions(), bool(node["Resources"].get("GPU"))))
         ray.wait(refs, num_returns=len(refs), timeout=limit)
-        return [_node(node, ref, limit) for node, ref in zip(alive, refs, strict=True)]
+        left = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # Ray notices late that a node is gone
+        return [_node(node, ref, limit) for node, ref in zip(alive, refs, strict=True) if node["NodeID"] in left]
     finally:
         with suppress(Exception):
             place.drop(token)
@@ -109,7 +115,8 @@ def _node(info: dict[str, Any], ref: Any, limit: float) -> Node:
     except Exception as failure:
         late = isinstance(failure, GetTimeoutError)
         why = f"no worker answered within {limit:.0f} s" if late else " ".join(str(failure).split())[-300:]
-        problem, gpu_bytes = f"cannot run a worker: {why}. Install fpl-tune's requirements, or take it out", ()
+        remedy = "Open its ports to this machine, install fpl-tune's requirements there, or take it out"
+        problem, gpu_bytes = f"cannot run a worker: {why}. {remedy}", ()
     name, resources = f"{info['NodeManagerHostname']} ({info['NodeManagerAddress']})", info["Resources"]
     return Node(name, resources.get("CPU", 0.0), resources.get("GPU", 0.0), problem, gpu_bytes)
 
@@ -121,6 +128,50 @@ def slots(context: ExecutionContext) -> int:
     if context.gpus:
         count = min(count, int(resources.get("GPU", 0) / context.gpus + 1e-6))
     return min(count, context.execution.parallel or count)
+
+
+class Absence:
+    """Says that a cluster has no node that can run trials, and ends the study if none comes back.
+
+    Args:
+        address: the cluster's.
+        clock: seconds.
+    """
+
+    def __init__(self, address: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._remedy = f"Start nodes with `ray start --address={address}`"
+        self._since: float | None = None
+        self._said = False
+
+    def look(self, there: bool, idle: float) -> None:
+        """Takes note of whether there is a node now.
+
+        Args:
+            there: whether there is one.
+            idle: seconds since a trial has reported.
+
+        Raises:
+            EnvironmentProblem: there has been none for `ABSENT_SECONDS`, and no report for twice as long.
+        """
+        now = self._clock()
+        if there:
+            self._since, self._said = None, False
+            return
+        self._since = now if self._since is None else self._since
+        if now - self._since >= ABSENT_SECONDS and idle >= 2 * ABSENT_SECONDS:
+            raise EnvironmentProblem(
+                f"No node that can run trials is alive, and no trial has reported for {idle:.0f} s. Finished results "
+                f"and checkpoints are stored. {self._remedy}; the same command continues."
+            )
+        if idle >= ABSENT_SECONDS and not self._said:
+            self._said = True
+            _log.warning(
+                "No node that can run trials is alive, and no trial has reported for %.0f s. %s: they get trials as "
+                "soon as they have joined. Without any the study ends in a minute.",
+                idle,
+                self._remedy,
+            )
 
 
 def refuse_unfit(nodes: Sequence[Node], cpus: float, gpus: float) -> None:

@@ -32,6 +32,7 @@ class Elsewhere(PromptFL):
         return super().merge(task, state, clients, local)
 """
 BODY = "axes: {optim: {lr: [0.01, 0.03, 0.1]}}\nreferences: [{method: 'elsewhere_method:Elsewhere', optim.lr: 0.1}]"
+SMALL = "axes: {optim: {lr: [0.01, 0.03, 0.1]}}"
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 Make = Callable[..., Any]
@@ -111,6 +112,29 @@ def test_a_node_leaves_while_checkpoints_lie_at_a_url(cluster: Any, run: Make, f
     assert len(list((tmp_path / "ray").rglob("prompts.safetensors"))) == 8, "and was brought to the store"
 
 
+def test_a_cluster_without_nodes_ends_the_study_and_is_joined_once_it_has_some(
+    cluster: Any, run: Make, figures: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fpl_tune.execute.ray.nodes.ABSENT_SECONDS", 2.0)
+
+    class Kill(Callback):
+        def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
+            for name in {"one", "two"} & cluster.processes.keys():
+                cluster.kill(name)
+
+    long = ("protocol.rounds=20", "execution.checkpoint_every=1")
+    where = ("execution.parallel=null", f"execution.address='{cluster.address}'")
+    with pytest.raises(
+        FplTuneError, match=r"No node that can run trials is alive.* the same command continues"
+    ) as caught:
+        run(SMALL, *long, *where, callbacks=[Kill()], root="ray")
+    assert caught.value.exit_code == 3
+    cluster.restore(("head", "one", "two"))
+    assert run(SMALL, *long, *where, root="ray").exit_code == 0
+    assert run(SMALL, *long, "execution.executor=inline", root="inline").exit_code == 0
+    pd.testing.assert_frame_equal(figures("ray"), figures("inline"), check_exact=True)
+
+
 def test_a_node_that_joins_late_with_other_versions_ends_the_study_and_charges_no_trial(
     cluster: Any, run: Make, tmp_path: Path
 ) -> None:
@@ -148,6 +172,6 @@ def test_a_cluster_that_cannot_do_it_is_refused_with_what_was_found_where(
     assert "torch 0.0.1" in wrong["found"]
     assert wrong["remedy"]
     assert sum("CPU" in row["found"] for row in rows) >= 3, "every node is listed"
-    os.kill(cluster.raylet("other"), signal.SIGSTOP)
+    os.kill(cluster.part("other", "raylet"), signal.SIGSTOP)
     monkeypatch.setattr("fpl_tune.execute.ray.nodes.ANSWER_SECONDS", 10.0)
     refused(r"cannot run a worker: no worker answered within 10 s")

@@ -1,18 +1,21 @@
 """What starting Ray changes here, addresses where no cluster is, the check of a node, and GPUs."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hosts import Cluster
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute import gpus
 from fpl_tune.execute.ray import connect
-from fpl_tune.execute.ray.nodes import look
+from fpl_tune.execute.ray.nodes import Absence, look
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.study.versions import outdated_ray, versions
 
@@ -95,6 +98,26 @@ def test_an_address_without_a_cluster_is_refused_at_once(address: str, problem: 
         pass
 
 
+@pytest.mark.system
+def test_another_token_than_the_clusters_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("theirs", "ours"):
+        (tmp_path / name).write_text(name.ljust(64, "x"))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "ours"))
+    monkeypatch.setenv("RAY_gcs_rpc_server_connect_timeout_s", "3")
+    cluster = Cluster(Path(tempfile.mkdtemp(prefix="fpl-", dir="/tmp")))
+    try:
+        cluster.start("head", cpus=0, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(tmp_path / "theirs"))
+        words = [sys.executable, "-m", "fpl_tune", "cluster", "wait", cluster.address, "--seconds", "1"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    finally:
+        cluster.stop()
+        shutil.rmtree(cluster.folder, ignore_errors=True)
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert f"cannot join the Ray cluster at {cluster.address}: it has another token." in line
+
+
 def test_a_node_says_what_it_lacks(tmp_path: Path) -> None:
     place = RemoteStorage(str(tmp_path))
     place.write("token", "")
@@ -124,3 +147,31 @@ def test_a_machine_that_does_not_answer_has_no_gpus(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(gpus, "SECONDS", 60.0)
     monkeypatch.setattr(gpus, "_ASK", "print([[8, 5]])")
     assert gpus.gpus_here() == ((8, 5),)
+
+
+def test_a_cluster_without_nodes_is_said_once_and_ends_the_study(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    absence = Absence("10.0.0.1:6379", clock=lambda: now)
+    for now in (0.0, 59.0):
+        absence.look(False, idle=now)
+    assert caplog.messages == []
+    for now in (60.0, 119.0):
+        absence.look(False, idle=now)
+    (said,) = caplog.messages
+    assert "no trial has reported for 60 s. Start nodes with `ray start --address=10.0.0.1:6379`" in said
+    with pytest.raises(EnvironmentProblem, match=r"reported for 120 s.* the same command continues"):
+        absence.look(False, idle=120.0)
+
+
+def test_after_a_long_round_nodes_have_a_minute_to_come_back() -> None:
+    now = 1000.0
+    absence = Absence("10.0.0.1:6379", clock=lambda: now)
+    absence.look(False, idle=1000.0)
+    now = 1059.0
+    absence.look(False, idle=1059.0)
+    absence.look(True, idle=1059.0)
+    now = 1100.0
+    absence.look(False, idle=1100.0)
+    now = 1160.0
+    with pytest.raises(EnvironmentProblem):
+        absence.look(False, idle=1160.0)

@@ -192,11 +192,18 @@ The actor died unexpectedly before finishing this task.
 \tactor_id: 3e0d
 The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: {} Some causes
 """
+NODE = """ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
+\tpid: 7
+\tip: 192.0.2.3
+The actor died because its node has died. Node Id: 699b
+\tthe actor's node was terminated unexpectedly: health check failed.
+"""
 
 
 @pytest.mark.parametrize(
     ("said", "read"),
     [
+        (NODE, "the actor's node was terminated unexpectedly: health check failed (node 192.0.2.3)"),
         (STARTED, "ImportError: libfoo.so: cannot open shared object file"),
         (ENDED.format("The leased worker's node died."), "The actor is dead because its worker process has died. "),
         ("", "killed, or out of memory"),
