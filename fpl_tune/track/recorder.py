@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -156,6 +157,7 @@ class Recorder(Callback):
 
     def _guarded(self, call: Callable[[], object]) -> None:
         try:
+            import_module("mlflow")  # takes seconds, in which MLflow is not asked yet
             self._alive()
             call()
             self._alive()
