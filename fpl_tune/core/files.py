@@ -98,9 +98,10 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def digest(text: str, size: int = 8) -> str:
-    """The BLAKE2b digest of a text as `2 * size` hex digits."""
-    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()
+def digest(content: str | bytes, size: int = 8) -> str:
+    """The BLAKE2b digest of bytes, or of a text in UTF-8, as `2 * size` hex digits."""
+    content = content.encode() if isinstance(content, str) else content
+    return hashlib.blake2b(content, digest_size=size).hexdigest()
 
 
 DEPLOYED = "deployed."

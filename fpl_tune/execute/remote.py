@@ -6,14 +6,16 @@ import errno
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.files import refused
 
 PAUSES = (0.5, 1.0, 2.0, 4.0)
 """Seconds before each further attempt of what failed at a URL."""
+P = ParamSpec("P")
 Found = TypeVar("Found")
 
 
@@ -25,6 +27,26 @@ class StorageError(EnvironmentProblem, OSError):
             f"execution.checkpoints={self.filename} cannot be used ({self.strerror}). Mend the access to it; the same "
             "command continues."
         )
+
+
+def _tried(call: Callable[Concatenate[RemoteStorage, P], Found]) -> Callable[Concatenate[RemoteStorage, P], Found]:
+    """A method that is called again after pauses: most errors of a network pass."""
+
+    @wraps(call)
+    def tried(storage: RemoteStorage, *args: P.args, **kwargs: P.kwargs) -> Found:
+        pauses = iter(PAUSES)
+        while True:
+            try:
+                return call(storage, *args, **kwargs)
+            except Exception as problem:  # such as botocore's, which have no base in common with others
+                if refused(problem):  # the disk of this machine
+                    raise
+                pause = next(pauses, None)
+                if pause is None or isinstance(problem, PermissionError | FileNotFoundError):
+                    raise storage.failure(problem) from problem
+                time.sleep(pause)
+
+    return tried
 
 
 class RemoteStorage:
@@ -53,9 +75,10 @@ class RemoteStorage:
                 f"execution.checkpoints must be a URL that fsspec knows, but is {url}: {problem}."
             ) from None
         except Exception as problem:  # some look for credentials at once
-            raise self._failure(problem) from problem
+            raise self.failure(problem) from problem
         self._known: set[str] = set()  # names of the files that were pushed
 
+    @_tried
     def push(self, folder: Path, name: str) -> None:
         """Uploads the files of a folder that are new since it was pushed, and removes what was deleted.
 
@@ -65,18 +88,15 @@ class RemoteStorage:
             StorageError: it cannot be written.
         """
         there, files = self.at(name), {path.name for path in folder.iterdir() if path.is_file()}
-
-        def upload() -> None:
-            self.fs.makedirs(there, exist_ok=True)
-            for file in files - self._known:
-                self.fs.put_file(str(folder / file), f"{there}/{file}")
-            for file in self._known - files:
-                with suppress(FileNotFoundError):
-                    self.fs.rm_file(f"{there}/{file}")
-
-        self._tried(upload)
+        self.fs.makedirs(there, exist_ok=True)
+        for file in files - self._known:
+            self.fs.put_file(str(folder / file), f"{there}/{file}")
+        for file in self._known - files:
+            with suppress(FileNotFoundError):
+                self.fs.rm_file(f"{there}/{file}")
         self._known = files
 
+    @_tried
     def pull(self, name: str, folder: Path) -> None:
         """Downloads a folder, if it exists.
 
@@ -84,28 +104,22 @@ class RemoteStorage:
             StorageError: it cannot be read.
         """
         there = self.at(name)
+        if self.fs.isdir(there):
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in self.fs.ls(there, detail=False):
+                self.fs.get_file(path, str(folder / path.rsplit("/", 1)[-1]))
 
-        def download() -> None:
-            if self.fs.isdir(there):
-                folder.mkdir(parents=True, exist_ok=True)
-                for path in self.fs.ls(there, detail=False):
-                    self.fs.get_file(path, str(folder / path.rsplit("/", 1)[-1]))
-
-        self._tried(download)
-
+    @_tried
     def drop(self, name: str) -> None:
         """Removes a folder or a file, if it exists.
 
         Raises:
             StorageError: it cannot be removed.
         """
+        with suppress(FileNotFoundError):
+            self.fs.rm(self.at(name), recursive=True)
 
-        def remove() -> None:
-            with suppress(FileNotFoundError):
-                self.fs.rm(self.at(name), recursive=True)
-
-        self._tried(remove)
-
+    @_tried
     def write(self, name: str, text: str) -> None:
         """Writes a text.
 
@@ -113,36 +127,20 @@ class RemoteStorage:
             StorageError: it cannot be written.
         """
         path = self.at(name)
+        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self.fs.pipe_file(path, text.encode())
 
-        def put() -> None:
-            self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self.fs.pipe_file(path, text.encode())
-
-        self._tried(put)
-
+    @_tried
     def holds(self, name: str) -> bool:
         """Whether there is a file or folder.
 
         Raises:
             StorageError: it does not answer.
         """
-        return self._tried(lambda: bool(self.fs.exists(self.at(name))))
+        return bool(self.fs.exists(self.at(name)))
 
-    def _tried(self, call: Callable[[], Found]) -> Found:
-        """Returns what a call returns, which can be repeated: most errors of a network pass."""
-        pauses = iter(PAUSES)
-        while True:
-            try:
-                return call()
-            except Exception as problem:  # such as botocore's, which have no base in common with others
-                if refused(problem):  # the disk of this machine
-                    raise
-                pause = next(pauses, None)
-                if pause is None or isinstance(problem, PermissionError | FileNotFoundError):
-                    raise self._failure(problem) from problem
-                time.sleep(pause)
-
-    def _failure(self, problem: Exception) -> StorageError:
+    def failure(self, problem: Exception) -> StorageError:
+        """The error of a call here, whichever exception it raised."""
         said = " ".join(f"{type(problem).__name__}: {problem}".split())
         return StorageError(errno.EIO, said[:300], self.url)
 

@@ -7,7 +7,6 @@ the study runs again. Files of earlier releases do not say whose they are.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.files import FOLDER, NotRegular, kind_of, regular
+from fpl_tune.core.files import FOLDER, NotRegular, digest, kind_of, regular
 from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.study.records import Cell, Role
@@ -26,6 +25,8 @@ from fpl_tune.study.trial import Leg, State, Trial
 
 SCHEMA, READ = 5, (4, 5)
 """Version of the layout of a study's folder, named in study.yaml, and those that can be read: 4 had no trial.json."""
+DIGEST = 16
+"""Bytes of the digest of a history."""
 CELL_ID = "[0-9a-f]{8,64}"
 SEED_FOLDER = re.compile(r"seed=(\d{1,19})")
 
@@ -119,7 +120,7 @@ class ResultFile(BaseModel, extra="allow"):
     cell: str | None = None
     seed: int | None = None
     history: str | None = None
-    """Digest of the metrics.jsonl that it was made from; see `digest_of`."""
+    """Digest of the metrics.jsonl that it was made from."""
     status: Status
     error: str | None = None
     rounds: int = Field(ge=0)
@@ -207,11 +208,6 @@ def _check_owner(path: Path, cell: str | None, *seed: object) -> None:
         raise DamagedFile(path, f"it is of cell {', '.join(map(str, owner))}")
 
 
-def digest_of(history: bytes) -> str:
-    """The digest of metrics.jsonl that result.json holds."""
-    return hashlib.blake2b(history, digest_size=16).hexdigest()
-
-
 def checked(path: Path, validate: Callable[[Any], File], content: Any) -> File:
     """The content of a file as a model of pydantic."""
     try:
@@ -245,13 +241,13 @@ def read_study(path: Path, stamp: int) -> dict[str, Any]:
     return node
 
 
-def read_history(path: Path, rounds: int, digest: str | None = None) -> list[dict[str, Any]]:
+def read_history(path: Path, rounds: int, noted: str | None = None) -> list[dict[str, Any]]:
     """Reads metrics.jsonl: one record for each of `rounds` rounds.
 
     Args:
         path: the file.
         rounds: rounds of the result.
-        digest: of the file when its result was written; None: of an earlier release, which noted none.
+        noted: its digest when its result was written; None: of an earlier release, which noted none.
     """
     try:
         content = _content(path)
@@ -260,7 +256,7 @@ def read_history(path: Path, rounds: int, digest: str | None = None) -> list[dic
         raise DamagedFile(path, f"it is not JSON lines of numbers ({problem})") from None
     if [record.get("round") for record in history] != [*range(1, rounds + 1)]:
         raise DamagedFile(path, f"it must hold {rounds} records, of one round each")
-    if digest not in (None, digest_of(content)):
+    if noted not in (None, digest(content, DIGEST)):
         raise DamagedFile(path, "it is not the history that the seed's result was made from")
     return history
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fpl_tune.core.errors import ConfigError, unknown
-from fpl_tune.core.files import FOLDER, REGULAR, kind_of, remove, write_text
+from fpl_tune.core.files import FOLDER, REGULAR, digest, kind_of, remove, write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, results, schema
@@ -333,9 +333,9 @@ class Store:
         found = self._result(cell, seed)
         if found is None:
             return []
-        result, digest = found
+        result, noted = found
         path = self.seed_folder(cell, seed) / "metrics.jsonl"
-        return self._unless_damaged(lambda: schema.read_history(path, result["rounds"], digest)) or []
+        return self._unless_damaged(lambda: schema.read_history(path, result["rounds"], noted)) or []
 
     def put(
         self,
@@ -360,7 +360,7 @@ class Store:
         if prompts:
             os.replace(prompts, place / "prompts.safetensors")
         stored = {"fingerprints": {}, **result, "status": Status(result["status"]), "rounds": len(history)}
-        owner = {"cell": cell.id, "seed": seed, "history": schema.digest_of(records.encode())}
+        owner = {"cell": cell.id, "seed": seed, "history": digest(records, schema.DIGEST)}
         write_text(place / "result.json", json.dumps({**stored, **owner}, indent=1))
         self._lost.discard(place)
 
