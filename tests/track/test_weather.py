@@ -3,6 +3,7 @@
 import math
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from fpl_tune.study.results import make_result
 from fpl_tune.study.store import Store
 from fpl_tune.track import recorder, server
 
-from .conftest import SMALL, follow
+from .conftest import DONE, SMALL, follow
 
 
 @pytest.fixture
@@ -116,6 +117,17 @@ def test_a_database_that_does_not_answer_does_not_keep_a_study_from_ending(
     assert picture(uri, store) != expected
     track.inspect(Store(store.root, store.name), fix=True)
     assert picture(uri, store) == expected
+
+
+def test_what_mlflow_takes_to_be_imported_is_no_silence(make_store, uri, monkeypatch, picture):
+    monkeypatch.setattr(recorder, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(recorder, "import_module", lambda name: time.sleep(3))
+    store, warnings = make_store(body=SMALL), list[str]()
+    hearing = track.Recorder(warnings.append)
+    hearing.on_study_start(store, store.cells(), [])
+    hearing.on_study_end(store, DONE)
+    assert warnings == []
+    assert {run["status"] for run in picture(uri, store).values()} == {"FINISHED"}
 
 
 def test_a_folder_in_the_place_of_a_database_is_named_at_once(make_store, tmp_path, monkeypatch):
