@@ -1,0 +1,384 @@
+"""The oracle: what must be said of a study, computed plainly from its raw files, without a line of the package.
+
+It reads study.yaml, cells.json, cells/<id>/cell.json and cells/<id>/seed=<n>/{result.json,metrics.jsonl}, nothing else,
+and knows nothing of runs, kills or edits: whatever happened, these files and today's study file decide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy import stats
+
+VAL, TEST = "val/acc_mean", "test/acc_mean"
+LESS_IS_BETTER = ("loss", "ece", "acc_std", "up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds")
+"""Last parts of the names of metrics that are better the lower they are."""
+TOTALS = ("comm/up_bytes", "comm/down_bytes", "time/seconds", "train/parameters")
+"""Metrics that are read from the last record, whatever the rule."""
+TUNABLE = (
+    "data.views",
+    *(f"protocol.{n}" for n in ("rounds", "epochs", "participation", "sampling", "first_round_all")),
+)
+"""Fields of a setting that a search may tune without making another setting of it."""
+
+
+@dataclass
+class Cell:
+    """A cell with its seeds."""
+
+    id: str
+    number: int
+    label: str
+    role: str
+    reference: str
+    varied: dict[str, Any]
+    run: dict[str, Any]
+    results: dict[int, dict[str, Any]]
+    """result.json by seed, without the seeds of which a file is damaged."""
+    histories: dict[int, list[dict[str, Any]]]
+    """Records by seed."""
+    wanted: list[int]
+    """Seeds that the cell is to have."""
+
+    def having(self, *statuses: str) -> list[int]:
+        """Seeds whose result has one of these statuses."""
+        return [seed for seed, result in self.results.items() if result["status"] in statuses]
+
+    @cached_property
+    def state(self) -> str:
+        """Done, failed, diverged, pruned, or queued where a seed is missing. One failure ends a search's trial."""
+        found = [self.results[seed]["status"] for seed in self.wanted if seed in self.results]
+        missing = len(found) < len(self.wanted)
+        for bad in ("failed", "diverged"):
+            if bad in found and (self.role == "trial" or not missing):
+                return bad
+        return "pruned" if "partial" in found else "queued" if missing else "done"
+
+    @cached_property
+    def counting(self) -> list[int]:
+        """Seeds over which means are taken: all that ran to the end, also those that the study no longer asks for.
+
+        A cell without any, such as one that was pruned, is described by what it has if that ran equally long.
+        """
+        if self.state != "pruned" and (done := self.having("done")):
+            return done
+        rest = [] if self.state in ("failed", "diverged") else self.having("done", "partial")
+        return rest if len({self.results[seed]["rounds"] for seed in rest}) == 1 else []
+
+
+@dataclass
+class Facts:
+    """A study as its files have it."""
+
+    study: dict[str, Any]
+    cells: list[Cell]
+    """In the study's order."""
+    earlier: set[str]
+    """Ids of cells of earlier runs."""
+    looks: list[int]
+    """Numbers of seeds after which comparisons are looked at; empty where the seeds are fixed."""
+    less: tuple[str, ...] = ()
+    """Metrics of methods that are better the lower they are, as their files say."""
+
+    def direction(self, metric: str) -> int:
+        """1 where more of a metric is better, -1 where less is."""
+        less = metric in (*self.less, "train/parameters") or metric.rpartition("/")[2] in LESS_IS_BETTER
+        return -1 if less else 1
+
+    def cell(self, key: str) -> Cell:
+        """The cell of an id."""
+        return next(cell for cell in self.cells if cell.id == key)
+
+
+@dataclass
+class Expected:
+    """What must be said of a study under a metric and a rule. Values are by the cell's id; NaN where there is none."""
+
+    n: dict[str, int]
+    mean: dict[str, float]
+    std: dict[str, float]
+    min: dict[str, float]
+    max: dict[str, float]
+    val: dict[str, float]
+    """Mean validation accuracy."""
+    bytes: dict[str, float]
+    seconds: dict[str, float]
+    values: dict[str, dict[int, float]]
+    """The metric by seed, of the seeds that count."""
+    state: dict[str, str]
+    """As tables call it: `earlier` where an earlier run has done the cell."""
+    states: Counter[str]
+    """Number of cells by state."""
+    seeds: int
+    """Seeds of the study that have a result."""
+    best: list[str]
+    """The chosen cell, or one for each setting, or the front of several objectives; empty where nothing is chosen."""
+    best_value: float
+    """Mean of the first objective of the chosen cells over the seeds that all candidates have."""
+    ties: list[str]
+    """Candidates of the chosen cell's setting whose objective equals its own."""
+    front: bool
+    """Whether there are several objectives."""
+
+
+def load(folder: Path, less: Sequence[str] = ()) -> Facts:
+    """Reads a study's folder. A damaged file costs its seed or cell. `less`: see `Facts.less`."""
+    study = yaml.load((folder / "study.yaml").read_text(), yaml.CSafeLoader)
+    order = _json(folder / "cells.json") or {}
+    places = [folder / "cells" / key for key in order.get("cells", [])] or [*(folder / "cells").glob("*/")]
+    looks = study["looks"] if study["seeds"] == "until_decided" else []
+    asked = looks[-1] if looks else study["seeds"]
+    seeds = asked if isinstance(asked, list) else [*range(1, asked + 1)]
+    earlier, cells = set(order.get("earlier", [])), list[Cell]()
+    for place in places:
+        if (node := _json(place / "cell.json")) is None:
+            continue
+        runs = {int(path.name[5:]): found for path in place.glob("seed=*/") if (found := _seed(path)) is not None}
+        results = {seed: runs[seed][0] for seed in sorted(runs)}
+        histories = {seed: runs[seed][1] for seed in results}
+        wanted = [seed for seed in seeds if not looks or seed in results or seed <= looks[0]]
+        names = ("id", "number", "label", "role", "reference", "varied", "run")
+        facts = {name: node[name] for name in names}
+        cells.append(Cell(**facts, results=results, histories=histories, wanted=wanted))
+        if node["id"] in earlier:
+            cells[-1].wanted = [*results]
+    if not order.get("cells"):
+        cells.sort(key=lambda cell: cell.number)
+    return Facts(study, cells, earlier, looks, tuple(less))
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _seed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+    """Result and history of a seed; None where one is missing or damaged."""
+    result = _json(folder / "result.json")
+    try:
+        content = (folder / "metrics.jsonl").read_bytes()
+        history = [json.loads(line) for line in content.splitlines()]
+    except (OSError, ValueError):
+        return None
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return None if result is None or result["history"] != digest else (result, history)
+
+
+def value(history: Sequence[Mapping[str, Any]], metric: str, rule: str) -> float:
+    """A metric of one seed under a reporting rule; NaN where its records do not hold it."""
+    if not history:
+        return math.nan
+    if metric == "comm/total_bytes":
+        return float(history[-1]["comm/up_bytes"] + history[-1]["comm/down_bytes"])
+    if metric in TOTALS:
+        return float(history[-1].get(metric, math.nan))
+    tested = [record for record in history if TEST in record]
+    if not tested or (rule == "best_val" and any(VAL not in record for record in tested)):
+        return math.nan
+    if rule == "mean_last5":
+        return float(np.mean([record.get(metric, math.nan) for record in tested[-5:]]))
+    chosen = {
+        "final": lambda: tested[-1],
+        "best_val": lambda: max(tested, key=lambda record: record[VAL]),  # of equal ones the first
+        "best_test": lambda: max(tested, key=lambda record: record[TEST]),
+    }[rule]()
+    return float(chosen.get(metric, math.nan))
+
+
+def by_seed(cell: Cell, metric: str, rule: str) -> dict[int, float]:
+    """A metric by seed, of the seeds that count and have it."""
+    found = {seed: value(cell.histories[seed], metric, rule) for seed in cell.counting}
+    return {seed: number for seed, number in found.items() if not math.isnan(number)}
+
+
+def mean(numbers: Sequence[float]) -> float:
+    """The mean; NaN of nothing."""
+    return float(np.mean(numbers)) if len(numbers) else math.nan
+
+
+def difference(
+    one: Cell, other: Cell, metric: str, rule: str, *, last: float = math.inf, level: float = 0.95
+) -> tuple[float, float, int]:
+    """Mean difference of two cells over paired seeds, half width of Student's interval, and number of pairs.
+
+    A pair is a seed up to `last` that both have on the same split of the data. The product pools variances over cells
+    and corrects for their number, and shows the widest of its intervals: so this one is a bound from below.
+    """
+    mine, theirs = by_seed(one, metric, rule), by_seed(other, metric, rule)
+    gaps = [
+        mine[seed] - theirs[seed]
+        for seed in sorted(mine.keys() & theirs.keys())
+        if seed <= last and one.results[seed]["split_hash"] == other.results[seed]["split_hash"]
+    ]
+    n = len(gaps)
+    half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.std(gaps, ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+    return mean(gaps), half, n
+
+
+def expected(facts: Facts, metric: str = TEST, rule: str = "final") -> Expected:
+    """Computes what must be said of a study under a metric and a rule."""
+    cells = facts.cells
+    values = {cell.id: by_seed(cell, metric, rule) for cell in cells}
+    numbers = {key: [*found.values()] for key, found in values.items()}
+    shown = {cell.id: [s for s in cell.counting if rule != "best_val" or by_seed(cell, VAL, rule)] for cell in cells}
+
+    def over_seeds(name: str) -> dict[str, float]:
+        return {c.id: mean([v for s in shown[c.id] if (v := value(c.histories[s], name, rule)) == v]) for c in cells}
+
+    called = {c.id: "earlier" if c.id in facts.earlier and c.state == "done" else c.state for c in cells}
+    best, best_value, ties, several = choose(facts, rule)
+    sent = over_seeds("comm/total_bytes")
+    return Expected(
+        n={key: len(found) for key, found in numbers.items()},
+        mean={key: mean(found) for key, found in numbers.items()},
+        std={key: float(np.std(v, ddof=1)) if len(v) > 1 else math.nan for key, v in numbers.items()},
+        min={key: min(found, default=math.nan) for key, found in numbers.items()},
+        max={key: max(found, default=math.nan) for key, found in numbers.items()},
+        val=over_seeds(VAL),
+        bytes=sent,
+        seconds=over_seeds("time/seconds"),
+        values=values,
+        state=called,
+        states=Counter(cell.state for cell in cells),
+        seeds=sum(seed in cell.results for cell in cells for seed in _asked(facts)),
+        best=best,
+        best_value=best_value,
+        ties=ties,
+        front=several,
+    )
+
+
+def _asked(facts: Facts) -> list[int]:
+    """All seeds that the study may run."""
+    seeds = facts.looks[-1] if facts.looks else facts.study["seeds"]
+    return seeds if isinstance(seeds, list) else [*range(1, seeds + 1)]
+
+
+# -- the choice ----------------------------------------------------------------------------------------------
+
+
+def choose(facts: Facts, rule: str = "final") -> tuple[list[str], float, list[str], bool]:
+    """The best cells, the mean of the first objective, cells that tie with the best, and whether there is a front.
+
+    Candidates are cells and trials with a seed that counts and none that failed or was stopped, trials inside of the
+    present search space. They are compared on the seeds that all have, within a setting (data, partition, protocol).
+    """
+    search = facts.study["search"]
+    objectives = search["objectives"] if search["sampler"] is not None else [VAL]
+    rule = rule if rule in ("final", "best_val") else "final"
+    points: dict[str, dict[int, list[float]]] = {}
+    for cell in facts.cells:
+        bad = [seed for seed in cell.having("failed", "diverged", "partial") if seed in _asked(facts)]
+        if cell.role in ("cell", "trial") and cell.state != "pruned" and not bad and _inside(cell, facts.study):
+            found = {s: [value(cell.histories[s], name, rule) for name in objectives] for s in cell.having("done")}
+            points[cell.id] = {seed: row for seed, row in found.items() if not any(map(math.isnan, row))}
+    points = {key: found for key, found in points.items() if found}
+    seeds = _common(points)
+    settings: dict[str, dict[str, str]] = {}  # setting -> rest of the configuration -> cell
+    means: dict[str, list[float]] = {}
+    for key, found in points.items():
+        if seeds <= found.keys():
+            setting, rest = _setting(facts.cell(key), facts.study)
+            settings.setdefault(setting, {})[rest] = key
+            signs = [facts.direction(name) for name in objectives]
+            means[key] = [sign * mean([found[s][i] for s in seeds]) for i, sign in enumerate(signs)]
+    if not settings or (len(settings) > 1 and all(len(own) == 1 for own in settings.values())):
+        return [], math.nan, [], len(objectives) > 1
+    shared = set.intersection(*({*own} for own in settings.values()))
+    groups = [[[own[rest] for own in settings.values()] for rest in shared]] if shared else (
+        [[[key] for key in own.values()] for own in settings.values()]
+    )  # fmt: skip
+    best, ties = list[str](), list[str]()
+    for rows in groups:  # rows of cells, one for each setting, of which the means over settings are compared
+        scores = [tuple(round(mean([means[key][i] for key in row]), 9) for i in range(len(objectives))) for row in rows]
+        if len(objectives) > 1:
+            ahead = [any(_beats(other, score) for other in scores) for score in scores]
+            best += [key for row, beaten in zip(rows, ahead, strict=True) if not beaten for key in row]
+            continue
+        leading = [row for row, score in zip(rows, scores, strict=True) if score == max(scores)]
+        first = min(leading, key=lambda row: _fields(facts.cell(row[0])))
+        best += first
+        ties += [key for row in leading if row is not first for key in row]
+    value_of = facts.direction(objectives[0]) * mean([means[key][0] for key in best])
+    return best, value_of, ties, len(objectives) > 1
+
+
+def _common(points: Mapping[str, Mapping[int, Any]]) -> set[int]:
+    """Seeds that all candidates have which share the most widespread seed."""
+    having = Counter(seed for found in points.values() for seed in found)
+    most = min(having, key=lambda seed: (-having[seed], seed), default=0)
+    return set[int].intersection(*({*found} for found in points.values() if most in found)) if having else set()
+
+
+def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
+
+
+def _setting(cell: Cell, study: Mapping[str, Any]) -> tuple[str, str]:
+    """Where a cell ran, and its other fields, with those that a search tuned."""
+    node = json.loads(json.dumps(cell.run))
+    setting = {name: node.pop(name) for name in ("data", "partition", "protocol")}
+    axes = {name for name, _ in _leaves(study["axes"])}
+    for name in TUNABLE:
+        if cell.role == "trial" and name in cell.varied and name not in axes:
+            group, _, field = name.partition(".")
+            node[name] = setting[group].pop(field, None)
+    return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
+
+
+def _inside(cell: Cell, study: Mapping[str, Any]) -> bool:
+    """Whether a trial lies in the present search space."""
+    search = study["search"]
+    if search["sampler"] is None:
+        return True
+    groups = ("clip", "data", "partition", "optim", "protocol", "method", "label")
+    axes = {name for name, _ in _leaves(study["axes"])}
+    tuned = {name for name in cell.varied if name not in axes and name not in groups}
+    if search["only"] and not tuned <= {*search["only"]}:
+        return False
+    for name, entry in _entries(search["space"]):
+        if name not in cell.varied:
+            continue
+        choices = entry.get("choices") if isinstance(entry, dict) else entry
+        found = cell.varied[name]
+        if choices is not None and found not in choices:
+            return False
+        if choices is None and not (isinstance(found, (int, float)) and entry["low"] <= found <= entry["high"]):
+            return False
+    return True
+
+
+def _entries(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, entry in space.items():
+        if isinstance(entry, dict) and not entry.keys() & {"low", "high", "choices"}:
+            yield from _entries(entry, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", entry
+
+
+def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, entry in node.items():
+        if isinstance(entry, dict):
+            yield from _leaves(entry, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", entry
+
+
+def _fields(cell: Cell) -> list[tuple[str, bool, float, str]]:
+    """A cell's fields as ties order them: by name, numbers by size and before other values."""
+    return [
+        (name, False, float(found), "") if isinstance(found, (int, float)) else (name, True, 0.0, json.dumps(found))
+        for name, found in sorted(_leaves(cell.run))
+    ]
