@@ -4,8 +4,9 @@
     python gpu_checks.py --out FOLDER --simulated    what a simulated device can tell, on a CPU
 
 Each section runs in a process of its own with a time limit, so that neither an error nor a lost CUDA context costs the
-others. FOLDER receives figures.json, written anew after each section, and figures.md, the same as a page beside what
-`predicted.json` of the kit expects. Exit status: 0, or 1 where a check failed, and 3 without CUDA.
+others. It may take the time that earlier ones have left, and what it has found by its limit counts. FOLDER receives
+figures.json, written anew after each section, and figures.md, the same as a page beside what `predicted.json` of the
+kit expects. Exit status: 0, or 1 where a check failed, and 3 without CUDA.
 """
 
 from __future__ import annotations
@@ -52,15 +53,16 @@ from fpl_tune.testing.rounds import COHORTS, SIZES
 
 BF16 = torch.bfloat16
 CUDA = torch.device("cuda")
+_PIXELS = "FedLoRA on pixels, ViT-B/16"
 ROUNDS = {
     "PromptFL, compact CLIP": (),
     "pFedMoAP, RN50": ("method=pfedmoap", "clip=rn50"),
     "pFedMMA on pixels, ViT-B/16": ("method=pfedmma", "clip=vit_b16", "optim.batch=4"),
-    "FedLoRA on pixels, ViT-B/16": ("method=fedlora", "method.towers=both", "clip=vit_b16", "optim.batch=4"),
+    _PIXELS: ("method=fedlora", "method.towers=both", "clip=vit_b16", "optim.batch=4"),
 }
 """Rounds that are measured beside `plan`'s estimate of their memory."""
 SMALL = ("protocol=quick", "data.train_per_class=4", "data.test_per_class=1", "data.shots=2")
-_SHARED_SECONDS = 6.0  # of steps that processes run side by side
+_SHARED_SECONDS = 3.0  # of steps that processes run side by side
 
 
 # -- right -------------------------------------------------------------------------------------------------------------
@@ -121,23 +123,24 @@ def _played(method: methods.Method, device: torch.device, graphs: Graphs | None 
 
 def recovery(device: torch.device) -> Iterator[Row]:
     """A round that runs out of memory is run again in smaller blocks of clients, and ends where it would have."""
-    run = config.compose_run([*ROUNDS["pFedMoAP, RN50"], *SMALL, "clip.pretrained=null"])
-    whole, peak = _round_with_limit(run, device, 1.0)
-    total = torch.cuda.get_device_properties(device).total_memory
-    least = Loaded().memory_of(run).least
-    limited, lower = _round_with_limit(run, device, min(1.0, (least + 0.25 * (peak - least)) / total))
+    run = config.compose_run([*ROUNDS[_PIXELS], *SMALL, "clip.pretrained=null", "protocol.eval_every=3"])
+    whole, held, peak = _second_round(run, device)
+    limited, _, lower = _second_round(run, device, held + (peak - held) // 4)
     same = abs(whole - limited) <= 1e-5 * abs(whole)
     note = f"loss {whole:.6f} with {peak / 1e9:.2f} GB, {limited:.6f} with {lower / 1e9:.2f} GB"
-    yield {"what": "a round with a quarter of the room for clients", "passed": same, "note": note}
+    yield {"what": "a round with a quarter of the room for clients", "passed": same and lower < peak, "note": note}
 
 
-def _round_with_limit(run: config.RunSpec, device: torch.device, share: float) -> tuple[float, int]:
-    """Loss of the first round, and peak bytes, with a share of the GPU's memory."""
+def _second_round(run: config.RunSpec, device: torch.device, limit: int | None = None) -> tuple[float, int, int]:
+    """Loss of the second round, bytes held before it, and peak bytes; only this round knows the limit."""
+    simulation = Simulation(run, [1], cache_dir=_cache(), device="cuda", graphs=False)
+    simulation.step()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    torch.cuda.set_per_process_memory_fraction(share)
-    records = Simulation(run, [1], cache_dir=_cache(), device="cuda", block=None, graphs=False).step()
-    return float(records[0]["train/loss"]), torch.cuda.max_memory_reserved(device)
+    held, total = torch.cuda.memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else limit / total)
+    loss = float(simulation.step()[0]["train/loss"])
+    return loss, held, torch.cuda.max_memory_allocated(device)
 
 
 # -- fast --------------------------------------------------------------------------------------------------------------
@@ -161,11 +164,28 @@ def _profiled(trial: StepsOfRounds, graphs: Graphs | None) -> dict[str, int]:
     trial.round(2, graphs)
     for steps in (1, 2):
         torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        with torch.profiler.profile() as seen:
             trial.round(steps, graphs)
         calls = [(event.key, event.count) for event in seen.key_averages()]
         found.append({k: sum(n for key, n in calls if any(part in key for part in v)) for k, v in names.items()})
     return {name: found[1][name] - found[0][name] for name in names}
+
+
+def kernels(device: torch.device) -> Iterator[Row]:
+    """Seconds of a replayed step's kernels, together and of those that take most: where a prediction is wrong."""
+    count = 10
+    for classes in (100, 10):
+        trial, kept = StepsOfRounds(Size(names=CALTECH101[:classes]), 1, BF16, device), Graphs(always=True)
+        trial.round(count, kept)
+        with torch.profiler.profile() as seen:
+            trial.round(count, kept)
+            torch.cuda.synchronize()
+        ran = [event for event in seen.key_averages() if event.device_type.name == "CUDA"]
+        by_name = {event.key: event.self_device_time_total * 1e-6 / count for event in ran}
+        what = f"kernels of a step, {classes} classes"
+        yield {"what": what, "seconds": sum(by_name.values())}
+        for name in sorted(by_name, key=by_name.__getitem__, reverse=True)[:8]:
+            yield {"what": f"{what}: {name[:100]}", "seconds": by_name[name]}
 
 
 def text(device: torch.device) -> Iterator[Row]:
@@ -198,7 +218,7 @@ def steps(device: torch.device) -> Iterator[Row]:
         peak = Peak(device)
         eager, replayed = (_seconds_per_step(trial, device, graphs) for graphs in (None, Graphs(always=True)))
         work = cost(trial.towers.text, trial.towers.sentences(size.names, 16), size.n_clients * seeds)
-        peak_bytes, plain = peak.bytes(), once(trial.plain, device) * size.n_clients * seeds
+        peak_bytes, plain = peak.bytes(), best(trial.plain, device) * size.n_clients * seeds
         yield {
             "what": f"step, RN50, {counted(seeds, 'seed')}",
             "seconds": eager,
@@ -223,14 +243,17 @@ def rounds(device: torch.device) -> Iterator[Row]:
     rates = {"float32": matrix_rate(device, torch.float32)}
     for name, chosen in ROUNDS.items():
         run = config.compose_run([*chosen, *SMALL, *(["clip.pretrained=null"] if len(chosen) else [])])
+        eager = Simulation(run, [1], cache_dir=_cache(), device="cuda", graphs=False)
+        eager.step()
+        with FlopCounterMode(display=False) as counter:  # it sees no replayed step
+            eager.step()
+        del eager
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         simulation = Simulation(run, [1], cache_dir=_cache(), device="cuda")
         simulation.step()
         seconds = once(simulation.step, device)
         peak = torch.cuda.max_memory_allocated(device)
-        with FlopCounterMode(display=False) as counter:
-            simulation.step()
         estimate = Loaded().memory_of(run).peak(int(bounds.BLOCK_SHARE * total))
         yield {
             "what": f"round, {name}",
@@ -256,21 +279,30 @@ def sharing(device: torch.device) -> Iterator[Row]:
 
 
 def _steps_together(processes: int, classes: int) -> float:
-    """Steps a second of several processes."""
+    """Steps a second of several processes, which begin together once all are ready."""
     command = [sys.executable, __file__, "--section", f"load{classes}"]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
-    found = [process.communicate(timeout=120)[0] for process in running]
-    return sum(json.loads(out)[0]["steps_per_second"] for out in found)
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    running: list[Any] = [subprocess.Popen(command, **pipes) for _ in range(processes)]
+    try:
+        for process in running:
+            process.stdout.readline()
+        for process in running:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return sum(_read(process.communicate(timeout=60)[0])[0]["steps_per_second"] for process in running)
+    finally:
+        for process in running:
+            process.kill()
 
 
 def load(classes: int, device: torch.device) -> Iterator[Row]:
-    """Steps for some seconds, begun at a common time, so that processes run side by side."""
+    """Steps for some seconds, begun when standard input says so."""
     trial = StepsOfRounds(Size(names=CALTECH101[:classes]), 1, BF16, device)
     kept = Graphs(always=True)
     trial.round(20, kept)
     torch.cuda.synchronize()
-    period = 2 * _SHARED_SECONDS
-    time.sleep(period - time.time() % period)
+    print("ready", flush=True)
+    sys.stdin.readline()
     began, done = time.perf_counter(), 0
     while time.perf_counter() - began < _SHARED_SECONDS:
         trial.round(20, kept)
@@ -313,7 +345,7 @@ class Section:
 
     run: Callable[[torch.device], Iterator[Row]]
     seconds: float
-    """Time limit."""
+    """Time limit; what earlier sections leave of theirs is added."""
     simulated: bool = False
     """Whether the simulated device can run it."""
 
@@ -323,8 +355,9 @@ SECTIONS = {
     "graphs": Section(graphs, 80, True),
     "recovery": Section(recovery, 40),
     "launches": Section(launches, 30, True),
-    "text": Section(text, 40),
-    "steps": Section(steps, 50),
+    "kernels": Section(kernels, 20),
+    "text": Section(text, 30),
+    "steps": Section(steps, 40),
     "rounds": Section(rounds, 70),
     "sharing": Section(sharing, 60),
 }
@@ -337,23 +370,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("figures"))
     parser.add_argument("--simulated", action="store_true", help="without a GPU: what a simulated device can tell")
-    parser.add_argument("--section", help="one section alone, its rows printed as JSON")
+    parser.add_argument("--section", help="one section alone, each row printed as a line of JSON")
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     if given.section:
-        print(json.dumps(_rows(given.section, given.simulated)))
+        _print_rows(given.section, given.simulated)
         return 0
     if not given.simulated and not torch.cuda.is_available():
         print("gpu_checks.py measures a GPU, but PyTorch sees none here. Use --simulated without one.", file=sys.stderr)
         return 3
     given.out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"machine": _machine(given.simulated), "sections": {}}
+    left = 0.0
     for name, section in SECTIONS.items():
         if section.simulated or not given.simulated:
             print(f"{name} …", flush=True)
-            began = time.monotonic()
-            rows = _apart(name, section.seconds * (_SLOWER if given.simulated else 1), given.simulated)
-            found["sections"][name] = {"seconds": round(time.monotonic() - began, 1), "rows": rows}
+            began, limit = time.monotonic(), left + section.seconds * (_SLOWER if given.simulated else 1)
+            rows = _apart(name, limit, given.simulated)
+            seconds = time.monotonic() - began
+            left = max(0.0, limit - seconds)
+            found["sections"][name] = {"seconds": round(seconds, 1), "rows": rows}
             (given.out / "figures.json").write_text(json.dumps(found, indent=1))
             (given.out / "figures.md").write_text(page(found, _predicted()))
     failed = [row for part in found["sections"].values() for row in part["rows"] if row.get("passed") is False]
@@ -361,16 +397,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _rows(name: str, on_simulated: bool) -> list[Row]:
+def _print_rows(name: str, on_simulated: bool) -> None:
+    """Runs a section; each of its rows is printed at once, as a line of JSON."""
     section = partial(load, int(name[4:])) if name.startswith("load") else SECTIONS[name].run
     with simulated() if on_simulated else nullcontext(CUDA) as device:
-        rows: list[Row] = []
         try:
-            rows.extend(section(device))
+            for row in section(device):
+                print(json.dumps(row), flush=True)
         except Exception as problem:
             traceback.print_exc()
-            rows.append({"what": name, "passed": False, "note": f"{type(problem).__name__}: {problem}"[:300]})
-        return rows
+            row = {"what": name, "passed": False, "note": f"{type(problem).__name__}: {problem}"[:300]}
+            print(json.dumps(row), flush=True)
+
+
+def _read(printed: str | bytes | None) -> list[Row]:
+    """The rows of a section, of what its process has printed."""
+    text = printed.decode() if isinstance(printed, bytes) else printed or ""
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"what"') and line.endswith("}")]
 
 
 def _apart(name: str, limit: float, on_simulated: bool) -> list[Row]:
@@ -380,11 +423,11 @@ def _apart(name: str, limit: float, on_simulated: bool) -> list[Row]:
         known = {"FPL_TUNE_CACHE": cache, **os.environ}
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit, env=known)
-            return json.loads(done.stdout.splitlines()[-1])
-        except subprocess.TimeoutExpired:
-            return [{"what": name, "passed": False, "note": f"not finished after {limit:.0f} s"}]
-        except (IndexError, ValueError):
-            return [{"what": name, "passed": False, "note": "the process ended without a result"}]
+        except subprocess.TimeoutExpired as problem:
+            found, note = _read(problem.stdout), f"not finished after {limit:.0f} s"
+        else:
+            found, note = _read(done.stdout), "" if done.returncode == 0 else f"exit status {done.returncode}"
+        return [*found, {"what": name, "passed": False, "note": note}] if note else found
 
 
 def _machine(on_simulated: bool) -> dict[str, Any]:

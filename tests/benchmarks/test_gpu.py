@@ -1,5 +1,8 @@
 """What is measured on a GPU: counted, predicted and checked without one."""
 
+import sys
+from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +68,39 @@ def test_without_a_gpu_one_line_and_nothing_is_written(tmp_path: Path, capsys: p
     assert gpu_checks.main(["--out", str(tmp_path / "out")]) == 3
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Runs shell commands in place of sections."""
+
+    def replace(commands: str) -> None:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{commands}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return replace
+
+
+@pytest.mark.parametrize(("end", "note"), [("exec sleep 60", "not finished after 1 s"), ("exit 7", "exit status 7")])
+def test_a_section_that_does_not_end_well_fails_and_keeps_its_rows(
+    interpreter: Callable[[str], None], end: str, note: str
+) -> None:
+    interpreter(f"""echo a library talks; echo '{{"what": "coop"}}'; printf '{{"what": "pro'; {end}""")
+    last = {"what": "contract", "passed": False, "note": note}
+    assert gpu_checks._apart("contract", 1, on_simulated=False) == [{"what": "coop"}, last]
+
+
+def test_processes_that_share_a_gpu_begin_when_all_are_ready(interpreter: Callable[[str], None]) -> None:
+    interpreter("""echo ready; read go; echo '{"what": "load", "steps_per_second": 2.5}'""")
+    assert gpu_checks._steps_together(2, 10) == 5
+
+
+def test_sections_may_take_the_time_that_others_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(gpu_checks, "_apart", lambda _name, limit, _simulated: limits.append(limit) or [])
+    assert gpu_checks.main(["--out", str(tmp_path), "--simulated"]) == 0
+    own = [section.seconds * gpu_checks._SLOWER for section in gpu_checks.SECTIONS.values() if section.simulated]
+    assert limits == pytest.approx(list(accumulate(own)), rel=0.01)
+    assert sum(section.seconds for section in gpu_checks.SECTIONS.values()) <= 480
