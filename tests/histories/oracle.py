@@ -56,13 +56,21 @@ class Cell:
 
     @cached_property
     def state(self) -> str:
-        """Done, failed, diverged, pruned, or queued where a seed is missing. One failure ends a search's trial."""
+        """Done, failed, diverged, pruned, or queued.
+
+        One failure ends a trial of a search. One that misses seeds in a study that is at its end was pruned, while a
+        cell of a grid is to run them.
+        """
         found = [self.results[seed]["status"] for seed in self.wanted if seed in self.results]
         missing = len(found) < len(self.wanted)
+        if missing and self.role == "trial":  # of seeds that the study no longer asks for
+            found = [result["status"] for result in self.results.values()]
         for bad in ("failed", "diverged"):
             if bad in found and (self.role == "trial" or not missing):
                 return bad
-        return "pruned" if "partial" in found else "queued" if missing else "done"
+        if "partial" in found or (missing and self.role == "trial"):
+            return "pruned"
+        return "queued" if missing else "done"
 
     @cached_property
     def counting(self) -> list[int]:
@@ -73,6 +81,7 @@ class Cell:
         if self.state != "pruned" and (done := self.having("done")):
             return done
         rest = [] if self.state in ("failed", "diverged") else self.having("done", "partial")
+        rest = [seed for seed in rest if seed in self.wanted]
         return rest if len({self.results[seed]["rounds"] for seed in rest}) == 1 else []
 
 
@@ -178,15 +187,13 @@ def _seed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
 
 def value(history: Sequence[Mapping[str, Any]], metric: str, rule: str) -> float:
     """A metric of one seed under a reporting rule; NaN where its records do not hold it."""
-    if not history:
-        return math.nan
+    tested = [record for record in history if TEST in record]
+    if not tested or (rule == "best_val" and any(VAL not in record for record in tested)):
+        return math.nan  # without validation images there is no such rule
     if metric == "comm/total_bytes":
         return float(history[-1]["comm/up_bytes"] + history[-1]["comm/down_bytes"])
     if metric in TOTALS:
         return float(history[-1].get(metric, math.nan))
-    tested = [record for record in history if TEST in record]
-    if not tested or (rule == "best_val" and any(VAL not in record for record in tested)):
-        return math.nan
     if rule == "mean_last5":
         return float(np.mean([record.get(metric, math.nan) for record in tested[-5:]]))
     chosen = {
