@@ -631,11 +631,10 @@ def _rounded(judge: Judge, what: str, says: float | None, expects: float) -> Non
 
 
 LATER: dict[str, str] = {
-    "verdict-direction": "where less of the report's metric is better (loss, ECE, deviation), better and worse are swapped",
+    "verdict-direction": "where less is better (loss, ECE, deviation), the verdicts better and worse are swapped",
     "interval-rule": "under mean_last5 the difference and its interval are of the last round, not of the five",
     "mean-last5-other": "under mean_last5, metrics besides val/acc_mean and test/acc_mean are those of the last round",
-    "best-unloaded": "show and --best do not load a method of the working folder whose metric is the objective, and choose "
-    "nothing; the page does",
+    "best-unloaded": "show and --best choose nothing by a metric of a method that they have not loaded; the page does",
     "best-rule": "--best and export choose by the rule final, the page and show by the report's",
 }
 """Keys of faults that stay until the figures are computed once -> the fault in one line."""
