@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.job import ExecutionContext, JobRun, Report
 from fpl_tune.execute.scheduler import Scheduler
+from fpl_tune.simulation.simulation import Simulation
 
 
-def execute(scheduler: Scheduler, context: ExecutionContext) -> None:
-    """Runs the jobs of the scheduler."""
+def execute(
+    scheduler: Scheduler, context: ExecutionContext, *, simulate: Callable[..., Simulation] | None = None
+) -> None:
+    """Runs the jobs of the scheduler; `simulate` makes their simulations, see `JobRun`."""
     while (job := scheduler.next_job()) is not None:
-        run, goes_on = JobRun(job, context), True
+        run, goes_on = JobRun(job, context, simulate=simulate), True
         while goes_on:
             report = run.step(0.0, lambda: scheduler.stopping)
             goes_on = scheduler.receive(job, report)

@@ -159,10 +159,18 @@ class JobRun:
         job: the job.
         context: settings of the study.
         resumes: whether it continues from a checkpoint of its own.
+        simulate: makes the simulation; None: `Simulation`. Tests put a stand-in here that trains nothing.
     """
 
-    def __init__(self, job: Job, context: ExecutionContext, *, resumes: bool = True) -> None:
-        self.job, self.context, self.resumes = job, context, resumes
+    def __init__(
+        self,
+        job: Job,
+        context: ExecutionContext,
+        *,
+        resumes: bool = True,
+        simulate: Callable[..., Simulation] | None = None,
+    ) -> None:
+        self.job, self.context, self.resumes, self._simulate = job, context, resumes, simulate
         self.folder = context.folder / job.path
         self.simulation: Simulation | None = None
         self.history: list[list[Record]] = []
@@ -227,7 +235,7 @@ class JobRun:
             Changed: the method's source, data or weights are not those of the job.
         """
         context, execution = self.context, self.context.execution
-        simulation = Simulation(
+        simulation = (self._simulate or Simulation)(
             self.job.cell.run,
             self.job.seeds,
             cache_dir=context.cache_dir,

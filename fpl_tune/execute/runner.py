@@ -76,15 +76,17 @@ def run_study(
         looks.check_declared(spec, store)
         scheduler = Scheduler(store, spec, search, callbacks, began, retry=retry, judge=judge)
         scheduler.plan([*cells, *ablated])
-        first: Mapping[str, RunSpec] = {}
-        if search is not None and search.begun(folder):
-            scheduler.plan(search.open(folder))
-        elif search is not None:
-            first = {part.name: part.first for part in search.parts}
+        begun = search is not None and search.begun(folder)
         with fixed_settings(setup.threads):
-            _check_and_pace(scheduler, setup, root, first)
+            first = _first_trials(search, store)
+            if begun and first:
+                validated = preflight.reads_validation(spec)
+                preflight.check([*first.values()], spec.most_together(), setup, [*first], validated=validated)
+            if search is not None and begun:
+                scheduler.plan(search.open(folder))
+            _check_and_pace(scheduler, setup, root, {} if begun else first)
         if search is not None:
-            if first:
+            if not begun:
                 search.open(folder)  # its database is made once nothing is refused any more
             scheduler.note_all()
             steps = {cell.id for cell in ablated}
@@ -102,6 +104,13 @@ def run_study(
         return scheduler.finish()
 
 
+def _first_trials(search: Search | None, store: Store) -> dict[str, RunSpec]:
+    """A run of each search that has no trial yet, by the search's name."""
+    stored = store.cells() if store.exists else []
+    parts = search.parts if search else []
+    return {part.name: part.first for part in parts if not any(map(part.holds, stored))}
+
+
 def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path, more: Mapping[str, RunSpec]) -> None:
     """Checks that the queued jobs can run. Where they cost differently, the ETA gets their planned paces.
 
@@ -117,9 +126,13 @@ def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path, m
     spec, jobs = scheduler.spec, list(scheduler.jobs.values())
     if not jobs and not more:
         return
-    runs = [*(job.cell.run for job in jobs), *more.values()]
-    labels, validated = [*(job.cell.label for job in jobs), *more], preflight.reads_validation(spec)
-    loaded = preflight.check(runs, spec.most_together(), setup, labels, validated=validated)
+    loaded = preflight.check(
+        [*(job.cell.run for job in jobs), *more.values()],
+        spec.most_together(),
+        setup,
+        [*(job.cell.label for job in jobs), *more],
+        validated=preflight.reads_validation(spec),
+    )
     kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
     if len(kinds) == 1 or scheduler.search is not None or scheduler.prune.rule is not None:
         return

@@ -143,6 +143,10 @@ class Scheduler:
         """Stores the study and its trials, and finishes what a kill left undone."""
         cells = list(self.cells.values())
         self.store.begin(self.spec, cells, self._stays)
+        for key in self.jobs if self.retry else ():  # before anything runs, so that a kill does not lose the request
+            for seed, result in self.store.seed_results(self.cells[key]).items():
+                if result["status"] == Status.DIVERGED and seed in self.trials[key].seeds_left:
+                    self.store.forget(self.cells[key], seed)
         under_way = set[str]()
         for cell in cells:
             before = self.store.trial(cell)
@@ -327,7 +331,7 @@ class Scheduler:
         """Once no trial is left, looks at the comparisons: the cells of undecided ones run on to the next look."""
         if self._judge is None or self.jobs or (look := self._judge(self.store)) is None:
             return
-        for key in look.goes_on:
+        for key in (key for key in look.goes_on if key in self.cells):  # a cell of an earlier run stays as it is
             cell, before = self.cells[key], self.trials[key]
             known = self._fresh(cell)
             if more := [seed for seed in look.further if seed not in known]:

@@ -62,13 +62,15 @@ def begun(
         found = found.after(Event.INTERRUPTED)
     rule = rule_of(spec)
     if rule != found.rule and not reasons:
-        found = replace(found, values=_values(store, cell, spec, fresh))
+        free = State.QUEUED if found.state is State.WAITING else found.state  # a rung of the rule before holds nobody
+        found = replace(found, state=free, values=_values(store, cell, spec, fresh))
     counts = tuple(seed for seed in found.counts if seed in whole)
     same = found.rule == rule and not reasons
-    if same and found.state is State.PRUNED and cell.candidate:  # a step of an ablation runs whole
+    if same and found.state is State.PRUNED and cell.candidate and todo:  # a step of an ablation runs whole
         return found, reasons
     if found.state is State.DIVERGED and cell.role == "trial" and not retry and not reasons:
         return replace(found, rule=rule), reasons
+    same = same and (cell.candidate or not any(leg.decides for leg in found.left))  # what became a reference runs whole
     if not found.over and same and set(todo) <= set(found.seeds_left) <= {*todo, *final}:
         return found, reasons
     if not todo:

@@ -41,7 +41,6 @@ Histories = Mapping[int, Sequence[Record]]
 """Records by round, by seed."""
 REFUSED = "refused"
 """User attribute of a trial that the method refuses: why. It costs nothing and does not count."""
-_FLOOR = 0.1  # of a full trial: the least that one costs that failed, so that a search in which all fail has an end
 _REPEATS = 30  # trials in a row whose cells are known, after which a budget counts as spent
 
 
@@ -212,8 +211,8 @@ class CellSearch:
     def remaining(self) -> int:
         """Trials that may still be suggested; with a budget, the number that what is left of it is expected to pay.
 
-        A cell costs once, however often it is suggested: the rounds that ran, and while it runs at least those up to
-        the first rung that may stop it.
+        A cell costs once, however often it is suggested: the rounds that ran, and at least those up to the first rung
+        that may stop it, so that a search in which all trials fail or diverge has an end.
         """
         if self.study.exhausted:
             return 0
@@ -227,12 +226,11 @@ class CellSearch:
 
     def _spent(self, cell: str, number: int) -> float:
         """Rounds that a cell has cost, of all seeds; `number` is that of its first trial."""
-        outcome = self._storage.outcomes.get(cell, Outcome(State.QUEUED))
-        if not outcome.over:
-            ends = rungs(self.prune, self.run)
-            first = self._full if not ends else self.run.rounds if self._hedges(number) else ends[0]
-            return max(first, outcome.rounds)
-        return max(_FLOOR * self._full, outcome.rounds) if outcome.state is State.FAILED else outcome.rounds
+        outcome, ends = self._storage.outcomes.get(cell, Outcome(State.QUEUED)), rungs(self.prune, self.run)
+        first = ends[0] if ends else self._full
+        if ends and not outcome.over and self._hedges(number):
+            first = self.run.rounds
+        return outcome.rounds if outcome.state is State.PRUNED else max(first, outcome.rounds)
 
     def _repeated(self, number: int) -> int:
         """Trials in a row before one of this number whose cells were known before."""

@@ -1,0 +1,122 @@
+"""Histories that once failed. Those that still do name the key by which, and lose it with the fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from drawing import head
+from machine import Event, History
+
+
+class Example(NamedTuple):
+    """A history that once failed."""
+
+    name: str
+    history: History
+    red: str = ""
+    """The key of the problem that it still has; empty: it passes."""
+
+
+RUN: Event = ["run", {}]
+SPACE = {"space": {"method.a": {"low": 0.1, "high": 0.7}}, "published": []}
+HALVED = {"seeds": 2, "prune": {"reduction": 2, "first_rung": 1}}
+
+
+def grid(*events: Event, **study: Any) -> History:
+    """A history of a grid."""
+    return History({**head(), **study}, [*events])
+
+
+def search(*events: Event, space: Any = SPACE, size: Any = None, **study: Any) -> History:
+    """A history of a search of `a`."""
+    searched = {"sampler": "random", "only": ["method.a"], **(size or {"trials": 6}), **study.pop("search", {})}
+    return History({**head(), "axes": {}, "seeds": 2, **study, "search": searched}, [*events], space)
+
+
+RECORDED = {"tracking": {"enabled": True}}
+DIVERGING = {"space": {"method.a": {"low": 0.96, "high": 0.99}}, "published": []}
+LOOKS = {"seeds": "until_decided", "looks": [2, 4], "references": [{"method.a": 0.15}]}
+METHODS = {"axes": {"method": ["promptfl", "fedprox"]}, "search": {"only": ["optim.lr"]}}
+
+EXAMPLES = [
+    Example(
+        "halving ends while trials are paused",
+        search(["run", {"stop": 5}], ["set", {"prune": {"rule": None}}], **HALVED),
+    ),
+    Example(
+        "another reduction while trials are paused",
+        search(["run", {"stop": 5}], ["set", {"prune": {"reduction": 3}}], **HALVED),
+    ),
+    Example("a budget of trials that diverge at once", search(RUN, size={"budget": 2}, space=DIVERGING)),
+    Example("fewer seeds than at the rung of seeds", search(RUN, ["set", {"seeds": 1}], **{**HALVED, "seeds": 3})),
+    Example(
+        "another axis where seeds are added until comparisons are decided",
+        grid(["run", {"signal": 1}], ["set", {"axes/method.a": [0.5]}], axes={"method.a": [0.2, 0.7, 0.3]}, **LOOKS),
+    ),
+    Example(
+        "paused trials that become references",
+        search(
+            ["run", {"stop": 6}],
+            ["set", {"references": [{"method.a": 0.7}, {"method.a": 0.65}]}],
+            space={**SPACE, "published": [{"method.a": 0.3}, {"method.a": 0.7}, {"method.a": 0.65}]},
+            **HALVED,
+        ),
+    ),
+    Example(
+        "a joint search that gets a method which cannot run",
+        search(RUN, ["set", {"axes/method": ["promptfl", "pfedmoap"]}], RUN, **METHODS),
+    ),
+    Example(
+        "--retry is stopped, and another rule set",
+        search(
+            RUN,
+            ["run", {"retry": True, "stop": 1}],
+            ["set", {"prune": {"reduction": 2}}],
+            space={**DIVERGING, "published": [{"method.a": 0.97}]},
+        ),
+    ),
+    Example(
+        "a cell joins where seeds are added until comparisons are decided",
+        grid(RUN, ["set", {"axes/method.a": [0.1, 0.4]}], axes={"method.a": [0.1, 0.2, 0.3]}, **LOOKS),
+        red="fresh-looks",
+    ),
+    Example(
+        "a space that is widened over a published point",
+        search(
+            RUN,
+            ["set", {"search/trials": 6, "search/space": {"method.a": {"low": 0.1, "high": 0.7}}}],
+            search={"trials": 3, "space": {"method.a": {"low": 0.1, "high": 0.4}}},
+            space={**SPACE, "published": [{"method.a": 0.55}]},
+        ),
+        red="published",
+    ),
+    Example(
+        "another sampler",
+        search(RUN, ["set", {"search/sampler": "tpe"}], size={"trials": 3}),
+        red="trials-vanish",
+    ),
+    Example(
+        "a reference that equals a cell",
+        grid(RUN, axes={"method.a": [0.3, 0.4]}, references=[{"method.a": 0.3, "label": "three tenths"}]),
+        red="reference-ignored",
+    ),
+    Example(
+        "a loss in the report",
+        grid(RUN, axes={"method.a": [0.1, 0.4, 0.7]}, report={"metric": "test/loss"}, seeds=4),
+        red="verdict-direction",
+    ),
+    Example(
+        "the mean of the last five rounds of curves that cross",
+        grid(RUN, axes={"method.b": ["plain", "crossing"]}, protocol={"rounds": 6}, report={"rule": "mean_last5"}),
+        red="interval-rule",
+    ),
+    Example(
+        "a copy with its MLflow",
+        replace(
+            grid(RUN, ["copy"], ["set", {"axes/method.a": [0.3, 0.5]}], axes={"method.a": [0.3, 0.4]}, **RECORDED),
+            mlflow=True,
+        ),
+        red="copy",
+    ),
+]
