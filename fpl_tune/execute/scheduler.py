@@ -152,7 +152,7 @@ class Scheduler:
             before = self.store.trial(cell)
             running = before.state is State.RUNNING
             under_way |= {cell.id} if running else set()
-            if running and self._left_ended(cell, before):
+            if running and cell.id in self.jobs and self._left_ended(cell, before):
                 self.trials[cell.id] = before
                 self._end_leg(cell.id)
             else:

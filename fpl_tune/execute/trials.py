@@ -68,7 +68,7 @@ def begun(
     same = found.rule == rule and not reasons
     if same and found.state is State.PRUNED and cell.candidate and todo:  # a step of an ablation runs whole
         return found, reasons
-    if found.state is State.DIVERGED and cell.role == "trial" and not retry and not reasons:
+    if found.state is State.DIVERGED and cell.role == "trial" and todo and not retry and not reasons:
         return replace(found, rule=rule), reasons
     same = same and (cell.candidate or not any(leg.decides for leg in found.left))  # what became a reference runs whole
     if not found.over and same and set(todo) <= set(found.seeds_left) <= {*todo, *final}:

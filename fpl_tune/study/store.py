@@ -129,7 +129,8 @@ class Store:
         write_text(self.folder / "study.yaml", as_yaml({**node, "schema": SCHEMA}))
         self._write_cells(cells)
         kept = [*filter(keep, earlier.find(before, cells))]
-        self._write_order([*cells, *kept], {cell.id for cell in kept})
+        ordered = sorted(cells, key=lambda cell: cell.number)  # as `add` leaves them
+        self._write_order([*ordered, *kept], {cell.id for cell in kept})
         self.damage.clear()
 
     def spec(self) -> Study:
@@ -198,7 +199,8 @@ class Store:
     def add(self, cells: Sequence[Cell]) -> None:
         """Adds the cells that a search suggested."""
         self._write_cells(cells)
-        self._write_order([*self.cells(), *cells], self.earlier - {cell.id for cell in cells})
+        earlier = self.earlier - {cell.id for cell in cells}
+        self._write_order(sorted([*self.cells(), *cells], key=lambda cell: (cell.id in earlier, cell.number)), earlier)
 
     def fingerprints(self, cell: Cell) -> dict[str, Any]:
         """Fingerprints of a cell when its results were made; empty before."""

@@ -212,7 +212,7 @@ def _edit(draw: Any, name: str) -> Event:
             space = {"method.a": draw(_range()), "method.c": {"low": 1, "high": draw(st.sampled_from([4, 6]))}}
             return ["space", {"space": space, "published": draw(_published())}]
         case "only":
-            return ["set", {"search/only": draw(st.sampled_from([["method.a"], ["method.a", "method.c"], []]))}]
+            return ["set", {"search/only": draw(st.sampled_from([["method.a"], ["method.a", "method.c"]]))}]
         case "size":
             return [
                 "set",

@@ -120,3 +120,37 @@ EXAMPLES = [
         red="copy",
     ),
 ]
+
+UNDER_RAY: Event = ["run", {"ray": True}]
+LENGTHS = {"axes": {"method.n_ctx": [2, 4]}, "seeds": 2, "references": [{"method": "zeroshot"}]}
+REAL = [
+    Example(
+        "a grid under Ray, stopped, with another axis and more seeds",
+        replace(
+            grid(
+                ["run", {"ray": True, "stop": 3}],
+                ["set", {"axes/method.n_ctx": [4, 8], "seeds": 3}],
+                ["run", {"ray": True, "stop": 2}],
+                ["source", 2],
+                **LENGTHS,
+            ),
+            real=True,
+        ),
+    ),
+    Example(
+        "a halved search under Ray, stopped and continued with more trials",
+        replace(
+            search(
+                ["run", {"ray": True, "signal": 4}],
+                ["damage", "result.json", 1, "cut"],
+                ["set", {"search/trials": 5}],
+                UNDER_RAY,
+                size={"trials": 3, "only": ["optim.lr"]},
+                space={"space": {"optim.lr": {"low": 0.01, "high": 0.2}}, "published": [{"optim.lr": 0.05}]},
+                **HALVED,
+            ),
+            real=True,
+        ),
+    ),
+]
+"""Histories with the true simulation, partly under Ray: they take half a minute each."""

@@ -33,7 +33,7 @@ from standin import ASIDE, StandIn, trouble_of, user_files
 from fpl_tune import config, report
 from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.nested import flatten
-from fpl_tune.execute import inline, manage
+from fpl_tune.execute import inline, manage, ray
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.plan.overrides import compose
 from fpl_tune.execute.runner import run_study
@@ -44,7 +44,8 @@ from fpl_tune.track import Recorder
 
 NAME = "tiny"
 LIMIT = 30
-"""Seconds that a command may take."""
+"""Seconds that a command may take; under Ray, four times as many."""
+RAY = ["execution.executor=ray", "execution.parallel=2"]
 SPACE = Path("search_spaces", "mine:Mine.yaml")
 
 LATER = {
@@ -77,6 +78,8 @@ class History:
     space: dict[str, Any] = field(default_factory=dict)
     """Content of search_spaces/mine:Mine.yaml; empty: there is no such file."""
     mlflow: bool = False
+    real: bool = False
+    """Whether the true simulation runs, inline or (option `ray` of a run) under Ray, and not the stand-in."""
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
@@ -93,6 +96,8 @@ class End:
     pending: int = 0
     ran: int = 0
     failed: int = 0
+    idle: bool = True
+    """Whether starts after the first left the table as it was."""
 
 
 # -- processes -----------------------------------------------------------------------------------------------
@@ -114,7 +119,7 @@ def watch(root: Path, hears: Callable[[str], None]) -> None:
     sys.addaudithook(hook)
 
 
-def in_child(work: Callable[[], End], aside: Path) -> End:
+def in_child(work: Callable[[], End], aside: Path, limit: int = LIMIT) -> End:
     """Forks a process that does the work."""
     answer = aside / "answer"
     answer.unlink(missing_ok=True)
@@ -124,7 +129,7 @@ def in_child(work: Callable[[], End], aside: Path) -> End:
             said = os.open(aside / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(said, 1)
             os.dup2(said, 2)
-            signal.alarm(LIMIT)
+            signal.alarm(limit)
             sys.dont_write_bytecode = True
             os.fsync = lambda fd: None  # no event here asks for it, and it takes most of the time
             warnings.simplefilter("ignore")
@@ -336,16 +341,31 @@ class Machine:
         if end.kind == "done" and end.pending:
             self.report("end", f"after eight starts the study is not at its end: {end}")
         elif end.kind == "done":
+            if not end.idle:
+                self.report("idle", "a start with nothing left to do changed the table")
             self.check()
 
     def _to_the_end(self, root: Path) -> End:
-        """Starts the study until two starts end alike, and notes what a reader finds then."""
-        ends = list[End]()
+        """Starts the study until two starts end alike, and notes what readers find.
+
+        The surfaces are read as soon as nothing is left: a further start would mend what a run forgot to write.
+        """
+        aside, ends, tables, said = Path(os.environ[ASIDE]), list[End](), list[Any](), None
         while len(ends) < 2 or (len(ends) < 8 and ends[-1] != ends[-2]):
             ends.append(self._study(root, {"workers": 1, "order": 0}))
-        (Path(os.environ[ASIDE]) / "table").write_text(json.dumps(table_of(root)))
-        if ends[-1] != ends[-2]:
-            ends[-1].pending += 1
+            tables.append(table_of(root))
+            over = not ends[-1].pending and not ends[-1].failed
+            if (
+                said is None
+                and root == self.root
+                and "surfaces" not in self.later
+                and (over or ends[-2:-1] == ends[-1:])
+            ):
+                said = surfaces.disagreements(root, NAME, mlflow=self.history.mlflow)
+        ends[-1].pending += ends[-1] != ends[-2]
+        ends[-1].idle = len({json.dumps(table) for table in tables}) == 1 or bool(ends[0].failed)
+        (aside / "table").write_text(json.dumps(tables[-1]))
+        (aside / "surfaces").write_text(json.dumps(said or []))
         return ends[-1]
 
     # -- commands in a process of their own --------------------------------------------------------------------
@@ -359,11 +379,11 @@ class Machine:
             os.environ.pop("MLFLOW_TRACKING_URI", None)
             return work()
 
-        return in_child(here, self.aside)
+        return in_child(here, self.aside, LIMIT * (4 if self.history.real else 1))
 
     def _study(self, root: Path, options: Mapping[str, Any]) -> End:
         """`fpl-tune study`, with the executor of this machine."""
-        spec = compose(f"{NAME}.yaml", options.get("overrides", []))
+        spec = compose(f"{NAME}.yaml", RAY if options.get("ray") else [])
         left, full = [options.get("kill") or 0], options.get("full")
         count = [0]
 
@@ -377,8 +397,10 @@ class Machine:
 
         if left[0] or full:
             watch(root, hears)
-        simulate: Any = StandIn
-        if options.get("inline"):
+        simulate: Any = None if self.history.real else StandIn
+        if options.get("ray"):
+            executor = ray.execute
+        elif options.get("inline") or self.history.real:
             executor = partial(inline.execute, simulate=simulate)
         else:
             executor = partial(
@@ -466,8 +488,7 @@ class Machine:
         self.check_complete(mine)
         self.check_kept(mine)
         self.check_once(mine)
-        if "surfaces" not in self.later:
-            self.check_surfaces()
+        self.check_surfaces()
 
     def check_fresh(self, mine: Mapping[str, Any]) -> None:
         """A grid equals a fresh run of the final file, cell by cell and digit by digit."""
@@ -534,7 +555,10 @@ class Machine:
             states = {cell["state"] for cell in trials if json.dumps(cell["part"]) == part}
             if "pruned" in states and "done" not in states:
                 self.report("none-done", f"trials of {part} were pruned, but none is done")
-            self.check_published(json.loads(part), [cell for cell in trials if json.dumps(cell["part"]) == part])
+            own = [cell for cell in trials if json.dumps(cell["part"]) == part]
+            self.check_published(json.loads(part), own)
+            if len(self.seen) == 1 and not (self.other_rule or self.other_seeds or self.damaged):
+                self.check_halving(mine, own)
 
     def check_published(self, part: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
         """A search has tried each published point inside of its space."""
@@ -583,22 +607,30 @@ class Machine:
                 key = "twice-other-seeds" if self.other_seeds else key
                 self.report(key, f"{text}, with a checkpoint every {interval} rounds")
 
+    def check_halving(self, mine: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
+        """The best trial of those that reach a rung is not pruned there."""
+        first = str(mine["wanted"][0])
+        reached = [cell["seeds"][first]["history"] for cell in trials if first in cell["seeds"]]
+        for cell in trials:
+            history = cell["seeds"].get(first, {}).get("history") or []
+            rung = len(history)
+            others = [h[rung - 1]["val/acc_mean"] for h in reached if len(h) >= rung and h is not history and rung]
+            if cell["state"] == "pruned" and others and history[-1]["val/acc_mean"] > max(others):
+                self.report(
+                    "halving", f"{cell['label']} is pruned after {rung} rounds, where none of {len(others)} is better"
+                )
+
     def check_surfaces(self) -> None:
         """Pages, tables, MLflow and Python say what a plain computation says."""
-        path = self.aside / "surfaces"
-
-        def work() -> End:
-            path.write_text(json.dumps(surfaces.disagreements(self.root, NAME, mlflow=self.history.mlflow)))
-            return End("done")
-
-        end = self.child(work)
-        self._expect(end, "the surfaces", ("done",))
-        for line in json.loads(path.read_text()) if end.kind == "done" else ():
+        for line in json.loads((self.aside / "surfaces").read_text()):
             key, _, text = line.partition(" ")
             key = key.rstrip(":")
             if self.study.get("search"):
                 key = "damaged-pruned" if self.damaged else "other-seeds" if self.other_seeds else key
             self.report(key, text)
+
+
+_OF_CLOCKS = ("finished", "fingerprints", "time/seconds", "time/test_seconds")
 
 
 def table_of(root: Path) -> dict[str, Any]:
@@ -612,9 +644,11 @@ def table_of(root: Path) -> dict[str, Any]:
         seeds: dict[str, Any] = {}
         for seed, result in store.seed_results(cell).items():
             if seed in wanted or spec.declared_looks():
-                kept = {name: value for name, value in result.items() if name not in ("finished", "fingerprints")}
+                kept = {name: value for name, value in result.items() if name not in _OF_CLOCKS}
                 status = shown[seed]["status"] if seed in shown else None
-                history = store.history(cell, seed)
+                history = [
+                    {n: v for n, v in record.items() if n not in _OF_CLOCKS} for record in store.history(cell, seed)
+                ]
                 seeds[str(seed)] = {**kept, "stored": result["status"], "status": status, "history": history}
         cells[cell.id] = {
             "label": cell.label,

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 from drawing import histories
-from examples import EXAMPLES, Example
+from examples import EXAMPLES, REAL, Example
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from machine import LATER, History, Machine, prepare
 from mutants import check_all
@@ -171,6 +171,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=sys.maxsize, help="most histories that are drawn")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="histories side by side")
     parser.add_argument("--kept", action="store_true", help="first run the histories that once failed")
+    parser.add_argument("--ray", action="store_true", help="run those under Ray, and nothing else")
     parser.add_argument("--first", action="store_true", help="end at the first fault")
     parser.add_argument("--shrink", type=float, default=20.0, help="seconds in which a history is made smaller")
     parser.add_argument("--later", help="keys of known faults that are left out; default: those in LATER")
@@ -185,6 +186,11 @@ def main() -> int:
     with folder() as made:
         prepare(made)
     later = tuple(LATER if chosen.later is None else chosen.later.split(","))
+    if chosen.ray:
+        found = [fault for example in REAL for fault in again(example, later)[1]]
+        print(*(f"{fault.problem}\n{fault.history}\n{fault.trace}" for fault in found), sep="\n")
+        print(f"{len(found)} faults in {len(REAL)} histories")
+        return bool(found)
     if chosen.history:
         problems, trace = outcome(History(**json.loads(chosen.history.read_text())), later)
         print(trace, *problems, sep="\n")

@@ -30,6 +30,11 @@ def test_more_histories() -> None:
     assert "0 kinds of faults" in run("--seed", "100", "--count", "120", "--minutes", "5")
 
 
+@pytest.mark.system
+def test_histories_with_the_true_simulation_under_ray() -> None:
+    assert "\n0 faults" in run("--ray")
+
+
 def test_a_stand_in_repeats_its_figures_and_tells_configurations_seeds_and_rounds_apart() -> None:
     one, other = (config.compose_run([f"optim.lr={lr}", "method=promptfl"]) for lr in (0.1, 0.2))
     assert figures(one, 1, 2) == figures(one, 1, 2)
