@@ -30,8 +30,9 @@ import torch
 from drawing import histories
 from examples import EXAMPLES, REAL, Example
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from machine import LATER, History, Machine, prepare
+from machine import History, Machine, prepare
 from mutants import check_all
+from promises import LATER
 
 PER_SEED = 10
 """Histories that are drawn from one seed."""

@@ -51,7 +51,7 @@ import fpl_tune.method as fl
 @dataclass(frozen=True, config=fl.SPEC)
 class Mine(Parent):
     own_metrics = (fl.Metric("mine/score", maximize={higher}),)
-    version: ClassVar[int] = {source}
+    version: ClassVar[int] = {source} + 10 * {higher}
     a: float = 0.5
     b: Literal["plain", "crossing", "tie", "perfect"] = "plain"
     c: int = 3
@@ -59,7 +59,7 @@ class Mine(Parent):
 
 @dataclass(frozen=True, config=fl.SPEC)
 class Other(Parent):
-    version: ClassVar[int] = {source}
+    version: ClassVar[int] = {source} + 10 * {higher}
     a: float = 0.45
     d: float = 1.0
 """,

@@ -1,0 +1,268 @@
+"""What holds after every history, and what is known not to hold yet."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import surfaces
+from processes import picture_of_files
+from standin import trouble_of
+
+from fpl_tune import config
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.nested import flatten
+from fpl_tune.study.cells import axes_of
+from fpl_tune.study.selection import chosen
+from fpl_tune.study.store import Store
+
+if TYPE_CHECKING:
+    from machine import Machine
+
+LATER = {
+    **surfaces.LATER,
+    "mlflow-status": "a search with a trial that diverged ends with code 0, and as FAILED in MLflow",
+    "fresh-looks": "where seeds are added until comparisons are decided, cells that join later skip seeds",
+    "other-seeds": "seeds that are no longer asked for still count in means and choices",
+    "damaged-pruned": "a damaged seed of a trial that was pruned is never made anew",
+    "twice-other-seeds": "seeds that train together share a checkpoint, which other seeds in the study make useless",
+    "twice-reopened": "a trial that was pruned has no checkpoint any more when another rule or objective reopens it",
+    "mlflow-runs": "MLflow keeps the runs of trials that are no longer in the table",
+    "trials-vanish": "with another sampler or search seed, the trials before are no longer in the table",
+    "reference-ignored": "a reference that equals a cell of the grid is dropped, with its label",
+    "copy": "a copy of the results writes its artifacts into the MLflow of the original",
+    "none-done": "where the trial that halving let pass last diverges later, no trial of the search is done",
+    "published": "a space that was widened over a published point does not try it",
+}
+"""Keys of the faults that are known, and left out until a study is one table -> the fault in one line."""
+
+
+def check(machine: Machine) -> None:
+    """Checks a study that is at its end."""
+    mine = json.loads((machine.aside / "table").read_text())
+    if not machine.study.get("search", {}).get("sampler"):
+        check_fresh(machine, mine)
+    check_complete(machine, mine)
+    check_searches(machine, mine)
+    check_kept(machine, mine)
+    check_once(machine, mine)
+    check_surfaces(machine)
+
+
+def check_fresh(machine: Machine, mine: Mapping[str, Any]) -> None:
+    """A grid equals a fresh run of the final file, cell by cell and digit by digit."""
+
+    def report(key: str, text: str) -> None:
+        if mine["decided"] and machine.other_cells:
+            key = "fresh-looks"
+        elif key == "fresh-choice" and machine.other_seeds:
+            key = "other-seeds"
+        machine.report(key, text)
+
+    root, aside = machine.work / "fresh", machine.aside / "fresh"
+    aside.mkdir()
+    end = machine.child(partial(machine.to_the_end, root), aside)
+    machine.expect(end, "a fresh run", ("done",))
+    if end.kind != "done":
+        return
+    fresh = json.loads((aside / "table").read_text())
+    for key, cell in fresh["cells"].items():
+        other = mine["cells"].get(key)
+        if other is None:
+            report("fresh-missing", f"{cell['label']} is not in the table")
+            continue
+        for name, value in cell.items():
+            if name == "seeds":
+                for seed, found in value.items():
+                    if other["seeds"].get(seed) != found:
+                        report(
+                            "fresh-seed",
+                            f"{cell['label']}, seed {seed}: {_differing(other['seeds'].get(seed), found)}",
+                        )
+            elif other[name] != value:
+                report(f"fresh-{name}", f"{cell['label']}: {name} is {other[name]!r}, not {value!r}")
+    if fresh["order"] != [key for key in mine["order"] if key in fresh["cells"]]:
+        report("fresh-order", "cells are in another order")
+    if fresh["choice"] != mine["choice"] and not mine["earlier"]:
+        report("fresh-choice", f"{mine['choice']} is chosen, not {fresh['choice']}")
+
+
+def check_complete(machine: Machine, mine: Mapping[str, Any]) -> None:
+    """What has all its seeds and rounds is done, and what is done has them."""
+    for key, cell in mine["cells"].items():
+        ends = [cell["seeds"].get(str(seed), {}) for seed in mine["wanted"]]
+        whole = all(end.get("stored") == "done" and end["rounds"] == cell["rounds"] for end in ends)
+        if whole and cell["state"] != "done":
+            machine.report("state", f"{cell['label']} has all its seeds and rounds, but is {cell['state']}")
+        if cell["state"] == "done" and not mine["decided"] and not whole:
+            machine.report("missing", f"{cell['label']} is done, but its seeds are {ends}")
+        if cell["state"] in ("queued", "running", "waiting"):
+            machine.report("end", f"{cell['label']} is {cell['state']} at the end")
+        if cell["role"] == "reference" and cell["state"] == "pruned":
+            machine.report("reference-pruned", f"the reference {cell['label']} is pruned")
+        for seed, end in cell["seeds"].items():
+            if (
+                end["stored"] == "diverged"
+                and f"{key} {seed}" in machine.retried
+                and machine.diverged()[f"{key} {seed}"] <= machine.retried[f"{key} {seed}"]
+            ):
+                machine.report(
+                    "retry-lost", f"{cell['label']}, seed {seed} diverged before --retry, and never ran again"
+                )
+
+
+def check_searches(machine: Machine, mine: Mapping[str, Any]) -> None:
+    """Of each search, a trial is done, published points were tried, and the best one at a rung went on."""
+    trials = [cell for cell in mine["cells"].values() if cell["role"] == "trial"]
+    for part in {json.dumps(cell["part"]) for cell in trials}:
+        own = [cell for cell in sorted(trials, key=lambda cell: cell["number"]) if json.dumps(cell["part"]) == part]
+        states = {cell["state"] for cell in own}
+        if "pruned" in states and "done" not in states:
+            machine.report("none-done", f"trials of {part} were pruned, but none is done")
+        check_published(machine, json.loads(part), own)
+        if len(machine.seen) == 1 and not (machine.other_rule or machine.other_seeds or machine.damaged):
+            check_halving(machine, mine, own)
+
+
+def check_published(machine: Machine, part: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
+    """A search has tried each published point inside of its space."""
+    ranges = {**machine.space.get("space", {}), **machine.study["search"].get("space", {})}
+    searched = machine.study["search"].get("only") or ranges
+    points = [point.items() for point in machine.space.get("published", [])]
+    if all(any(point <= cell["varied"].items() for point in points) for cell in trials):
+        return  # its budget paid for no further trial
+    for point in points:
+        own = {name: value for name, value in point if name in searched and name not in part}
+        inside = all(ranges[name]["low"] <= value <= ranges[name]["high"] for name, value in own.items())
+        if own and inside and not any(own.items() <= cell["varied"].items() for cell in trials):
+            machine.report("published", f"{own} is inside of the space, but was never tried")
+
+
+def check_kept(machine: Machine, mine: Mapping[str, Any]) -> None:
+    """Trials, references and the original of a copy are what they were."""
+    if mine["hidden"] and len(machine.seen) == 1 and not machine.damaged:
+        machine.report("trials-vanish", f"the table lacks {', '.join(mine['hidden'])[:200]}, which fit the study")
+    names = {name for cell in mine["cells"].values() for name in (cell["label"], cell["reference"])}
+    for reference in machine.study.get("references", []):
+        label = reference.get("label")
+        if label and not any(label in name for name in names):
+            machine.report("reference-ignored", f"no cell is called {label}")
+    if machine.original and picture_of_files(machine.original[0]) != machine.original[1]:
+        machine.report("copy", "a run in a copy of the results changed the original")
+
+
+def check_once(machine: Machine, mine: Mapping[str, Any]) -> None:
+    """No round runs twice beyond a checkpoint interval for each kill."""
+    log = machine.aside / "rounds"
+    if machine.damaged or machine.back or not log.exists():
+        return
+    deaths = machine.aside / "deaths"
+    lost = machine.lost + (len(deaths.read_text()) if deaths.exists() else 0)
+    interval = int(machine.study.get("execution", {}).get("checkpoint_every", 5))
+    counts = Counter(log.read_text().splitlines())
+    again: Counter[str] = Counter()
+    for line, n in counts.items():
+        cell, seed, _, versions = line.split()
+        again[f"{cell} {seed} {versions}"] += n - 1
+    for key, n in again.items():
+        cell, seed, _ = key.split()
+        found = mine["cells"].get(cell)
+        if n > lost * interval and found is not None and not found["trouble"]:
+            text = f"{found['label']}, seed {seed}: {n} rounds ran again after {lost} kills"
+            key = "twice-reopened" if machine.other_rule else "twice"
+            key = "twice-other-seeds" if machine.other_seeds else key
+            machine.report(key, f"{text}, with a checkpoint every {interval} rounds")
+
+
+def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
+    """The best trial at a rung goes on. The first one that was suggested, which is never hedged, does not as the worst."""
+    first = str(mine["wanted"][0])
+    reached = {cell["number"]: cell["seeds"][first]["history"] for cell in trials if first in cell["seeds"]}
+    rungs = {len(reached[cell["number"]]) for cell in trials if cell["state"] == "pruned" and cell["number"] in reached}
+    early = trials[0]["number"] if not machine.space.get("published") and not trials[0]["reference"] else None
+    for rung in rungs - {0}:
+        values = {n: history[rung - 1]["val/acc_mean"] for n, history in reached.items() if len(history) >= rung}
+        for cell in trials:
+            own, number = values.get(cell["number"]), cell["number"]
+            others = [value for n, value in values.items() if n != number]
+            if own is None or not others or len(reached[number]) < rung:
+                continue
+            if cell["state"] == "pruned" and len(reached[number]) == rung and own > max(others):
+                machine.report("halving", f"{cell['label']} is pruned after {rung} rounds, where no other is better")
+            if number == early and len(reached[number]) > rung and own < min(others):
+                machine.report("halving", f"{cell['label']} went on after {rung} rounds, where no other is worse")
+
+
+def check_surfaces(machine: Machine) -> None:
+    """Pages, tables, MLflow and Python say what a plain computation says."""
+    for line in json.loads((machine.aside / "surfaces").read_text()):
+        key, _, text = line.partition(" ")
+        key = key.rstrip(":")
+        if machine.study.get("search"):
+            key = "damaged-pruned" if machine.damaged else "other-seeds" if machine.other_seeds else key
+        machine.report(key, text)
+
+
+_OF_CLOCKS = ("finished", "fingerprints", "time/seconds", "time/test_seconds")
+
+
+def table_of(root: Path, name: str) -> dict[str, Any]:
+    """What a reader of a store finds: the cells of the study with the results of their seeds, and the choice."""
+    store = Store.open(root, name)
+    spec, cells = store.spec(), dict[str, Any]()
+    wanted = spec.first_seeds() if spec.declared_looks() else spec.seed_list()
+    listed = [cell for cell in store.cells() if cell.id not in store.earlier]
+    for cell in listed:
+        shown, run = store.shown_results(cell), config.to_run(cell.node)
+        seeds: dict[str, Any] = {}
+        for seed, result in store.seed_results(cell).items():
+            if seed in wanted or spec.declared_looks():
+                kept = {name: value for name, value in result.items() if name not in _OF_CLOCKS}
+                status = shown[seed]["status"] if seed in shown else None
+                history = [
+                    {n: v for n, v in record.items() if n not in _OF_CLOCKS} for record in store.history(cell, seed)
+                ]
+                seeds[str(seed)] = {**kept, "stored": result["status"], "status": status, "history": history}
+        cells[cell.id] = {
+            "label": cell.label,
+            "number": cell.number,
+            "role": cell.role,
+            "reference": cell.reference,
+            "state": str(store.trial(cell).state),
+            "rounds": run.rounds,
+            "trouble": trouble_of(run),
+            "varied": cell.varied,
+            "part": {name: cell.varied[name] for name in axes_of(spec.axes) if name in cell.varied},
+            "seeds": seeds,
+        }
+    trials, hidden = [cell for cell in listed if cell.role == "trial"], list[str]()
+    for cell in store.earlier_cells() if trials else ():
+        if cell.role == "trial" and store.seeds(cell):
+            own, other = flatten(cell.node), flatten(trials[0].node)
+            differing = {name for name in own.keys() | other.keys() if own.get(name) != other.get(name)}
+            if differing <= cell.varied.keys() | trials[0].varied.keys():
+                hidden.append(cell.label)
+    try:
+        choice: Any = chosen(store).label
+    except ConfigError as problem:
+        choice = f"none: {str(problem)[:40]}"
+    return {
+        "cells": cells,
+        "order": [cell.id for cell in listed],
+        "hidden": hidden,
+        "choice": choice,
+        "wanted": wanted,
+        "decided": bool(spec.declared_looks()),
+        "earlier": bool(store.earlier),
+    }
+
+
+def _differing(one: Any, other: Any) -> str:
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return f"{str(one)[:80]} instead of {str(other)[:80]}"
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return "; ".join(f"{name} is {str(one.get(name))[:80]}, not {str(other.get(name))[:80]}" for name in names)
