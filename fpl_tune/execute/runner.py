@@ -79,10 +79,8 @@ def run_study(
         begun = search is not None and search.begun(folder)
         with fixed_settings(setup.threads):
             first = _first_trials(search, store)
-            if begun and first:
-                validated = preflight.reads_validation(spec)
-                preflight.check([*first.values()], spec.most_together(), setup, [*first], validated=validated)
-            if search is not None and begun:
+            if search is not None and begun:  # what joins is checked before its trials are a study of Optuna
+                preflight.check([*first.values()], spec.most_together(), setup, [*first], validated=True)
                 scheduler.plan(search.open(folder))
             _check_and_pace(scheduler, setup, root, {} if begun else first)
         if search is not None:
@@ -126,13 +124,9 @@ def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path, m
     spec, jobs = scheduler.spec, list(scheduler.jobs.values())
     if not jobs and not more:
         return
-    loaded = preflight.check(
-        [*(job.cell.run for job in jobs), *more.values()],
-        spec.most_together(),
-        setup,
-        [*(job.cell.label for job in jobs), *more],
-        validated=preflight.reads_validation(spec),
-    )
+    runs = [*(job.cell.run for job in jobs), *more.values()]
+    labels, validated = [*(job.cell.label for job in jobs), *more], preflight.reads_validation(spec)
+    loaded = preflight.check(runs, spec.most_together(), setup, labels, validated=validated)
     kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
     if len(kinds) == 1 or scheduler.search is not None or scheduler.prune.rule is not None:
         return

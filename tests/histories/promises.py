@@ -179,7 +179,7 @@ def check_once(machine: Machine, mine: Mapping[str, Any]) -> None:
 
 
 def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
-    """The best trial at a rung goes on. The first one that was suggested, which is never hedged, does not as the worst."""
+    """The best trial at a rung goes on. The first that was suggested, which is never hedged, does not as the worst."""
     first = str(mine["wanted"][0])
     reached = {cell["number"]: cell["seeds"][first]["history"] for cell in trials if first in cell["seeds"]}
     rungs = {len(reached[cell["number"]]) for cell in trials if cell["state"] == "pruned" and cell["number"] in reached}
