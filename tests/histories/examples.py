@@ -48,6 +48,7 @@ EXAMPLES = [
         "another reduction while trials are paused",
         search(["run", {"stop": 5}], ["set", {"prune": {"reduction": 3}}], **HALVED),
     ),
+    Example("the first trial of a halved search is the worst", search(RUN, search={"seed": 6}, **HALVED)),
     Example("a budget of trials that diverge at once", search(RUN, size={"budget": 2}, space=DIVERGING)),
     Example("fewer seeds than at the rung of seeds", search(RUN, ["set", {"seeds": 1}], **{**HALVED, "seeds": 3})),
     Example(

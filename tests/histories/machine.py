@@ -103,8 +103,8 @@ class Machine:
         """The files with which a start last worked."""
         self.original: tuple[Path, dict[str, str]] | None = None
         """The output folder that was copied last, and what it held then."""
-        self.began = False
-        """Whether a start has worked."""
+        self.began = self.settled = False
+        """Whether a start has worked; whether the last event was one that left nothing to do."""
         self.lost = 0
         """Events that may cost rounds since the last checkpoint."""
         self.damaged = self.other_seeds = self.other_cells = self.other_rule = False
@@ -126,6 +126,7 @@ class Machine:
     def apply(self, event: Event) -> None:
         """Applies an event."""
         kind, *arguments = event
+        self.settled = False
         match kind:
             case "run":
                 self.start(*arguments)
@@ -218,6 +219,7 @@ class Machine:
         self.expect(end, "a start", expected)
         if end.kind in ("killed", "environment") or options.get("full"):
             self.lost += 1
+        self.settled = end.kind == "done" and not end.pending and not end.failed
         if end.kind == "done":
             self.accepted, self.began = self._settings(), True
             if options.get("retry"):
@@ -256,16 +258,15 @@ class Machine:
         The surfaces are read as soon as nothing is left: a further start would mend what a run forgot to write.
         """
         aside, ends, tables, said = Path(os.environ[ASIDE]), list[End](), list[Any](), None
+        judged = root == self.root and "surfaces" not in self.later
+        if self.settled and judged:
+            said = surfaces.disagreements(root, NAME, mlflow=self.history.mlflow)
+            tables.append(table_of(root, NAME))
         while len(ends) < 2 or (len(ends) < 8 and ends[-1] != ends[-2]):
             ends.append(self._study(root, {"workers": 1, "order": 0}))
             tables.append(table_of(root, NAME))
             over = not ends[-1].pending and not ends[-1].failed
-            if (
-                said is None
-                and root == self.root
-                and "surfaces" not in self.later
-                and (over or ends[-2:-1] == ends[-1:])
-            ):
+            if said is None and judged and (over or ends[-2:-1] == ends[-1:]):
                 said = surfaces.disagreements(root, NAME, mlflow=self.history.mlflow)
         ends[-1].pending += ends[-1] != ends[-2]
         ends[-1].idle = len({json.dumps(table) for table in tables}) == 1 or bool(ends[0].failed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -182,9 +183,8 @@ def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Ma
     """The best trial at a rung goes on. The first that was suggested, which is never hedged, does not as the worst."""
     first = str(mine["wanted"][0])
     reached = {cell["number"]: cell["seeds"][first]["history"] for cell in trials if first in cell["seeds"]}
-    rungs = {len(reached[cell["number"]]) for cell in trials if cell["state"] == "pruned" and cell["number"] in reached}
     early = trials[0]["number"] if not machine.space.get("published") and not trials[0]["reference"] else None
-    for rung in rungs - {0}:
+    for rung in rungs_of(machine.study):
         values = {n: history[rung - 1]["val/acc_mean"] for n, history in reached.items() if len(history) >= rung}
         for cell in trials:
             own, number = values.get(cell["number"]), cell["number"]
@@ -195,6 +195,22 @@ def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Ma
                 machine.report("halving", f"{cell['label']} is pruned after {rung} rounds, where no other is better")
             if number == early and len(reached[number]) > rung and own < min(others):
                 machine.report("halving", f"{cell['label']} went on after {rung} rounds, where no other is worse")
+
+
+def rungs_of(study: Mapping[str, Any]) -> list[int]:
+    """Rounds after which a search of validation accuracy stops trials: the documented defaults, and what it states."""
+    prune, rounds = study.get("prune", {}), study["protocol"].get("rounds", 10)
+    if (
+        "rule" in prune
+        or "objectives" in study["search"]
+        or study["search"]["sampler"] in ("nsgaii", "nsgaiii", "cma_es")
+    ):
+        return []
+    reduction = prune.get("reduction", 3)
+    found = [prune.get("first_rung") or math.ceil(rounds / reduction)]
+    while found[-1] * reduction < rounds:
+        found.append(found[-1] * reduction)
+    return [rung for rung in found if rung < rounds]
 
 
 def check_surfaces(machine: Machine) -> None:
