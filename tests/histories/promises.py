@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 LATER = {
     **surfaces.LATER,
     "mlflow-status": "a search with a trial that diverged ends with code 0, and as FAILED in MLflow",
-    "fresh-looks": "where seeds are added until comparisons are decided, cells that join later skip seeds",
+    "fresh-looks": "where seeds are added until comparisons are decided, cells that join or change later lack seeds",
     "other-seeds": "seeds that are no longer asked for still count in means and choices",
-    "damaged-pruned": "a damaged seed of a trial that was pruned is never made anew",
+    "damaged-seed": "a damaged seed is made anew neither in a pruned trial, nor after a look, nor in an earlier cell",
     "twice-other-seeds": "seeds that train together share a checkpoint, which other seeds in the study make useless",
     "twice-reopened": "a trial that was pruned has no checkpoint any more when another rule or objective reopens it",
     "mlflow-runs": "MLflow keeps the runs of trials that are no longer in the table",
@@ -58,7 +58,7 @@ def check_fresh(machine: Machine, mine: Mapping[str, Any]) -> None:
     """A grid equals a fresh run of the final file, cell by cell and digit by digit."""
 
     def report(key: str, text: str) -> None:
-        if mine["decided"] and machine.other_cells:
+        if mine["decided"] and (machine.other_cells or machine.damaged or len(machine.seen) > 1):
             key = "fresh-looks"
         elif key == "fresh-choice" and machine.other_seeds:
             key = "other-seeds"
@@ -218,8 +218,10 @@ def check_surfaces(machine: Machine) -> None:
     for line in json.loads((machine.aside / "surfaces").read_text()):
         key, _, text = line.partition(" ")
         key = key.rstrip(":")
-        if machine.study.get("search"):
-            key = "damaged-pruned" if machine.damaged else "other-seeds" if machine.other_seeds else key
+        if machine.damaged:
+            key = "damaged-seed"
+        elif machine.other_seeds and machine.study.get("search"):
+            key = "other-seeds"
         machine.report(key, text)
 
 

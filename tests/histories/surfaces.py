@@ -602,7 +602,8 @@ def _mlflow(judge: Judge, root: Path) -> None:
     judge.same("mlflow-runs", "runs", sorted(map(str, runs)), sorted(wanted))
     judge.same("mlflow-runs", "runs of one key", {k: len(v) for k, v in runs.items() if len(v) > 1}, {})
     plain = oracle.expected(facts, TEST, judge.rule)
-    headline = {TEST: "test_acc", VAL: "val_acc"}.get(judge.metric, judge.metric.replace("/", "_"))
+    names = {TEST: "test_acc", VAL: "val_acc", "test/acc_std": "test_acc_std_of_clients"}
+    headline = names.get(judge.metric, judge.metric.replace("/", "_"))
     for cell in over:
         for run in runs.get(cell.id, [])[:1]:
             bad = cell.state in ("failed", "diverged")

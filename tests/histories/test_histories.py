@@ -22,12 +22,12 @@ def run(*words: str) -> str:
 
 
 def test_histories_that_once_failed_and_a_few_new_ones() -> None:
-    assert "0 kinds of faults" in run("--kept", "--seed", "1", "--count", "10", "--minutes", "3")
+    assert "0 kinds of faults" in run("--kept", "--seed", "1", "--count", "10", "--minutes", "4")
 
 
 @pytest.mark.system
 def test_more_histories() -> None:
-    assert "0 kinds of faults" in run("--seed", "100", "--count", "120", "--minutes", "5")
+    assert "0 kinds of faults" in run("--seed", "100", "--count", "60", "--minutes", "4")
 
 
 @pytest.mark.system
