@@ -200,8 +200,8 @@ def main() -> int:
     count, began = 0, time.monotonic()
     until = began + 60 * chosen.minutes
     with get_context("fork").Pool(chosen.jobs) as pool:
-        kept = pool.imap_unordered(partial(again, later=later), EXAMPLES if chosen.kept else ())
-        new = pool.imap_unordered(partial(drawn, later=later, until=until), range(chosen.seed, sys.maxsize))
+        kept = pool.imap(partial(again, later=later), EXAMPLES if chosen.kept else ())
+        new = pool.imap(partial(drawn, later=later, until=until), range(chosen.seed, sys.maxsize))
         for ran, found in itertools.chain(kept, new):
             count += ran
             for fault in found:
