@@ -82,6 +82,7 @@ class Scheduler:
         hedged = search.hedged if search else None
         self._halving = Halving(spec, self.cells, self.trials, lambda: search.published if search else (), hedged)
         self._fingerprints, self._prints = Fingerprints(), dict[str, dict[str, Any]]()
+        self._started = False
         self._skipped: set[str] = set()
         self._apart: set[str] = set()  # cells whose seeds failed together, and so have one retry less
         self._stale: dict[str, list[str]] = {}
@@ -167,6 +168,7 @@ class Scheduler:
             self._request(len(self.search.parts))
             self.notify(Callback.on_trials_queued, [], self.search.remaining)
         queued = [*self.jobs_with(State.QUEUED), *self.jobs_with(State.WAITING)]
+        self._started = True
         self.notify(Callback.on_study_start, self.store, list(self.cells.values()), queued)
 
     def _stays(self, cell: Cell) -> bool:
@@ -473,6 +475,9 @@ class Scheduler:
         self._note(key)
         if trial.over:
             self._forget_stale(cell)
+        if not self._started:  # what a kill left undone: callbacks hear of nothing before the study starts
+            return
+        if trial.over:
             self.notify(Callback.on_cell_end, cell, self.store.shown_results(cell))
         elif event is Event.HELD or (event is Event.PASSED and others):
             self.notify(Callback.on_job_pause, cell, job.seeds)

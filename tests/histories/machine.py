@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -65,11 +66,30 @@ class Interruption(Callback):
 
     def __init__(self, options: Mapping[str, Any], read: Callable[[], None]) -> None:
         self.options, self.read, self.rounds = options, read, 0
+        self.store: Store | None = None
+        self.wrong: list[str] = []
+        """Calls before the study started, and threads that ended with an error."""
+        threading.excepthook = lambda args: self.wrong.append(f"a thread ended with {args.exc_value!r}")
 
     def on_study_start(self, store: Store, cells: Any, jobs: Any) -> None:
         self.store = store
 
+    def on_job_start(self, cell: Any, seeds: Any) -> None:
+        self._started("on_job_start")
+
+    def on_job_pause(self, cell: Any, seeds: Any) -> None:
+        self._started("on_job_pause")
+
+    def on_cell_end(self, cell: Any, results: Any) -> None:
+        self._started("on_cell_end")
+
+    def _started(self, name: str) -> None:
+        if self.store is None:
+            self.wrong.append(f"{name} was called before on_study_start")
+
     def on_round_end(self, cell: Any, records: Any) -> None:
+        self._started("on_round_end")
+        assert self.store is not None
         self.rounds += 1
         if self.rounds == self.options.get("stop"):
             manage.stop(self.store)
@@ -315,7 +335,8 @@ class Machine:
                 order=options.get("order", 0),
                 deaths=options.get("deaths", 0),
             )
-        callbacks: list[Callback] = [Interruption(options, lambda: self._read_beside(root))]
+        interruption = Interruption(options, lambda: self._read_beside(root))
+        callbacks: list[Callback] = [interruption]
         if self.history.mlflow and root == self.root:
             callbacks.append(Recorder(lambda text: None))
         outcome = run_study(
@@ -326,6 +347,8 @@ class Machine:
             retry=bool(options.get("retry")),
             judge=report.look,
         )
+        if interruption.wrong:
+            raise RuntimeError(interruption.wrong[0])
         return End("done", "", outcome.exit_code, outcome.pending, outcome.done + outcome.failed, outcome.failed)
 
     def _read_beside(self, root: Path) -> None:

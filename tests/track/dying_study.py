@@ -109,10 +109,11 @@ def run(made: Any, root: Path, fate: Fate, steps: Path) -> None:
     fate.around(Simulation, "step")
     connect = server.connect
     server.connect = lambda uri: Watched(connect(uri), fate)  # type: ignore[assignment]
-    recorder = Recorder()
-    outcome = run_study(made, root=root, callbacks=[recorder])
-    if recorder.problem or outcome.exit_code:
-        raise RuntimeError(f"{recorder.problem} {outcome}")
+    warned: list[str] = []
+    threading.excepthook = lambda args: warned.append(f"{args.thread} ended with {args.exc_value!r}")
+    outcome = run_study(made, root=root, callbacks=[Recorder(warned.append)])
+    if warned or outcome.exit_code:
+        raise RuntimeError(f"{warned} {outcome}")
     fate.log.write_text(str(fate.passed))
 
 
