@@ -27,6 +27,8 @@ from fpl_tune.simulation.task import ClientTask, Picked
 
 MODULES: dict[str, Any] = {"cuda": torch.cuda}
 """What records graphs, by the type of the device."""
+_streams: dict[torch.device, Any] = {}
+"""On which steps are recorded: one for each device, as cuBLAS keeps 32 MB or more for each stream that it has seen."""
 _KEPT = 4  # recorded steps: cohorts and blocks of other sizes have graphs of their own
 WASTE = 0.25
 """Share of a round's client-steps up to which `auto` lets clients without a batch left take part."""
@@ -49,13 +51,15 @@ def capture(step: Callable[[], object], device: torch.device) -> Callable[[], ob
     if device.type not in MODULES:
         return step
     module = MODULES[device.type]
-    side = module.Stream()
+    if device not in _streams:
+        _streams[device] = module.Stream()
+    side = _streams[device]
     side.wait_stream(module.current_stream())
     with module.stream(side):
         step()  # libraries choose and load their kernels, which a recording may not
     module.current_stream().wait_stream(side)
     recorded = module.CUDAGraph()
-    with module.graph(recorded):
+    with module.graph(recorded, stream=side):
         step()
     return recorded.replay
 
@@ -105,9 +109,7 @@ class Graphs:
         step = self._steps.pop(key, None)
         if step is None or step.capacity < plan.last.shape[1] or step.round not in (None, task.round):
             try:
-                step = _Step(method, task, local, plan, spec)
-                if self._check:
-                    step.check(local, plan)
+                step = _Step(method, task, local, plan, spec, self._check)
             except Exception as problem:
                 if self.always or is_out_of_memory(problem) or is_poisoned(problem):
                     raise
@@ -146,7 +148,9 @@ class _Inputs(NamedTuple):
 class _Step:
     """One step of all clients on tensors of its own."""
 
-    def __init__(self, method: Method, task: ClientTask, local: Local, plan: Plan, spec: OptimSpec) -> None:
+    def __init__(
+        self, method: Method, task: ClientTask, local: Local, plan: Plan, spec: OptimSpec, check: bool
+    ) -> None:
         self.method, self.task, self.spec, self.data = method, _Watched(task), spec, plan.data
         # One step more than the plan has: where recording runs it, as the simulated device does, it is the second.
         self.inputs = _Inputs.of(plan).map(lambda x: torch.cat([x, x[:, :1]], 1))
@@ -156,7 +160,12 @@ class _Step:
         self.first, self.second = moments.first, moments.second
         self.total = torch.zeros(len(plan.last), device=plan.last.device)
         self.t = torch.zeros(1, dtype=torch.int64, device=plan.last.device)
+        check = check and plan.last.device.type in MODULES
+        # Eager steps come first: what they keep for their gradients is given back before a recording takes as much.
+        eager = self._first_steps(self, local, plan) if check else {}
         self.replay = capture(self, plan.last.device)
+        if check:
+            _compare(eager, self._first_steps(self.replay, local, plan))
         self.round = task.round if self.task.read else None  # the only one that it can be replayed in
 
     def train(self, local: Local, plan: Plan) -> tuple[Local, Tensor]:
@@ -165,28 +174,14 @@ class _Step:
             self.replay()
         return Local(*({n: leaf.clone() for n, leaf in tree.items()} for tree in self.local)), self.total.clone()
 
-    def check(self, local: Local, plan: Plan) -> None:
-        """Compares the first two steps replayed with the same steps run eagerly; one wait.
-
-        Raises:
-            Disagrees: losses or gradients differ, by what they change.
-        """
-        if self.replay is self:
-            return
-        found: list[dict[str, Tensor]] = []
-        for step in (self, self.replay):
-            self._begin(local, plan)
-            self.inputs.last.fill_(True)  # counts the losses of these steps
-            for _ in range(min(2, plan.last.shape[1])):
-                step()
-            found.append(self._changes(local))
-        eager, replayed = found
-        wrong = torch.stack(
-            [(replayed[name] - change).norm() > AGREES * change.norm() + 1e-12 for name, change in eager.items()]
-        )
-        if bool(wrong.any()):
-            names = ", ".join(name for name, bad in zip(eager, wrong.tolist(), strict=True) if bad)
-            raise Disagrees(f"replayed, it changes {names} in another way")
+    def _first_steps(self, step: Callable[[], object], local: Local, plan: Plan) -> dict[str, Tensor]:
+        """What the first two steps change, by name."""
+        self._begin(local, plan)
+        self.inputs.last.fill_(True)  # counts the losses of these steps
+        for _ in range(min(2, plan.last.shape[1])):
+            step()
+        self.t.zero_()
+        return self._changes(local)
 
     def _changes(self, local: Local) -> dict[str, Tensor]:
         """What steps have changed, by name, since clients held `local`."""
@@ -233,6 +228,20 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         self.read = self.read or name in ("round", "rng")
         return getattr(self._task, name)
+
+
+def _compare(eager: dict[str, Tensor], replayed: dict[str, Tensor]) -> None:
+    """Compares what replayed steps and eager ones have changed; one wait.
+
+    Raises:
+        Disagrees: losses or gradients differ, by what they change.
+    """
+    wrong = torch.stack(
+        [(replayed[name] - change).norm() > AGREES * change.norm() + 1e-12 for name, change in eager.items()]
+    )
+    if bool(wrong.any()):
+        names = ", ".join(name for name, bad in zip(eager, wrong.tolist(), strict=True) if bad)
+        raise Disagrees(f"replayed, it changes {names} in another way")
 
 
 def _keep(kept: Tree, moved: Tree, active: Tensor) -> None:

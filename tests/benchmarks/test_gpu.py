@@ -64,6 +64,27 @@ def test_the_page_has_each_figure_beside_the_predicted_one() -> None:
     assert "| text, 10 classes | matrix_rate_share | 0.5123 | 0.53 |" in text
 
 
+def test_a_method_whose_package_is_missing_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any) -> str:
+        raise ModuleNotFoundError("No module named 'scipy'", name="scipy")
+
+    monkeypatch.setattr(gpu_checks, "METHODS", [("coop", {"n_ctx": 2})])
+    monkeypatch.setattr(gpu_checks, "_played", missing)
+    (row,) = gpu_checks.contract(torch.device("cpu"))
+    assert (row["passed"], row["note"]) == (None, "skipped: it needs scipy, which is not here")
+    found = {"machine": {"gpu": "H200"}, "sections": {"contract": {"seconds": 2.0, "rows": [row]}}}
+    assert "contract (2 s)\n\n0 of 1 methods pass.\n* coop: skipped" in gpu_checks.page(found, {})
+
+
+def test_kernels_are_listed_by_what_they_take_of_a_step() -> None:
+    what = "kernels of a step, 10 classes"
+    rows = [{"what": what, "seconds": 0.002, "count": 400}, {"what": f"{what}: gemm", "seconds": 0.0003, "count": 12}]
+    found = {"machine": {"gpu": "H200"}, "sections": {"kernels": {"seconds": 2.0, "rows": rows}}}
+    text = gpu_checks.page(found, {what: {"seconds": 0.001}})
+    assert f"| {what} | 400 | 5.0 | 2.000 | 1.000 |" in text
+    assert f"| {what}: gemm | 12 | 25.0 | 0.300 |  |" in text
+
+
 def test_without_a_gpu_one_line_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_checks.main(["--out", str(tmp_path / "out")]) == 3
     assert capsys.readouterr().err.count("\n") == 1

@@ -63,6 +63,16 @@ def test_both_ways_agree(towers: Towers, n_ctx: int, position: str, per_class: b
         torch.testing.assert_close(ours, reference, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [16, 12, 3])
+def test_parts_lie_side_by_side_whether_words_fit_or_not(width: int, dtype: torch.dtype) -> None:
+    whole = _draw((2, 5, 2 * width), 4).to(dtype)
+    whole[0, 3] = torch.nan
+    rows = [whole[:, None, some, width:].expand(-1, 3, -1, -1) for some in (slice(2), slice(2, None))]
+    for given, dim in ((rows, 2), ([rows[1], rows[1][..., : width // 2]], -1)):
+        torch.testing.assert_close(attention._cat(given, dim), torch.cat(given, dim), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.usefixtures("by_blocks")
 @pytest.mark.parametrize("per_class", [False, True])
 def test_blocks_equal_whole_sentences(towers: Towers, per_class: bool) -> None:

@@ -140,6 +140,33 @@ def test_the_nearest_experts_are_among_those_that_have_entered(n_clients: int) -
     assert usable.tolist() == [[True, True], [False, False]]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_rows_that_differ_in_one_bit_are_distinct(dtype: torch.dtype) -> None:
+    """Also where they hold the same numbers in another order."""
+    rows = torch.randn(1, 40, generator=torch.Generator().manual_seed(0)).to(dtype).repeat(5, 1)
+    rows[1, 7], rows[2, [3, 4]] = -rows[1, 7], -rows[2, [3, 4]]
+    rows[3] = rows[3].flip(0)
+    rows[4, 39] = torch.nextafter(rows[4, 39], rows[4, 39] + 1)
+    given = rows[[3, 0, 1, 1, 4, 2, 0]]
+    distinct, at = pfedmoap.distinct_rows(given)
+    assert len(distinct) == 5
+    assert torch.equal(distinct[at], given)
+
+
+def test_each_prompt_is_encoded_once_and_gives_the_features_of_all(task: ClientTask, monkeypatch) -> None:
+    method, state = PFedMoAP(**SMALL), after_rounds(PFedMoAP(**SMALL), task, [0, 1, 2, 3])
+    encoded: list[Tensor] = []
+    encode = task.encode_prompts
+    with monkeypatch.context() as patch:
+        patch.setattr(type(task), "encode_prompts", lambda _, prompts: encoded.append(prompts) or encode(prompts))
+        local = method.start(task, state, EVERYONE)
+    everything = encode(local.buffers["experts"])[..., ::2]  # [C, E-1, K, D], D = 24 to 12
+    torch.testing.assert_close(local.buffers["features"], everything, rtol=0, atol=1e-12)
+    wanted = local.buffers["experts"].flatten(2).flatten(0, 1).unique(dim=0)
+    assert [len(prompts) for prompts in encoded] == [len(wanted)]
+    assert len(wanted) < local.buffers["usable"].numel()
+
+
 Whole = Callable[[ClientTask], Batch]
 GATE = ("gate.weight", "gate.bias")
 

@@ -151,7 +151,7 @@ def counting() -> Iterator[Counts]:
 
 
 @contextmanager
-def _record(graph: Graph) -> Iterator[None]:
+def _record(graph: Graph, stream: object = None) -> Iterator[None]:
     _recording.append(graph)
     try:
         yield

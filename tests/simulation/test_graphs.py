@@ -93,13 +93,13 @@ def test_a_step_that_waits_is_refused_or_runs_eagerly(sim: torch.device, monkeyp
 
 
 class _Differs(PromptFL):
-    """Its second loss, the one that is recorded, is twice what it should be."""
+    """Its fourth loss, which is recorded after two eager steps and one to warm up, is twice what it should be."""
 
     def loss(self, task: Any, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         calls = getattr(self, "calls", 0) + 1
         object.__setattr__(self, "calls", calls)
         loss, fixed = super().loss(task, local, batch)
-        return loss * (2 if calls == 2 else 1), fixed
+        return loss * (2 if calls == 4 else 1), fixed
 
 
 def test_a_replay_that_differs_from_the_step_is_refused_or_runs_eagerly(sim, monkeypatch) -> None:

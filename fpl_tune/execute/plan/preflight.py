@@ -243,8 +243,13 @@ def gpu_share(run: RunSpec, seeds: int, total: int) -> float:
             peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
     except Exception:  # a method's own error: the trial reports it with its place
         return 1.0
-    share = (SLACK * peak + CONTEXT_BYTES) / total
+    share = reserved_bytes(peak) / total
     return min(1.0, max(SMALLEST, math.ceil(100 * share) / 100))
+
+
+def reserved_bytes(peak: int) -> int:
+    """GPU memory that a trial of this estimated peak reserves."""
+    return int(SLACK * peak) + CONTEXT_BYTES
 
 
 @cache
