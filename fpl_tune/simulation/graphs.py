@@ -54,6 +54,7 @@ def capture(step: Callable[[], object], device: torch.device) -> Callable[[], ob
     if device not in _streams:
         _streams[device] = module.Stream()
     side = _streams[device]
+    module.empty_cache()  # of no use to another stream
     side.wait_stream(module.current_stream())
     with module.stream(side):
         step()  # libraries choose and load their kernels, which a recording may not

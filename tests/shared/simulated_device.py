@@ -131,7 +131,8 @@ def simulated(*, idle: bool = False) -> Iterator[torch.device]:
     Args:
         idle: matrix products and attention are counted and give zeros: true sizes in little time.
     """
-    module = SimpleNamespace(CUDAGraph=Graph, graph=_record, stream=nullcontext, Stream=Mock, current_stream=Mock)
+    idle_calls = dict.fromkeys(("Stream", "current_stream", "empty_cache"), Mock)
+    module = SimpleNamespace(CUDAGraph=Graph, graph=_record, stream=nullcontext, **idle_calls)
     _idle.extend([True] * idle)
     try:
         with patch.dict(graphs.MODULES, {DEVICE.type: module}), _Literals(), _Kernels():

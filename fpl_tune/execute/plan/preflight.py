@@ -35,10 +35,12 @@ from fpl_tune.simulation.worlds import needs_of, threads_of
 
 _PASSES = 3
 """Forward passes that take as long as a step, which goes back too."""
-CONTEXT_BYTES = 600 << 20
-"""GPU memory of a process besides its tensors: the CUDA context and its libraries."""
-SLACK = 1.25
-"""GPU memory reserved per estimated byte: evaluation, what PyTorch's allocator keeps, fragments."""
+CONTEXT_BYTES = 1200 << 20
+"""GPU memory of a process besides its tensors: the CUDA context and its libraries (0.87 to 0.95 GB on an H200), and
+cuBLAS's workspaces (about 0.13 GB there)."""
+SLACK = 2.0
+"""GPU memory reserved per estimated byte. A recorded step has its memory for itself: evaluation, and the recording of
+another step, need theirs besides. On an H200 PyTorch's allocator kept 2.0 to 2.1 times the estimate of large trials."""
 SMALLEST = 0.05
 """Smallest share of a GPU: at most twenty trials on one."""
 _STEP, _PER_BYTE, _GPU = 0.5e-3, 4e-9, 0.05
