@@ -10,7 +10,7 @@ from machine import Event, History
 PLAIN = [0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7]
 TROUBLED = [0.77, 0.81, 0.85, 0.89, 0.93, 0.97]
 """Values of `a` at which a cell fails once, fails, is out of memory once, diverges late, in one seed, at once."""
-SAMPLERS = ["random", "tpe", "gp", "qmc", "nsgaii", "auto", {"name": "tpe", "n_startup_trials": 2}]
+SAMPLERS = ["random", "tpe", "gp", "qmc", "nsgaii", "nsgaiii", "auto", {"name": "tpe", "n_startup_trials": 2}]
 METRICS = ["test/acc_mean", "test/loss", "test/ece", "test/acc_std", "mine/score", "comm/up_bytes"]
 RULES = ["final", "best_val", "best_test", "mean_last5"]
 FILES = ["study.yaml", "cells.json", "cell.json", "result.json", "metrics.jsonl", "*.safetensors", "*.json", "*"]
@@ -61,7 +61,12 @@ def _references() -> Any:
 def _report() -> Any:
     return st.fixed_dictionaries(
         {},
-        optional={"metric": st.sampled_from(METRICS), "rule": st.sampled_from(RULES), "rope": st.sampled_from([0, 3])},
+        optional={
+            "metric": st.sampled_from(METRICS),
+            "rule": st.sampled_from(RULES),
+            "rope": st.sampled_from([0, 3]),
+            "reference": st.sampled_from(["mine:Other", "a=0.3", "the other"]),
+        },
     )
 
 
@@ -169,10 +174,23 @@ def _run(draw: Any) -> Event:
 
 
 COMMON = ["seeds", "seeds", "references", "source", "damage", "rounds", "report", "rare"]
-RARE = ["parent", "data", "every", "read", "move", "copy", "other", "retries"]
+RARE = ["parent", "data", "every", "read", "move", "copy", "rename", "other", "retries"]
 EDITS = {
     "grid": ["axis", "axis", "looks", "second", *COMMON],
-    "search": ["prune", "prune", "space", "size", "sampler", "objective", "seed", "higher", "only", "file", *COMMON],
+    "search": [
+        "prune",
+        "prune",
+        "ablate",
+        "space",
+        "size",
+        "sampler",
+        "objective",
+        "seed",
+        "higher",
+        "only",
+        "file",
+        *COMMON,
+    ],
     "tuned": ["methods", *COMMON],
     "joint": ["size", "methods", "prune", "sampler", *COMMON],
 }
@@ -222,6 +240,8 @@ def _edit(draw: Any, name: str) -> Event:
             return ["set", {"search/sampler": draw(st.sampled_from(SAMPLERS))}]
         case "seed":
             return ["set", {"search/seed": draw(st.integers(0, 2))}]
+        case "ablate":
+            return ["set", {"ablate": draw(st.sampled_from([None, "best"]))}]
         case "prune":
             return ["set", {"prune": draw(_prune())}]
         case "objective":
@@ -245,8 +265,10 @@ def _edit(draw: Any, name: str) -> Event:
                 kind,
                 draw(st.sampled_from(FILES)),
                 draw(st.integers(0, 30)),
-                draw(st.sampled_from(["cut", "remove", "other"])),
+                draw(st.sampled_from(["cut", "remove", "other", "digit"])),
             ]
+        case "rename":
+            return [kind, draw(st.booleans())]
         case "read":
             return [kind, draw(st.sampled_from(["report", "status", "summary"]))]
         case "other":

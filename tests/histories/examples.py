@@ -37,6 +37,8 @@ def search(*events: Event, space: Any = SPACE, size: Any = None, **study: Any) -
 RECORDED = {"tracking": {"enabled": True}}
 DIVERGING = {"space": {"method.a": {"low": 0.96, "high": 0.99}}, "published": []}
 LOOKS = {"seeds": "until_decided", "looks": [2, 4], "references": [{"method.a": 0.15}]}
+SIX = {"rounds": 6, "epochs": 1}
+ONE = {"axes": {"method.a": [0.3]}, "seeds": 1, "protocol": SIX}
 METHODS = {"axes": {"method": ["promptfl", "fedprox"]}, "search": {"only": ["optim.lr"]}}
 
 EXAMPLES = [
@@ -49,8 +51,49 @@ EXAMPLES = [
         search(["run", {"stop": 5}], ["set", {"prune": {"reduction": 3}}], **HALVED),
     ),
     Example("the first trial of a halved search is the worst", search(RUN, search={"seed": 6}, **HALVED)),
+    Example(
+        "two trials at a rung that lets one in three pass", search(RUN, size={"trials": 2}, prune={"first_rung": 1})
+    ),
+    Example(
+        "published points at a rung where others are better",
+        search(
+            RUN,
+            space={**SPACE, "published": [{"method.a": 0.1}, {"method.a": 0.11}]},
+            size={"trials": 6},
+            prune={"reduction": 2, "first_rung": 1, "hedge": None},
+        ),
+    ),
     Example("a budget of trials that diverge at once", search(RUN, size={"budget": 2}, space=DIVERGING)),
     Example("fewer seeds than at the rung of seeds", search(RUN, ["set", {"seeds": 1}], **{**HALVED, "seeds": 3})),
+    Example("a seed that fails once, and is tried again", grid(RUN, axes={"method.a": [0.77, 0.3]}, seeds=1)),
+    Example(
+        "a seed that fails once, and is not tried again until the next start",
+        grid(RUN, axes={"method.a": [0.77, 0.3]}, execution={**head()["execution"], "retries": 0}, seeds=1),
+    ),
+    Example("another source of a method whose cell is done", grid(RUN, ["source", 2], **ONE)),
+    Example(
+        "fewer seeds and another axis",
+        grid(RUN, ["set", {"axes/method.a": [0.4], "seeds": 1}], axes={"method.a": [0.3, 0.4]}, seeds=3),
+    ),
+    Example("comparisons that need a second look", grid(RUN, axes={"method.a": [0.2, 0.25, 0.4]}, **LOOKS)),
+    Example("a kill late in a cell", grid(["run", {"kill": 30, "order": 1}], **ONE)),
+    Example(
+        "another source of a method whose cell has a checkpoint",
+        grid(["run", {"kill": 30, "order": 1}], ["source", 2], **ONE),
+    ),
+    Example(
+        "a number that was changed in a history",
+        grid(RUN, ["damage", "metrics.jsonl", 0, "digit"], axes={"method.a": [0.3, 0.5]}, seeds=1),
+    ),
+    Example("two cells that tie on validation", grid(RUN, axes={"method.b": ["tie"], "method.a": [0.3, 0.4]})),
+    Example(
+        "the best round on validation where all tie",
+        grid(RUN, axes={"method.b": ["tie", "plain"]}, report={"rule": "best_val"}),
+    ),
+    Example(
+        "the best round on test, which chooses no cell",
+        grid(RUN, axes={"method.a": [0.4, 0.45]}, report={"rule": "best_test"}, seeds=1, protocol=SIX),
+    ),
     Example(
         "another axis where seeds are added until comparisons are decided",
         grid(["run", {"signal": 1}], ["set", {"axes/method.a": [0.5]}], axes={"method.a": [0.2, 0.7, 0.3]}, **LOOKS),

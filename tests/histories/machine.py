@@ -117,7 +117,7 @@ class Machine:
         self.versions: dict[str, Any] = {"source": 1, "parent": 1, "data": 1, "higher": True}
         self.seen, self.back = {str(self.versions)}, False
         """Versions of the user's modules so far, and whether an earlier one came back."""
-        self.root = self.work / "outputs"
+        self.root, self.name = self.work / "outputs", NAME
         self.problems: list[str] = []
         self.accepted = self._settings()
         """The files with which a start last worked."""
@@ -127,7 +127,7 @@ class Machine:
         """Whether a start has worked; whether the last event was one that left nothing to do."""
         self.lost = 0
         """Events that may cost rounds since the last checkpoint."""
-        self.damaged = self.other_seeds = self.other_cells = self.other_rule = False
+        self.damaged = self.other_seeds = self.other_cells = self.other_rule = self.other_space = False
         self.retried: Counter[str] = Counter()
         """How often each seed had diverged before the last start with --retry."""
         self.write()
@@ -171,7 +171,7 @@ class Machine:
                 self.back |= str(self.versions) in self.seen  # results of another version were removed meanwhile
                 self.seen.add(str(self.versions))
             case "space":
-                self.space = arguments[0]
+                self.space, self.other_space = arguments[0], True
             case "damage":
                 self.damage(*arguments)
             case "move":
@@ -185,6 +185,10 @@ class Machine:
                     shutil.copytree(self.root, target)
                     self.original = self.root, picture_of_files(self.root)
                 self.root = target
+            case "rename":
+                before, self.name = self.root / self.name, f"{self.name}x"
+                if arguments[0] and before.exists():
+                    before.rename(self.root / self.name)
             case "other":
                 self._other(*arguments)
             case "read":
@@ -195,7 +199,8 @@ class Machine:
 
     def write(self) -> None:
         """Writes the user's files."""
-        (self.work / f"{NAME}.yaml").write_text(yaml.safe_dump({**self.study, "name": NAME}, sort_keys=False))
+        text = yaml.safe_dump({**self.study, "name": self.name}, sort_keys=False)
+        (self.work / f"{self.name}.yaml").write_text(text)
         for name, text in user_files(**self.versions).items():
             (self.work / name).write_text(text)
         (self.work / SPACE).unlink(missing_ok=True)
@@ -207,17 +212,22 @@ class Machine:
         return deepcopy((self.study, self.space, getattr(self, "versions", {})))
 
     def damage(self, kind: str, place: int, how: str) -> None:
-        """Damages a file of the study: cuts it, removes it or writes something else over it."""
-        files = sorted(path for path in self.root.glob(f"{NAME}/**/{kind}") if path.is_file())
+        """Damages a file of the study: cuts or removes it, changes a number, or writes something else over it."""
+        files = sorted(path for path in self.root.glob(f"{self.name}/**/{kind}") if path.is_file())
         if not files:
             return
         path = files[place % len(files)]
         self.damaged = True
-        if how == "remove":
-            path.unlink()
-        else:
-            content = path.read_bytes()
-            path.write_bytes(content[: len(content) // 2] if how == "cut" else b"\x00 no file of ours \xff")
+        content = path.read_bytes()
+        match how:
+            case "remove":
+                path.unlink()
+            case "cut":
+                path.write_bytes(content[: len(content) // 2])
+            case "digit":
+                path.write_bytes(content.replace(b"0.", b"0.1", 1))
+            case _:
+                path.write_bytes(b"\x00 no file of ours \xff")
 
     def start(self, options: Mapping[str, Any]) -> End:
         """Starts the study. A refused one is given back the files with which it last worked."""
@@ -242,9 +252,18 @@ class Machine:
         self.settled = end.kind == "done" and not end.pending and not end.failed
         if end.kind == "done":
             self.accepted, self.began = self._settings(), True
+            self.check_retries(end)
             if options.get("retry"):
                 self.retried = diverged
         return end
+
+    def check_retries(self, end: End) -> None:
+        """A seed that fails once is tried again; of seeds that trained together, the failure of one counts for all."""
+        retries = self.study.get("execution", {}).get("retries", 1)
+        if retries > (0 if self.study.get("seeds") == 1 else 1) and any(
+            "it fails once" in each for each in end.failures
+        ):
+            self.report("retries", f"with {retries} retries, {end.failures[0][:200]}")
 
     def diverged(self) -> Counter[str]:
         """How often each seed of a cell has diverged so far."""
@@ -280,14 +299,14 @@ class Machine:
         aside, ends, tables, said = Path(os.environ[ASIDE]), list[End](), list[Any](), None
         judged = root == self.root and "surfaces" not in self.later
         if self.settled and judged:
-            said = surfaces.disagreements(root, NAME, mlflow=self.history.mlflow)
-            tables.append(table_of(root, NAME))
+            said = surfaces.disagreements(root, self.name, mlflow=self.history.mlflow)
+            tables.append(table_of(root, self.name))
         while len(ends) < 2 or (len(ends) < 8 and ends[-1] != ends[-2]):
             ends.append(self._study(root, {"workers": 1, "order": 0}))
-            tables.append(table_of(root, NAME))
+            tables.append(table_of(root, self.name))
             over = not ends[-1].pending and not ends[-1].failed
             if said is None and judged and (over or ends[-2:-1] == ends[-1:]):
-                said = surfaces.disagreements(root, NAME, mlflow=self.history.mlflow)
+                said = surfaces.disagreements(root, self.name, mlflow=self.history.mlflow)
         ends[-1].pending += ends[-1] != ends[-2]
         ends[-1].idle = len({json.dumps(table) for table in tables}) == 1 or bool(ends[0].failed)
         (aside / "table").write_text(json.dumps(tables[-1]))
@@ -309,7 +328,7 @@ class Machine:
 
     def _study(self, root: Path, options: Mapping[str, Any]) -> End:
         """`fpl-tune study`, with the executor of this machine."""
-        spec = compose(f"{NAME}.yaml", RAY if options.get("ray") else [])
+        spec = compose(f"{self.name}.yaml", RAY if options.get("ray") else [])
         left, full = [options.get("kill") or 0], options.get("full")
         count = [0]
 
@@ -349,7 +368,8 @@ class Machine:
         )
         if interruption.wrong:
             raise RuntimeError(interruption.wrong[0])
-        return End("done", "", outcome.exit_code, outcome.pending, outcome.done + outcome.failed, outcome.failed)
+        ran = outcome.done + outcome.failed
+        return End("done", "", outcome.exit_code, outcome.pending, ran, outcome.failed, [*outcome.failures])
 
     def _read_beside(self, root: Path) -> None:
         """Reads the study from another process while it runs."""
@@ -361,7 +381,7 @@ class Machine:
 
     def _read(self, verb: str) -> End:
         """A reader of the stored study."""
-        store = Store.open(self.root, NAME)
+        store = Store.open(self.root, self.name)
         match verb:
             case "report":
                 report.build(store, running=True)

@@ -30,7 +30,7 @@ MUTANTS = {
 }
 
 
-def check(name: str, folder: Path, minutes: float, seed: int) -> tuple[bool, float, str]:
+def check(name: str, folder: Path, minutes: float, seed: int, kept: bool) -> tuple[bool, float, str]:
     """Whether histories find a mutant; the seconds that they took, and the last line that they printed."""
     copy = folder / name
     for part in ("fpl_tune", "search_spaces", "studies", "tests/histories"):
@@ -42,8 +42,8 @@ def check(name: str, folder: Path, minutes: float, seed: int) -> tuple[bool, flo
     if text.count(mutant.old) != 1:
         raise ValueError(f"{name}: its text occurs {text.count(mutant.old)} times in {mutant.file}")
     path.write_text(text.replace(mutant.old, mutant.new))
-    words = [sys.executable, "-B", copy / "tests/histories/run.py", "--first", "--kept", "--jobs", "1"]
-    words += ["--minutes", str(minutes), "--seed", str(seed)]
+    words = [sys.executable, "-B", copy / "tests/histories/run.py", "--first", "--jobs", "1"]
+    words += ["--minutes", str(minutes), "--seed", str(seed), *(["--kept"] if kept else [])]
     began = time.monotonic()
     ran = subprocess.run(
         words, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True, check=False
@@ -51,16 +51,26 @@ def check(name: str, folder: Path, minutes: float, seed: int) -> tuple[bool, flo
     seconds = time.monotonic() - began
     shutil.rmtree(copy)
     lines = (ran.stdout + ran.stderr).strip().splitlines() or [""]
-    return ran.returncode == 1, seconds, next((line for line in lines if line.startswith("  ")), lines[-1]).strip()
+    found = ran.returncode == 1 and "kinds of faults" in ran.stdout
+    return found, seconds, next((line for line in lines if line.startswith("  ")), lines[-1]).strip()
 
 
-def check_all(folder: Path, minutes: float, seed: int, jobs: int, names: Collection[str] = ()) -> int:
-    """Prints which mutants histories find. Returns the number of those that they do not."""
+def check_all(folder: Path, minutes: float, seed: int, jobs: int, kept: bool, names: Collection[str] = ()) -> int:
+    """Prints which mutants histories find. Returns the number of those that they do not.
+
+    Args:
+        folder: for copies of the package.
+        minutes: in which histories are drawn, for each mutant.
+        seed: of the first ones.
+        jobs: mutants that are tried side by side.
+        kept: whether the histories that once failed run before.
+        names: of mutants; none: all.
+    """
     missed = 0
     with ThreadPoolExecutor(jobs) as pool:
         chosen = [name for name in MUTANTS if not names or name in names]
         for name, (found, seconds, line) in zip(
-            chosen, pool.map(lambda name: check(name, folder, minutes, seed), chosen), strict=True
+            chosen, pool.map(lambda name: check(name, folder, minutes, seed, kept), chosen), strict=True
         ):
             missed += not found
             print(f"{name:30}{'found' if found else 'MISSED':8}{seconds:6.0f} s  {line[:150]}", flush=True)

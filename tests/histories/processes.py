@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ class End:
     pending: int = 0
     ran: int = 0
     failed: int = 0
+    failures: list[str] = field(default_factory=list)
+    """Label, seed and error of each failed seed."""
     idle: bool = True
     """Whether starts after the first left the table as it was."""
 

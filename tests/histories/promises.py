@@ -48,6 +48,7 @@ def check(machine: Machine) -> None:
     if not machine.study.get("search", {}).get("sampler"):
         check_fresh(machine, mine)
     check_complete(machine, mine)
+    check_order(machine, mine)
     check_searches(machine, mine)
     check_kept(machine, mine)
     check_once(machine, mine)
@@ -103,6 +104,8 @@ def check_complete(machine: Machine, mine: Mapping[str, Any]) -> None:
             machine.report("missing", f"{cell['label']} is done, but its seeds are {ends}")
         if cell["state"] in ("queued", "running", "waiting"):
             machine.report("end", f"{cell['label']} is {cell['state']} at the end")
+        if cell["state"] == "failed" and cell["trouble"] != "fails":
+            machine.report("failed", f"{cell['label']} has failed for good")
         if cell["role"] == "reference" and cell["state"] == "pruned":
             machine.report("reference-pruned", f"the reference {cell['label']} is pruned")
         for seed, end in cell["seeds"].items():
@@ -116,6 +119,15 @@ def check_complete(machine: Machine, mine: Mapping[str, Any]) -> None:
                 )
 
 
+def check_order(machine: Machine, mine: Mapping[str, Any]) -> None:
+    """Cells are in the order in which the study lists the values of its first axis."""
+    first, values = next(iter(machine.study["axes"].items()), ("", []))
+    cells = [mine["cells"][key]["varied"] for key in mine["order"] if mine["cells"][key]["role"] == "cell"]
+    places = [values.index(cell[first]) for cell in cells if cell.get(first) in values]
+    if places != sorted(places):
+        machine.report("order", f"values of {first} are at {places}")
+
+
 def check_searches(machine: Machine, mine: Mapping[str, Any]) -> None:
     """Of each search, a trial is done, published points were tried, and the best one at a rung went on."""
     trials = [cell for cell in mine["cells"].values() if cell["role"] == "trial"]
@@ -123,10 +135,18 @@ def check_searches(machine: Machine, mine: Mapping[str, Any]) -> None:
         own = [cell for cell in sorted(trials, key=lambda cell: cell["number"]) if json.dumps(cell["part"]) == part]
         states = {cell["state"] for cell in own}
         if "pruned" in states and "done" not in states:
-            machine.report("none-done", f"trials of {part} were pruned, but none is done")
+            key = "none-done" if states & {"diverged", "failed"} or edited(machine) else "nobody"
+            machine.report(key, f"trials of {part} were pruned, but none is done")
         check_published(machine, json.loads(part), own)
-        if len(machine.seen) == 1 and not (machine.other_rule or machine.other_seeds or machine.damaged):
+        check_number(machine, own)
+        if not edited(machine):
             check_halving(machine, mine, own)
+
+
+def edited(machine: Machine) -> bool:
+    """Whether anything was edited or damaged on which a search depends."""
+    search = machine.other_rule or machine.other_space or machine.other_cells or machine.other_seeds
+    return search or machine.damaged or len(machine.seen) > 1
 
 
 def check_published(machine: Machine, part: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
@@ -136,11 +156,28 @@ def check_published(machine: Machine, part: Mapping[str, Any], trials: Sequence[
     points = [point.items() for point in machine.space.get("published", [])]
     if all(any(point <= cell["varied"].items() for point in points) for cell in trials):
         return  # its budget paid for no further trial
+    states = {cell["state"] for cell in trials if any(point <= cell["varied"].items() for point in points)}
+    if states == {"pruned"} and not edited(machine):
+        machine.report("published-pruned", "all published points are pruned, so that no gain over them is known")
     for point in points:
         own = {name: value for name, value in point if name in searched and name not in part}
-        inside = all(ranges[name]["low"] <= value <= ranges[name]["high"] for name, value in own.items())
+        inside = all(_holds(ranges[name], value) for name, value in own.items())
         if own and inside and not any(own.items() <= cell["varied"].items() for cell in trials):
-            machine.report("published", f"{own} is inside of the space, but was never tried")
+            key = "published" if edited(machine) else "published-skipped"
+            machine.report(key, f"{own} is inside of the space, but was never tried")
+
+
+def _holds(bounds: Mapping[str, Any], value: float) -> bool:
+    """Whether a value is within the bounds of a range, and a multiple of its step."""
+    low, high, step = bounds["low"], bounds["high"], bounds.get("step")
+    return low <= value <= high and (not step or math.isclose((value - low) / step, round((value - low) / step)))
+
+
+def check_number(machine: Machine, trials: Sequence[Mapping[str, Any]]) -> None:
+    """A search that was never edited has at most the trials that it states."""
+    stated = machine.study["search"].get("trials")
+    if stated and not edited(machine) and len(trials) > stated:
+        machine.report("trials", f"there are {len(trials)} trials of {stated}")
 
 
 def check_kept(machine: Machine, mine: Mapping[str, Any]) -> None:
@@ -222,6 +259,8 @@ def check_surfaces(machine: Machine) -> None:
             key = "damaged-seed"
         elif machine.other_seeds and machine.study.get("search"):
             key = "other-seeds"
+        elif machine.other_cells and machine.study["seeds"] == "until_decided":
+            key = "fresh-looks"
         machine.report(key, text)
 
 

@@ -181,7 +181,7 @@ def main() -> int:
     chosen = parser.parse_args()
     if chosen.mutants is not None:
         with folder(large=True) as made:
-            return bool(check_all(made, chosen.minutes, chosen.seed, chosen.jobs, chosen.mutants))
+            return bool(check_all(made, chosen.minutes, chosen.seed, chosen.jobs, chosen.kept, chosen.mutants))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     with folder() as made:
