@@ -612,7 +612,9 @@ def _mlflow(judge: Judge, root: Path) -> None:
             figures = {"test_acc": plain.mean, "test_acc_std": plain.std, "val_acc": plain.val}
             figures |= {headline: expected.mean, f"{headline}_std": expected.std} if headline != "val_acc" else {}
             for name, by_cell in figures.items():
-                _rounded(judge, f"{name} of {cell.label}", run["metrics"].get(name), by_cell[cell.id])
+                key = judge.of_rule("mean") if name.startswith(headline) else "mean"
+                key = "mlflow-mean" if key == "mean" else key
+                _rounded(judge, key, f"{name} of {cell.label}", run["metrics"].get(name), by_cell[cell.id])
             n = plain.n[cell.id]
             judge.same("mlflow-n", cell.label, run["metrics"].get("n_seeds"), float(n) if n else None)
     if "study" in runs:
@@ -622,13 +624,13 @@ def _mlflow(judge: Judge, root: Path) -> None:
         judge.same("mlflow-status", "the study", runs["study"][0]["status"], status)
 
 
-def _rounded(judge: Judge, what: str, says: float | None, expects: float) -> None:
+def _rounded(judge: Judge, key: str, what: str, says: float | None, expects: float) -> None:
     """Compares a figure of MLflow, which is given with four decimals where it is a share."""
     number = math.nan if says is None else says
     if not (math.isnan(number) and math.isnan(expects)) and not math.isclose(
         number, expects, rel_tol=1e-9, abs_tol=6e-5
     ):
-        judge.say("mlflow-mean", what, number, expects)
+        judge.say(key, what, number, expects)
 
 
 LATER: dict[str, str] = {
