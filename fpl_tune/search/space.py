@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -81,9 +82,10 @@ class Param(NamedTuple):
         d = self.distribution
         if isinstance(d, CategoricalDistribution):
             return value in d.choices
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or not d.low <= value <= d.high:
             return False
-        return d.low <= value <= d.high and (isinstance(d, FloatDistribution) or value == int(value))
+        steps = (value - d.low) / d.step if d.step else 0.0
+        return math.isclose(steps, round(steps), abs_tol=1e-8)
 
     def nearest(self, value: Any) -> Any:
         """The value of the distribution nearest to a number; the first choice for other values."""
@@ -92,7 +94,8 @@ class Param(NamedTuple):
         if isinstance(d, CategoricalDistribution):
             numbers = [c for c in d.choices if isinstance(c, int | float)]
             return min(numbers, key=lambda c: abs(c - number)) if numbers and number is not None else d.choices[0]
-        return d.low if number is None else min(max(number, d.low), d.high)
+        number = d.low if number is None else min(max(number, d.low), d.high)
+        return d.low + d.step * round((number - d.low) / d.step) if d.step else number
 
 
 class Space(NamedTuple):

@@ -63,6 +63,14 @@ EXAMPLES = [
             prune={"reduction": 2, "first_rung": 1, "hedge": None},
         ),
     ),
+    Example(
+        "a published point between the steps of its range",
+        search(
+            RUN,
+            space={"space": {"method.a": {"low": 0.1, "high": 0.7, "step": 0.2}}, "published": [{"method.a": 0.55}]},
+            size={"trials": 3},
+        ),
+    ),
     Example("a budget of trials that diverge at once", search(RUN, size={"budget": 2}, space=DIVERGING)),
     Example("fewer seeds than at the rung of seeds", search(RUN, ["set", {"seeds": 1}], **{**HALVED, "seeds": 3})),
     Example("a seed that fails once, and is tried again", grid(RUN, axes={"method.a": [0.77, 0.3]}, seeds=1)),
