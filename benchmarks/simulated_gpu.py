@@ -40,8 +40,8 @@ _FEW = 10
 def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> list[Row]:
     """Launches, synchronisations and copies of a step of pFedMoAP, and its predicted time (see this module).
 
-    Where one seed reaches a share s of the matrix rate, three
-    seeds take at least 3 s times as long (`seconds_over_one_seed_least`), and two processes gain at most 1/s.
+    Where one seed reaches a share s of the matrix rate, three seeds take at least 3 s times as long
+    (`seconds_over_one_seed_least`), and two processes gain at most 1/s.
 
     Args:
         progress: called as the counting advances.

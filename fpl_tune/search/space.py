@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -85,7 +84,7 @@ class Param(NamedTuple):
         if not isinstance(value, int | float) or not d.low <= value <= d.high:
             return False
         steps = (value - d.low) / d.step if d.step else 0.0
-        return math.isclose(steps, round(steps), abs_tol=1e-8)
+        return abs(steps - round(steps)) < 1e-8 and (isinstance(d, FloatDistribution) or value == int(value))
 
     def nearest(self, value: Any) -> Any:
         """The value of the distribution nearest to a number; the first choice for other values."""
@@ -95,7 +94,8 @@ class Param(NamedTuple):
             numbers = [c for c in d.choices if isinstance(c, int | float)]
             return min(numbers, key=lambda c: abs(c - number)) if numbers and number is not None else d.choices[0]
         number = d.low if number is None else min(max(number, d.low), d.high)
-        return d.low + d.step * round((number - d.low) / d.step) if d.step else number
+        # 0.1 + 0.2 * 3 is above 0.7
+        return min(d.low + d.step * round((number - d.low) / d.step), d.high) if d.step else number
 
 
 class Space(NamedTuple):

@@ -260,9 +260,8 @@ class Machine:
     def check_retries(self, end: End) -> None:
         """A seed that fails once is tried again; of seeds that trained together, the failure of one counts for all."""
         retries = self.study.get("execution", {}).get("retries", 1)
-        if retries > (0 if self.study.get("seeds") == 1 else 1) and any(
-            "it fails once" in each for each in end.failures
-        ):
+        together = self.study.get("seeds") != 1
+        if retries > together and any("it fails once" in each for each in end.failures):
             self.report("retries", f"with {retries} retries, {end.failures[0][:200]}")
 
     def diverged(self) -> Counter[str]:

@@ -139,7 +139,7 @@ def check_searches(machine: Machine, mine: Mapping[str, Any]) -> None:
             machine.report(key, f"trials of {part} were pruned, but none is done")
         check_published(machine, json.loads(part), own)
         check_number(machine, own)
-        if not edited(machine):
+        if len(machine.seen) == 1 and not (machine.other_rule or machine.other_seeds or machine.damaged):
             check_halving(machine, mine, own)
 
 
@@ -250,6 +250,10 @@ def rungs_of(study: Mapping[str, Any]) -> list[int]:
     return [rung for rung in found if rung < rounds]
 
 
+_OF_CELLS = ("state", "n", "mean", "std", "min", "max", "val", "bytes", "seconds")
+"""Keys of the figures of one cell."""
+
+
 def check_surfaces(machine: Machine) -> None:
     """Pages, tables, MLflow and Python say what a plain computation says."""
     for line in json.loads((machine.aside / "surfaces").read_text()):
@@ -259,7 +263,7 @@ def check_surfaces(machine: Machine) -> None:
             key = "damaged-seed"
         elif machine.other_seeds and machine.study.get("search"):
             key = "other-seeds"
-        elif machine.other_cells and machine.study["seeds"] == "until_decided":
+        elif machine.other_cells and machine.study["seeds"] == "until_decided" and key in _OF_CELLS:
             key = "fresh-looks"
         machine.report(key, text)
 

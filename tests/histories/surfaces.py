@@ -612,8 +612,8 @@ def _mlflow(judge: Judge, root: Path) -> None:
             figures = {"test_acc": plain.mean, "test_acc_std": plain.std, "val_acc": plain.val}
             figures |= {headline: expected.mean, f"{headline}_std": expected.std} if headline != "val_acc" else {}
             for name, by_cell in figures.items():
-                key = judge.of_rule("mean") if name.startswith(headline) else "mean"
-                key = "mlflow-mean" if key == "mean" else key
+                known = name.startswith(headline) and judge.of_rule("mean") != "mean"
+                key = judge.of_rule("mean") if known else "mlflow-mean"
                 _rounded(judge, key, f"{name} of {cell.label}", run["metrics"].get(name), by_cell[cell.id])
             n = plain.n[cell.id]
             judge.same("mlflow-n", cell.label, run["metrics"].get("n_seeds"), float(n) if n else None)
