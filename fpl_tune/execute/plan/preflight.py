@@ -40,7 +40,7 @@ CONTEXT_BYTES = 1200 << 20
 cuBLAS's workspaces (about 0.13 GB there)."""
 SLACK = 2.0
 """GPU memory reserved per estimated byte. A recorded step has its memory for itself: evaluation, and the recording of
-another step, need theirs besides. On an H200 PyTorch's allocator kept 2.0 to 2.1 times the estimate of large trials."""
+another step, need theirs besides. On an H200 PyTorch's allocator kept 1.6 to 2.0 times the estimate of large trials."""
 SMALLEST = 0.05
 """Smallest share of a GPU: at most twenty trials on one."""
 _STEP, _PER_BYTE, _GPU = 0.5e-3, 4e-9, 0.05
