@@ -68,7 +68,7 @@ def ui(
             raise EnvironmentProblem(f"Port {port} is in use. Choose another one: --port {port + 1}.") from None
     page, experiments = remote or local, track.experiments(root)
     found = {
-        # An experiment of an earlier release, or of others, has no links; without the workflow type: traces.
+        # An experiment of others has no links; without the workflow type: traces.
         name: tracking.links(root / name, local)
         or {"table": f"{page}/#/experiments/{key}/runs?workflowType=machine_learning"}
         for name, key in experiments.items()

@@ -11,25 +11,6 @@ from difflib import SequenceMatcher, get_close_matches
 _LISTED = 40
 """Known names that a message lists."""
 
-REMOVED = {
-    "prune.seeds": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
-    "prune.level": "It went with the race of seeds: set prune.rule=halving, which stops trials by rounds.",
-    "confirm": "Run the found cells as a study of their own: name them in axes, on other seeds.",
-    "budget": "Run fewer trials or seeds (see fpl-tune plan). After fpl-tune stop, the same command continues.",
-    "prune.confidence": "Halving compares ranks: with a smaller prune.reduction, more cells go on.",
-    "prune.smoothing": "Halving reads the last evaluated round.",
-    "search.batch": "Each trial is suggested as soon as a slot is free; with execution.parallel=1 they repeat exactly.",
-    "search.constraints": "Add the cost to search.objectives.",
-    "search.seconds": "Set search.trials; after fpl-tune stop, the same command continues.",
-    "report.select": "The highest mean validation accuracy selects the best cell.",
-    "plateau": "Optuna's pruner does this: prune.rule={name: patient, patience: 5}.",
-    "shapes_*": "optim=tuned takes the row of the method.",
-    "tracking.uri": "Set MLFLOW_TRACKING_URI.",
-    "grid": "Axes are gridded: write axes.optim.lr=[0.01,0.1].",
-    "search.warm_start": "Every search starts from the published points of its space; add your own to search_spaces/.",
-}
-"""Fields and names of earlier versions -> what to use instead; `a_*` stands for all that begin with `a_`."""
-
 
 class FplTuneError(Exception):
     """Base of all errors that are reported without a trace. `exit_code` is the process's."""
@@ -55,9 +36,6 @@ class Notice(UserWarning):
 
 def did_you_mean(name: str, known: Iterable[str], first: Sequence[str] = (), listing: str = "") -> str:
     """A sentence that ends an error message: `first`, else the nearest known names, else all, or what lists them."""
-    for old in (name, f"{name.partition('_')[0]}_*"):
-        if old in REMOVED:
-            return REMOVED[old]
     known = sorted(known)
     near = first[:3] or nearest(name, known)
     if near:

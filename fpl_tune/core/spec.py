@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from fpl_tune.core.errors import REMOVED, ConfigError, did_you_mean, nearest, unknown
+from fpl_tune.core.errors import ConfigError, did_you_mean, nearest, unknown
 
 SPEC = ConfigDict(
     extra="forbid", validate_default=True, coerce_numbers_to_str=True, arbitrary_types_allowed=True, allow_inf_nan=True
@@ -164,9 +164,7 @@ def refusal(problem: ValidationError, where: str, of: Any = None) -> ConfigError
     if kind == "unexpected_keyword_argument":
         *inside, last = _path(first["loc"])
         near = [join_name(where, *inside, each) for each in nearest(str(last), _fields_of(of, inside))]
-        return ConfigError(
-            f"There is no field {name!r}. {did_you_mean(name, near) if near or name in REMOVED else ''}".rstrip()
-        )
+        return ConfigError(f"There is no field {name!r}. {did_you_mean(name, near) if near else ''}".rstrip())
     if kind in ("missing", "string_too_short", "too_short"):
         return ConfigError(f"{name} is missing. Give it a value.")
     if kind == "value_error":

@@ -39,7 +39,7 @@ class Prompts:
         self.clients = int(facts["clients"])
         self._method, self._how = run.stages[-1].method, transform(facts["transform"])
         self._towers = towers_for(run.clip, device)
-        if facts.get("weights") not in (None, weights_print(run.clip.name, run.clip.pretrained)):
+        if facts["weights"] != weights_print(run.clip.name, run.clip.pretrained):
             raise ConfigError(
                 f"The prompts were learned with other weights than clip.name={run.clip.name} "
                 f"clip.pretrained={run.clip.pretrained} are now. Put back the former file."
@@ -150,9 +150,7 @@ def load_prompts(folder: str | Path, seed: int | None = None, *, device: str = "
     if chosen not in files:
         raise ConfigError(f"{home} has the seeds {', '.join(map(str, sorted(files)))}, but not {chosen}.")
     with safe_open(files[chosen], "pt") as file:
-        facts = json.loads((file.metadata() or {}).get("deployed", "null"))
+        facts = json.loads(file.metadata()["deployed"])
         tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(DEPLOYED)}  # noqa: SIM118
-    if facts is None:
-        raise ConfigError(f"{files[chosen]} is of an earlier version. Run its cell again and export it.")
     run = config.to_run(yaml.safe_load((home / "run.yaml").read_text(encoding="utf-8")))
     return Prompts(run, tensors, facts, device)

@@ -356,14 +356,12 @@ def test_rungs_that_never_compare_are_refused(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rule": "plateau"}, r"no pruning rule 'plateau'. Optuna's pruner does this: prune.rule=\{name: patient"),
         ({"rule": "halve"}, "There is no pruning rule 'halve'. Did you mean 'halving'"),
         ({"rule": {"name": "median", "n_startup": 1}}, "unexpected keyword argument 'n_startup'"),
         ({"reduction": 1}, "prune.reduction must be >= 2"),
         ({"first_rung": 0}, "prune.first_rung must be >= 1"),
         ({"hedge": 0}, "prune.hedge must be >= 1"),
         ({"hedge": "often"}, "prune.hedge must be a whole number, but is 'often'"),
-        ({"confidence": 1}, "no field 'prune.confidence'. Halving compares ranks"),
     ],
 )
 def test_refused(change: dict[str, Any], says: str) -> None:

@@ -192,8 +192,6 @@ def test_conditions_choose_what_is_sampled(compose: Compose, tmp_path: Path, ope
         (["search.only=[optim.lrr]"], "search.only names 'optim.lrr'. Did you mean 'optim.lr'"),
         (["+axes.optim.lr=[0.1]"], "an axis or searched, not both"),
         (["data.val=0"], "reads validation figures"),
-        (["search.sampler=grid"], "no sampler 'grid'. Axes are gridded: write axes.optim.lr"),
-        (["search.batch=4"], "no field 'search.batch'. Each trial is suggested as soon as a slot is free"),
     ],
 )
 def test_refused(compose: Compose, overrides: list[str], says: str) -> None:
