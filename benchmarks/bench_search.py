@@ -25,11 +25,11 @@ from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler,
 from search_table import NAMES, search_of
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Output, Report
 from fpl_tune.execute.runner import run_study
-from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.search.components import quiet
-from fpl_tune.search.pruning import resolved, rungs
+from fpl_tune.search.halving import resolved, rungs
 from fpl_tune.simulation.simulation import Record
 
 Row = dict[str, Any]
@@ -84,24 +84,24 @@ def optuna_search(
 
 
 def platform_search(overrides: Sequence[str], replay: Replay, order: int) -> None:
-    """Searches with the platform's own runner, scheduler, search and store; only training is replayed."""
+    """Searches with the platform's own runner, driver, search and store; only training is replayed."""
     study, _ = search_of(study_of(replay.table.name), f"search.seed={order}", *overrides)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder, quiet():
         run_study(study, root=Path(folder), executor=partial(_execute, replay))
 
 
-def _execute(replay: Replay, scheduler: Scheduler, context: ExecutionContext) -> None:
-    """Runs the scheduler's jobs one after the other; a job that was paused goes on where it was."""
+def _execute(replay: Replay, driver: Driver, context: ExecutionContext) -> None:
+    """Runs the legs of the study one after the other; a job that was paused goes on where it was."""
     taken: dict[str, int] = {}
     done: dict[tuple[int, int], int] = {}  # rounds that were paid, by configuration and seed
     finished: dict[int, set[int]] = {}  # seeds, by configuration
-    while (job := scheduler.next_job()) is not None:
+    while (job := driver.next_leg()) is not None:
         try:
             if job.cell.id not in taken:
                 taken[job.cell.id] = replay.take(job.cell.varied)
-            _run(job, taken[job.cell.id], replay, scheduler, done)
+            _run(job, taken[job.cell.id], replay, driver, done)
         except Exhausted:
-            scheduler.request_stop()
+            driver.request_stop()
             return
         index = taken[job.cell.id]
         finished.setdefault(index, set()).update(s for s in job.seeds if done.get((index, s)) == replay.last)
@@ -109,20 +109,20 @@ def _execute(replay: Replay, scheduler: Scheduler, context: ExecutionContext) ->
             replay.complete(index)
 
 
-def _run(job: Job, index: int, replay: Replay, scheduler: Scheduler, done: dict[tuple[int, int], int]) -> None:
-    """Reports the rounds of a job until it diverges or the scheduler stops it; those before a pause at once."""
+def _run(job: Job, index: int, replay: Replay, driver: Driver, done: dict[tuple[int, int], int]) -> None:
+    """Reports the rounds of a job until it diverges or the driver stops it; those before a pause at once."""
     table, kept = replay.table, min(done.get((index, seed), 0) for seed in job.seeds)
     rounds = [[record_of(table, index, seed, number) for seed in job.seeds] for number in range(1, replay.last + 1)]
-    goes_on = not kept or scheduler.receive(job, Report(rounds[:kept], last=False))
+    goes_on = not kept or driver.receive(job, Report(rounds[:kept], last=False))
     while goes_on:
         replay.pay(1, len(job.seeds))
         kept += 1
         if replay.fails(index, kept):
-            scheduler.receive(job, Report([], failure=Failure("training diverged", "diverged"), last=True))
+            driver.receive(job, Report([], failure=Failure("training diverged", "diverged"), last=True))
             return
         done.update({(index, seed): kept for seed in job.seeds})
         output: Output | None = {seed: ("", None) for seed in job.seeds} if kept == replay.last else None
-        goes_on = scheduler.receive(job, Report([rounds[kept - 1]], output, last=output is not None))
+        goes_on = driver.receive(job, Report([rounds[kept - 1]], output, last=output is not None))
 
 
 def record_of(table: Table, index: int, seed: int, number: int) -> Record:

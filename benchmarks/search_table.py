@@ -25,9 +25,9 @@ from scipy.stats import qmc
 from fpl_tune.config import Study, compose_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import cache_root
+from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.search import Search
 from fpl_tune.search.space import Space
-from fpl_tune.search.suggest import CellSearch
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Simulation
 

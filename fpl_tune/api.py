@@ -14,7 +14,7 @@ import pandas as pd
 
 from fpl_tune import config
 from fpl_tune.core.device import resolve
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.formatting import duration, time_left
 from fpl_tune.core.metrics import check_reported, check_rule
 from fpl_tune.core.paths import output_folder, output_root, usable_cache
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fpl_tune.config import Study
     from fpl_tune.execute.callback import Callback, Outcome
     from fpl_tune.report.notebook import Summary
+    from fpl_tune.search.optuna_study import OptunaStudy
     from fpl_tune.study.store import Store
 
 
@@ -183,6 +184,24 @@ class StudyResults:
             if metric not in self.rounds:
                 raise
         return self.store.summary(rule=rule, metric=metric)
+
+    def optuna(self, part: str = "") -> OptunaStudy:
+        """The trials of a search as a study of Optuna in memory, for its importance, plots and samplers.
+
+        Args:
+            part: of several searches, the label of the cell of the axes, such as "pfedmoap".
+
+        Raises:
+            ConfigError: the study has no search, or several and none of that label.
+        """
+        from fpl_tune.search.optuna_study import optuna_studies
+
+        found = {study.study_name.removeprefix(f"{self.store.name}, "): study for study in optuna_studies(self.store)}
+        if len(found) == 1 and not part:
+            return next(iter(found.values()))
+        if part not in found:
+            raise unknown("search", part, [*found])
+        return found[part]
 
     def __repr__(self) -> str:
         """The answer, and the table of cells as text."""

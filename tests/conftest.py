@@ -14,7 +14,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -32,13 +32,18 @@ from sqlalchemy import Engine, event
 
 from fpl_tune import config
 from fpl_tune.clip.allocator import trim
-from fpl_tune.config import Study
+from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.files import save_tensors
 from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.decide import Table, asking
+from fpl_tune.search.halving import design_of
+from fpl_tune.search.search import Search
 from fpl_tune.simulation import worlds
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.results import make_result
+from fpl_tune.study.standing import Row, Run
+from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 from fpl_tune.testing import toys
 
@@ -236,6 +241,51 @@ class Heard(Callback):
         self.outcomes.append(outcome)
 
 
+class Asked:
+    """The searches of a study that are asked for trials, whose results a test says.
+
+    Args:
+        spec: the study.
+        fits: see `Search.plan`.
+        rows: of the trials before.
+    """
+
+    def __init__(self, spec: Study, fits: Callable[[RunSpec], object] | None = None, rows: Sequence[Row] = ()) -> None:
+        self.search = there(Search.plan(spec, fits))
+        self.table = Table(design_of(spec), self.search.parts, {row.cell.id: row for row in rows})
+        self._exhausted: set[str] = set()
+
+    @property
+    def rows(self) -> list[Row]:
+        """The trials so far."""
+        return [*self.table.rows.values()]
+
+    def request(self) -> Cell | None:
+        """The next trial; None where none is left to suggest."""
+        from fpl_tune.search.ask import ask  # with Optuna
+
+        while (part := asking(self.table, self._exhausted)) is not None:
+            trials = self.table.trials(part)
+            cell = ask(part, self.table.design, trials, {row.cell.id for row in trials})
+            if cell is not None:
+                self.table.rows[cell.id] = Row(cell)
+                return cell
+            self._exhausted.add(str(part))
+        return None
+
+    def all(self) -> list[Cell]:
+        """All trials that are left to suggest."""
+        return [*iter(self.request, None)]
+
+    def note(self, cell: Cell, histories: Mapping[int, Sequence[Record]], status: str = "done") -> None:
+        """Says what a trial's seeds have left."""
+        runs = {
+            seed: Run(Status(status), len(history), lambda history=history: history)
+            for seed, history in histories.items()
+        }
+        self.table.rows[cell.id] = Row(cell, runs)
+
+
 def note_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rounds that simulations train from now on."""
     step, found = Simulation.step, []
@@ -301,7 +351,9 @@ def make_store(tmp_path: Path, composed: Path) -> MakeStore:
         fill: Callable[[Any, int], bool] = lambda cell, seed: True,
         root: Path = tmp_path,
     ) -> Store:
-        spec = _composed(composed / f"{name}.yaml", f"defaults: [/study, _self_]\n{body}", tuple(overrides))
+        stated = any(override.startswith("protocol.rounds=") for override in overrides)
+        given = tuple(overrides) if stated else (*overrides, f"protocol.rounds={rounds}")
+        spec = _composed(composed / f"{name}.yaml", f"defaults: [/study, _self_]\n{body}", given)
         store = Store(root, spec.name)
         store.begin(spec, expand(spec))
         for cell in store.cells():
@@ -310,7 +362,8 @@ def make_store(tmp_path: Path, composed: Path) -> MakeStore:
                     history = drawn_history(seed, level(cell), rounds=rounds, clients=clients)
                     result = make_result("done", history, split_hash=f"split{seed}")
                     result["finished"] = f"2024-05-0{1 + cell.number % 9}T10:00:0{seed}+00:00"
-                    save_tensors({"shared.context": torch.zeros(2, 3)}, learned := root / "learned")
+                    owner = {"cell": cell.id, "seed": str(seed)}
+                    save_tensors({"shared.context": torch.zeros(2, 3)}, learned := root / "learned", owner)
                     store.put(cell, seed, history, result, learned)
         return store
 

@@ -24,13 +24,16 @@ def compare(
     level: float = 0.95,
     chosen: bool = False,
     shares: bool = True,
+    higher: bool = True,
     looks: Sequence[int] = (),
+    ran: Mapping[str, int] | None = None,
 ) -> pd.DataFrame:
     """Compares cells with references, paired by seed and client.
 
     The interval of a difference decides: a cell is `equal` where it lies inside the region of practical equivalence,
-    `better` or `worse` where it lies beyond 0, and `undecided` otherwise. The intervals hold for all rows at once, and
-    with and without runs that lie apart from the other seeds of their cell; `significance` says how they are made.
+    `better` or `worse` where it lies on one side of 0, and `undecided` otherwise. The intervals hold for all rows at
+    once, and with and without runs that lie apart from the other seeds of their cell; `significance` says how they are
+    made.
 
     Args:
         frame: see `tables.read`. A seed is paired where both cells have values and the same split.
@@ -39,13 +42,18 @@ def compare(
         level: of all intervals together, at all looks.
         chosen: the reference was chosen among these cells by their values: all pairs of cells are corrected for.
         shares: values are shares; else equality is not tested.
-        looks: numbers of seeds, declared before the first result, after which cells are compared: a look at n sees the
-            seeds 1 to n, and each has its share of the error. A row stays as it was when its verdict was decided, so
-            that its cell needs no further seed. Looks that no seed has reached see nothing. Default: one, at all seeds.
+        higher: larger values are better.
+        looks: numbers of seeds, declared before the first result, after which cells are compared, each with its share
+            of the error. A look at n sees the seeds 1 to n of the cells of undecided rows, and of others what the look
+            before saw. A row stays as it was when its verdict was decided, so that its cell needs no further seed. The
+            looks end where the cell of an undecided row has not run the seeds of the next one. Default: one look, at
+            all seeds.
+        ran: number of seeds, from 1 on, that each cell has run; None: up to its last one with a value.
 
     Returns:
         Index `cell`; columns `reference`, `difference` (mean over seeds), `low` and `high` (its interval), `seeds`
-        (pairs), `verdict`, `note` (what limits the row); with `looks` also `look`, the one that decided, 0 for none.
+        (pairs), `verdict`, `note` (what limits the row); with `looks` also `look`, the one that decided (0: none), and
+        `seen`, the last one that saw the row.
 
     Raises:
         KeyError: a cell or reference is not in the frame.
@@ -53,7 +61,9 @@ def compare(
     """
     table = read(frame)
     if looks:
-        return _at_looks(frame, table, reference, looks, rope=rope, level=level, chosen=chosen, shares=shares)
+        given = {"rope": rope, "chosen": chosen, "shares": shares, "higher": higher}
+        last = {cell: int(seed) for cell, seed in frame.dropna(subset="value").groupby("cell")["seed"].max().items()}
+        return _at_looks(frame, reference, looks, last if ran is None else ran, level=level, **given)
     if shares and (most := float(np.nanmax(np.abs(table.values), initial=0.0))) > 1 + 1e-9:
         raise ValueError(
             f"Shares lie between 0 and 1, but a value is {most:g}: divide percents by 100, or pass shares=False."
@@ -67,7 +77,7 @@ def compare(
     )  # fmt: skip
     most = 1.0 if shares else np.inf  # the difference of two shares
     low, high = np.maximum(found.difference - found.half, -most), np.minimum(found.difference + found.half, most)
-    decided = verdicts(low, high, rope if shares else 0.0)
+    decided = verdicts(low, high, rope if shares else 0.0, higher=higher)
     return pd.DataFrame(
         {"reference": list(pairs.values()), "difference": found.difference, "low": low, "high": high,
          "seeds": found.seeds, "verdict": decided, "note": _notes(table, places, found.seeds, shares)},
@@ -77,23 +87,30 @@ def compare(
 
 def _at_looks(
     frame: pd.DataFrame,
-    table: Table,
     reference: str | Mapping[str, str],
     looks: Sequence[int],
+    ran: Mapping[str, int],
     *,
     level: float,
     **given: Any,
 ) -> pd.DataFrame:
-    """Compares cells look by look: the first verdict of each that is decided, else that of the last look."""
-    ran, share = max(table.seeds, default=0), 1 - (1 - level) / len(looks)
-    reached = [n for n, before in zip(looks, (0, *looks), strict=False) if before < ran] or looks[:1]
-    found = pd.DataFrame()
-    for n in reached:
-        seen = frame.assign(value=frame["value"].where(frame["seed"] <= n))
-        now = compare(seen, reference, level=share, **given)
-        now["look"] = np.where(now["verdict"] == "undecided", 0, n)
+    """Compares cells look by look: the first verdict of each that is decided, else that of the last look.
+
+    Nothing but the seeds that a look has asked for is seen, so that it finds the same however many there are by now.
+    """
+    share, found = 1 - (1 - level) / len(looks), pd.DataFrame()
+    most = {str(cell): looks[0] if ran.get(str(cell), 0) else 0 for cell in frame["cell"].unique()}
+    for n, following in zip(looks, (*looks[1:], None), strict=True):
+        seen = frame["seed"] <= frame["cell"].astype(str).map(most).astype(float)
+        now = compare(frame.assign(value=frame["value"].where(seen)), reference, level=share, **given)
+        now["look"], now["seen"] = np.where(now["verdict"] == "undecided", 0, n), n
         found = now if found.empty else found.where(found["look"] > 0, now)
-    return found.astype({"seeds": int, "look": int})
+        left = found.loc[found["look"] == 0]
+        going = {*map(str, left.index), *map(str, left["reference"])}
+        if following is None or not going or any(ran.get(cell, 0) < following for cell in going):
+            break
+        most |= dict.fromkeys(going, following)
+    return found.astype({"seeds": int, "look": int, "seen": int})
 
 
 def places_of(table: Table, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.intp]:
@@ -106,10 +123,11 @@ def places_of(table: Table, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.
     return np.array([(place[a], place[b]) for a, b in pairs], np.intp).reshape(-1, 2)
 
 
-def verdicts(low: Floats, high: Floats, rope: float) -> npt.NDArray[np.str_]:
+def verdicts(low: Floats, high: Floats, rope: float, *, higher: bool = True) -> npt.NDArray[np.str_]:
     """Verdicts on differences by their intervals; one that is beyond 0 and inside the region is `equal`."""
     inside = (low >= -rope) & (high <= rope) & (rope > 0)
-    return np.select([inside, low > 0, high < 0], ["equal", "better", "worse"], "undecided")
+    above, below = ("better", "worse") if higher else ("worse", "better")
+    return np.select([inside, low > 0, high < 0], ["equal", above, below], "undecided")
 
 
 def _notes(table: Table, places: npt.NDArray[np.intp], paired: npt.NDArray[np.int_], shares: bool) -> list[str]:

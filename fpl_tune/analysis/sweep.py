@@ -9,7 +9,7 @@ and so on to the first that is not significant. Each end takes 2.5 %, without a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,7 @@ def sweep(
     shares: bool = True,
     higher: bool = True,
     looks: Sequence[int] = (),
+    ran: Mapping[str, int] | None = None,
 ) -> Sweep:
     """Finds the plateau around the best cell of an axis, and where results fall.
 
@@ -60,27 +61,28 @@ def sweep(
         level: of the comparisons with the best cell together, and of both sequences of tests together.
         shares: values are shares; else equality is not tested.
         higher: larger values are better.
-        looks: numbers of seeds after which results are looked at, each at its share of the error; see `compare`.
+        looks, ran: numbers of seeds after which results are looked at, each at its share of the error; see `compare`.
     """
     frame = frame.loc[frame["cell"].isin(order)]
     table = read(frame)
     place = {cell: i for i, cell in enumerate(table.cells)}
     order = [cell for cell in order if cell in place]
-    found = compare(frame, best, rope=rope, level=level, chosen=True, shares=shares, looks=looks)
+    found = compare(
+        frame, best, rope=rope, level=level, chosen=True, shares=shares, higher=higher, looks=looks, ran=ran
+    )
     sign, verdict = (1 if higher else -1), {best: "equal", **found["verdict"].to_dict()}
     values = sign * table.by_split()[[place[cell] for cell in order]]
     resolution, share = float(resolution_of(table.values)), (1 - level) / 2 / max(len(looks), 1)
     behind = set(order[len(order) - falling(values, resolution, share) :])
     behind |= set(order[: falling(values[::-1], resolution, share)])
-    lost = "worse" if higher else "better"
 
     def beside(cell: str) -> bool:
-        return verdict[cell] == "equal" or (verdict[cell] != lost and cell not in behind)
+        return verdict[cell] == "equal" or (verdict[cell] != "worse" and cell not in behind)
 
     at = order.index(best)
     first = next((i + 1 for i in range(at - 1, -1, -1) if not beside(order[i])), 0)
     last = next((i for i in range(at + 1, len(order)) if not beside(order[i])), len(order))
-    worse = [verdict[cell] == lost or cell in behind for cell in order]
+    worse = [verdict[cell] == "worse" or cell in behind for cell in order]
     start = next((i for i in range(first) if not worse[i]), first)
     end = next((i + 1 for i in range(len(order) - 1, last - 1, -1) if not worse[i]), last)
     plateau = tuple(order[first:last])

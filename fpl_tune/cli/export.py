@@ -1,4 +1,4 @@
-"""`fpl-tune export`: a cell of a study, as a folder."""
+"""`fpl-tune export`: a cell of a study as a folder, or its trials as a study of Optuna."""
 
 from __future__ import annotations
 
@@ -9,14 +9,26 @@ from typing import Annotated
 import typer
 
 from fpl_tune.cli.common import StoredStudy, app, stored
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
 
 
 @app.command(epilog="Example: fpl-tune export lambda_sweep best/", rich_help_panel="Maintain")
 def export(
     name: StoredStudy,
-    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.")],
+    out: Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="New folder to write.")] = None,
     cell: Annotated[str, typer.Option(help="A cell: best, or its id, number or label.")] = "best",
-    rule: Annotated[str, typer.Option(help="Rule by which --cell best selects: final or best_val.")] = "final",
+    rule: Annotated[
+        str | None, typer.Option(help="Rule by which --cell best selects: final or best_val; default: the study's.")
+    ] = None,
+    optuna: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Instead write the trials of a search to a storage of Optuna, such as "
+            "sqlite:///trials.db, which optuna-dashboard shows.",
+        ),
+    ] = None,
 ) -> None:
     """Copy a cell to a folder: prompts, results, and a study file that repeats it.
 
@@ -26,6 +38,16 @@ def export(
     from fpl_tune.study import selection
 
     store = stored(name)
+    if optuna is not None:
+        from fpl_tune.search.optuna_study import optuna_studies
+
+        written = [
+            f"{study.study_name!r}: {counted(len(study.trials), 'trial')}" for study in optuna_studies(store, optuna)
+        ]
+        print(f"{'; '.join(written)} in {optuna}; optuna-dashboard {shlex.quote(optuna)} shows them")
+        return
+    if out is None:
+        raise ConfigError(f"Name a new folder to write to: fpl-tune export {name} FOLDER.")
     cells = selection.best(store, rule).cells if cell == "best" else (store.cell(cell),)
     places = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
     files = [path for one, place in zip(cells, places, strict=True) for path in exporting.export(store, one, place)]

@@ -20,8 +20,8 @@ from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.looks import Look
 from fpl_tune.study.results import VAL, aggregate
+from fpl_tune.study.standing import State
 from fpl_tune.study.store import Store
-from fpl_tune.study.trial import State
 
 
 class Watcher(Progress):

@@ -34,7 +34,7 @@ def show(
 
     store = stored(name)
     if best:
-        _print_best(store, rule or "final", format)
+        _print_best(store, rule, format)
         return
     chosen = rule or store.study().report.rule
     check_rule(chosen)
@@ -51,7 +51,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     """
     from fpl_tune.core.formatting import counted, figure, plus_minus
     from fpl_tune.study import results, selection
-    from fpl_tune.study.trial import State
+    from fpl_tune.study.standing import State
 
     study, cells = store.study(), store.cells()
     metric, seeds = study.report.metric, study.first_seeds()
@@ -97,9 +97,8 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         found = [by_id[record["cell"]] for record in leading]
         every = [by_id[record["cell"]] for record in trials]
         fields, same = _fields(found, every)
-        first = min(cell.number for cell in every)  # numbers of trials are Optuna's; in the study, parts take turns
         rows = [
-            {"trial": str((cell.number - first) // len(parts))}
+            {"trial": str(cell.trial)}
             | {title: value_text(cell.varied.get(name)) for name, title in fields.items()}
             | reached(record, "val") | {"seeds": ran(record)}
             for cell, record in zip(found, leading, strict=True)
@@ -133,7 +132,7 @@ def _parts(
 def _place(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:
     """Trials that ran whole first, by the objective."""
     from fpl_tune.study.selection import sign
-    from fpl_tune.study.trial import State
+    from fpl_tune.study.standing import State
 
     return record["status"] == State.PRUNED, math.isnan(record[objective]), -sign(objective) * record[objective]
 
@@ -162,12 +161,13 @@ def _print_claims(store: Store, rule: str, format: Format) -> None:
     output.emit(rows, format, title="Claims", caption=claims.counts(judged))
 
 
-def _print_best(store: Store, rule: str, format: Format) -> None:
+def _print_best(store: Store, rule: str | None, format: Format) -> None:
     """Prints the cell that validation selects by a rule, or the cells of the front."""
     from fpl_tune.core.formatting import figure
     from fpl_tune.study import selection
     from fpl_tune.study.results import TEST, VAL
 
+    rule = rule or selection.selecting_rule(store.study().report.rule)
     found, table = selection.chosen(store, rule), format == "table"
     if found.front:
         tested = {row["cell"]: row for row in store.summaries(rule)}

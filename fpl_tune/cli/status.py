@@ -13,7 +13,7 @@ from fpl_tune.core.files import regular
 from fpl_tune.core.formatting import counted, left
 from fpl_tune.core.paths import output_folder, stored_studies
 from fpl_tune.study.lock import owner
-from fpl_tune.study.trial import State
+from fpl_tune.study.standing import State
 
 
 @app.command(epilog="Example: fpl-tune status lambda_sweep", rich_help_panel="Results")

@@ -87,7 +87,8 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
     _prefer_choices(node, overrides)
     _prefer_overrides(node, overrides)
     refuse_two_values({"axes": node.get("axes"), "search": node.get("search")}, path.name)
-    node.pop("schema", None)  # a stored study's
+    for name in ("schema", "effective"):  # of a stored study
+        node.pop(name, None)
     named = node.get("name")
     node["name"] = path.stem if named in (None, "study") else str(named)
     is_folder = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", node["name"])

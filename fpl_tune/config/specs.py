@@ -223,13 +223,12 @@ class SearchSpec:
 
 @dataclass(frozen=True, config=SPEC)
 class PruneSpec:
-    """Early stopping of cells."""
+    """Early stopping of the trials of a search; cells of a grid run whole."""
 
-    rule: Any = "auto"
-    """halving (successive halving that pauses and resumes, in a search with the seeds after the first as last rung), or
-    None; for trials of a search also a pruner of Optuna (median, hyperband ...), of a plug-in or of
-    `package.module:Class`; {name: ..., argument: ...} with arguments. auto: halving in a search for `val/acc_mean` by
-    tpe, gp, random or qmc, where a validated round precedes the last one; else None."""
+    rule: Literal["auto", "halving"] | None = "auto"
+    """halving (successive halving that pauses and resumes, with the seeds after the first as last rung), or None. auto:
+    halving in a search for `val/acc_mean` by tpe, gp, random or qmc, where a validated round precedes the last one;
+    else None."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne | None = None
@@ -353,7 +352,7 @@ class StudySpec(Seeds, RunSpec):
     search: SearchSpec = field(default_factory=SearchSpec)
     """The search of the method's space; its fields are below."""
     prune: PruneSpec = field(default_factory=PruneSpec)
-    """Early stopping of cells; its fields are below."""
+    """Early stopping of trials; its fields are below."""
     execution: ExecutionSpec = field(default_factory=ExecutionSpec)
     """How trials are run; its fields are below."""
     tracking: TrackingSpec = field(default_factory=TrackingSpec)

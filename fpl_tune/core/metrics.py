@@ -15,6 +15,7 @@ from typing import Literal
 from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
 
 VAL, TEST = "val/acc_mean", "test/acc_mean"
+TOTAL_BYTES = "comm/total_bytes"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ _SIMULATION = (
     Metric("train/parameters", "parameters that a client learns", "M", False, "last"),
     Metric("comm/up_bytes", unit="B", maximize=False, source="total"),
     Metric("comm/down_bytes", unit="B", maximize=False, source="total"),
-    Metric("comm/total_bytes", unit="B", maximize=False, source="total"),
+    Metric(TOTAL_BYTES, unit="B", maximize=False, source="total"),
     Metric("time/seconds", unit="s", maximize=False, source="total"),
     Metric("time/test_seconds", "time of testing (s)", "s", False),
     Metric("test/harmonic_mean", "HM(test, base, novel)", "%", True),

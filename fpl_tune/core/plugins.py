@@ -4,10 +4,9 @@ Group `fpl_tune.methods`: a dataclass derived from `fpl_tune.method.Method`.
 Group `fpl_tune.data`: a `fpl_tune.data.sources.Source`.
 Group `fpl_tune.towers`: a function (pretrained, *, device, dtype, seed) that returns `fpl_tune.clip.Towers`.
 Group `fpl_tune.samplers`: a class derived from `optuna.samplers.BaseSampler`.
-Group `fpl_tune.pruners`: a class derived from `optuna.pruners.BasePruner`.
 The name of the entry point is the name in the configuration: `method=NAME`, `data.name=NAME`, `clip.name=NAME`,
-`search.sampler=NAME`, `prune.rule=NAME`.
-Methods, data sets, samplers and pruners can also be named as `package.module:Name`; see `module_of`.
+`search.sampler=NAME`.
+Methods, data sets and samplers can also be named as `package.module:Name`; see `module_of`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from fpl_tune.core.paths import output_folder
 VARIABLE = "FPL_TUNE_PLUGINS"
 """Environment variable with the top-level modules that may be imported; child processes inherit it."""
 
-Kind = Literal["methods", "data", "towers", "samplers", "pruners"]
+Kind = Literal["methods", "data", "towers", "samplers"]
 
 
 def trusted() -> list[str]:

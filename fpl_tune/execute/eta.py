@@ -15,7 +15,7 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.manage import ETA_FILE
 from fpl_tune.execute.plan.profile import cost_key
-from fpl_tune.search.pruning import expected_cost, leg_shares, resolved, rungs
+from fpl_tune.search.halving import expected_cost, leg_shares, resolved, rungs
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.looks import Look
@@ -100,21 +100,21 @@ class Eta(Callback):
             self._expect(cell, self._seeds)
 
     def _expect(self, cell: Cell, seeds: Sequence[int]) -> None:
-        """Counts what a cell has to run. One that halving may end counts as the mean of such cells."""
+        """Counts what a cell has to run. A trial that halving may end counts as the mean of such trials."""
         if not cell.run.learns or cell.id in self._left:  # others take next to nothing
             return
         rounds, jobs = float(len(seeds) * cell.run.rounds), 1.0
         if self._halved(cell):
-            apart = len(self._seeds) if cell.role == "trial" else 1  # seeds that begin where the first one ends
-            rounds = max(len(seeds), apart) * cell.run.rounds * expected_cost(self._prune, cell.run, apart)
+            number = len(self._seeds)
+            rounds = number * cell.run.rounds * expected_cost(self._prune, cell.run, number)
             *first, others = leg_shares(self._prune, cell.run)
-            jobs = sum(first) + others * (apart > 1)
+            jobs = sum(first) + others * (number > 1)
         self._left[cell.id] = Left(Work(cost_key(cell.run), rounds, jobs))
         if cell.role == "trial":
             self._tried.append(self._left[cell.id].expected)
 
     def _halved(self, cell: Cell) -> bool:
-        return cell.candidate and bool(rungs(self._prune, cell.run))
+        return cell.role == "trial" and not cell.reference and bool(rungs(self._prune, cell.run))
 
     def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
         for job in jobs:

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, JobRun, Report
-from fpl_tune.execute.scheduler import Scheduler
 from fpl_tune.simulation.simulation import Simulation
 
 
-def execute(
-    scheduler: Scheduler, context: ExecutionContext, *, simulate: Callable[..., Simulation] | None = None
-) -> None:
-    """Runs the jobs of the scheduler; `simulate` makes their simulations, see `JobRun`."""
-    while (job := scheduler.next_job()) is not None:
+def execute(driver: Driver, context: ExecutionContext, *, simulate: Callable[..., Simulation] | None = None) -> None:
+    """Runs the legs of the study; `simulate` makes their simulations, see `JobRun`."""
+    while (job := driver.next_leg()) is not None:
         run, goes_on = JobRun(job, context, simulate=simulate), True
         while goes_on:
-            report = run.step(0.0, lambda: scheduler.stopping)
-            goes_on = scheduler.receive(job, report)
+            report = run.step(0.0, lambda: driver.stopping)
+            goes_on = driver.receive(job, report)
             if report.failure is not None and report.failure.kind == "died":
                 raise EnvironmentProblem(
                     f"the CUDA context is lost ({report.failure.error}); every later trial of this process would fail. "
                     "Run the same command to continue."
                 )
-            if goes_on and scheduler.stopping:  # since the round's events
+            if goes_on and driver.stopping:  # since the round's events
                 run.checkpoint()
-                scheduler.receive(job, Report([], warnings=run.warnings(), last=False))
+                driver.receive(job, Report([], warnings=run.warnings(), last=False))
                 return

@@ -21,7 +21,8 @@ from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.fingerprints import differing, fingerprints
+from fpl_tune.study.fingerprints import fingerprints
+from fpl_tune.study.records import differing
 
 Output = dict[int, tuple[str, str | None]]
 """Of a finished job, by seed: hash of its split, and name of the file with what it learned, if it did."""
@@ -29,7 +30,7 @@ Output = dict[int, tuple[str, str | None]]
 
 @dataclass(eq=False)
 class Job:
-    """What an executor is handed: the seeds of a leg, trained together until the scheduler says that it ends."""
+    """What an executor is handed: the seeds of a leg, trained together until the driver says that it ends."""
 
     cell: Cell
     seeds: tuple[int, ...]
@@ -183,7 +184,7 @@ class JobRun:
         """Runs rounds until `seconds` have passed, at least one.
 
         The first step loads the simulation. Where it finds a checkpoint, it only reports the checkpoint's rounds, after
-        which the scheduler may pause or stop the job.
+        which the driver may pause or stop the job.
 
         Args:
             seconds: time after which no further round starts.

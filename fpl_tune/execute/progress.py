@@ -21,8 +21,8 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.looks import Look
 from fpl_tune.study.results import VAL, aggregate
 from fpl_tune.study.selection import objectives_of, selecting_rule, sign
+from fpl_tune.study.standing import State
 from fpl_tune.study.store import Store
-from fpl_tune.study.trial import State
 
 _LABEL = 44  # letters of a cell's label in a line
 _EVERY = 0.2  # seconds between two lines, at least

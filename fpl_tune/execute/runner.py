@@ -6,24 +6,24 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.config import RunSpec, Study
+from fpl_tune.config import Study
 from fpl_tune.core.device import fixed_settings
 from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Interrupted
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.execute.scheduler import Scheduler
-from fpl_tune.search import pruning as prune
+from fpl_tune.search import halving
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.study import looks
@@ -33,8 +33,8 @@ from fpl_tune.study.looks import Judge
 from fpl_tune.study.store import Store
 
 _PLAN_SECONDS = 10.0  # large towers take longer: their jobs run in the study's order
-Executor = Callable[[Scheduler, ExecutionContext], None]
-"""Runs the scheduler's jobs until it has no more: `inline.execute` or `ray.execute`."""
+Executor = Callable[[Driver, ExecutionContext], None]
+"""Runs the legs that the driver hands out until it has no more: `inline.execute` or `ray.execute`."""
 
 
 def run_study(
@@ -68,78 +68,62 @@ def run_study(
     looks.check(spec)
     search = Search.plan(spec, preflight.check_of_sizes())
     cells = search.references if search else expand(spec)
-    prune.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
+    halving.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
     setup = setup_of(spec, folder)
     with _disk_errors(folder), _nothing_left(folder), locked(folder):
         store = Store(root, spec.name)
         looks.check_declared(spec, store)
-        scheduler = Scheduler(store, spec, search, callbacks, began, retry=retry, judge=judge)
-        scheduler.plan([*cells, *ablated])
-        begun = search is not None and search.begun(folder)
-        with fixed_settings(setup.threads):
-            first = _first_trials(search, store)
-            if search is not None and begun:  # what joins is checked before its trials are a study of Optuna
-                preflight.check([*first.values()], spec.most_together(), setup, [*first], validated=True)
-                scheduler.plan(search.open(folder))
-            _check_and_pace(scheduler, setup, root, {} if begun else first)
+        driver = Driver(store, spec, search, callbacks, began, retry=retry, judge=judge)
+        driver.plan([*cells, *ablated])
         if search is not None:
-            if not begun:
-                search.open(folder)  # its database is made once nothing is refused any more
-            scheduler.note_all()
-            steps = {cell.id for cell in ablated}
-            left = search.remaining + sum(job.cell.role == "trial" and key not in steps
-                                          for key, job in scheduler.jobs.items())  # fmt: skip
-            if left and spec.ablate:
-                raise ConfigError(
-                    f"ablate=best needs a finished search, but {counted(left, 'trial')} of {spec.name} "
-                    f"{'is' if left == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
-                )
-        scheduler.start()
-        if not scheduler.exhausted:
-            with fixed_settings(setup.threads), _signals(scheduler), _callbacks_ended(scheduler):
-                executor(scheduler, setup)
-        return scheduler.finish()
+            driver.plan(search.restore([*store.cells(), *store.earlier_cells()]))
+        with fixed_settings(setup.threads):
+            _check_and_pace(driver, setup, root)
+        steps = {cell.id for cell in ablated}
+        left = driver.remaining + sum(job.cell.role == "trial" and job.cell.id not in steps for job in driver.queued())
+        if left and spec.ablate:
+            raise ConfigError(
+                f"ablate=best needs a finished search, but {counted(left, 'trial')} of {spec.name} "
+                f"{'is' if left == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
+            )
+        driver.start()
+        if not driver.over:
+            with fixed_settings(setup.threads), _signals(driver), _callbacks_ended(driver):
+                executor(driver, setup)
+        return driver.finish()
 
 
-def _first_trials(search: Search | None, store: Store) -> dict[str, RunSpec]:
-    """A run of each search that has no trial yet, by the search's name."""
-    stored = store.cells() if store.exists else []
-    parts = search.parts if search else []
-    return {part.name: part.first for part in parts if not any(map(part.holds, stored))}
+def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None:
+    """Checks that what is queued can run. Where cells cost differently, the ETA gets their planned paces.
 
-
-def _check_and_pace(scheduler: Scheduler, setup: ExecutionContext, root: Path, more: Mapping[str, RunSpec]) -> None:
-    """Checks that the queued jobs can run. Where they cost differently, the ETA gets their planned paces.
-
-    Side by side, those that take longest start first, unless their order decides what is searched or pruned.
+    Side by side, those that take longest start first, unless their order decides what is searched.
 
     Args:
-        scheduler, setup, root: of the study.
-        more: further runs by name, of searches that begin.
+        driver, setup, root: of the study.
 
     Raises:
-        ConfigError: a job cannot run.
+        ConfigError: a cell, or a trial of a search that has none yet, cannot run.
     """
-    spec, jobs = scheduler.spec, list(scheduler.jobs.values())
-    if not jobs and not more:
+    spec, jobs, searches = driver.spec, driver.queued(), driver.table.searches
+    first = {part.name: part.first for part in searches if not driver.table.trials(part)}
+    if not jobs and not first:
         return
-    runs = [*(job.cell.run for job in jobs), *more.values()]
-    labels, validated = [*(job.cell.label for job in jobs), *more], preflight.reads_validation(spec)
+    runs = [*(job.cell.run for job in jobs), *first.values()]
+    labels, validated = [*(job.cell.label for job in jobs), *first], preflight.reads_validation(spec)
     loaded = preflight.check(runs, spec.most_together(), setup, labels, validated=validated)
     kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
-    if len(kinds) == 1 or scheduler.search is not None or scheduler.prune.rule is not None:
+    if len(kinds) == 1 or searches:
         return
     paces, until = earlier_paces(root, spec.name, kinds), time.monotonic() + _PLAN_SECONDS
     for job in jobs:
         if time.monotonic() > until:
             return
         with suppress(Exception):  # a method's own error: the run reports it with its place
-            job.pace = paces.get(cost_key(job.cell.run)) or loaded.typical_pace(job.cell.run, setup.device)
-    if setup.parallel > 1 or setup.address is not None:
-        for job in sorted(jobs, key=lambda job: -(job.pace or 0.0) * job.cell.run.rounds * len(job.seeds)):
-            if job.cell.run.learns:
-                scheduler.jobs.move_to_end(job.cell.id)
+            pace = paces.get(cost_key(job.cell.run)) or loaded.typical_pace(job.cell.run, setup.device)
+            driver.paces[job.cell.id] = pace
+            if setup.parallel > 1 or setup.address is not None:
+                driver.order[job.cell.id] = -pace * job.cell.rounds * len(job.seeds)
 
 
 @contextmanager
@@ -169,31 +153,31 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _callbacks_ended(scheduler: Scheduler) -> Iterator[None]:
+def _callbacks_ended(driver: Driver) -> Iterator[None]:
     """Ends the callbacks if the block raises, so that no record stays open; the block's error comes first."""
     try:
         yield
     except Exception:
         with suppress(Exception):
-            scheduler.notify(Callback.on_study_end, scheduler.store, scheduler.outcome())
+            driver.notify(Callback.on_study_end, driver.store, driver.outcome())
         raise
     except BaseException:
-        scheduler.notify(Callback.on_abort)
+        driver.notify(Callback.on_abort)
         raise
 
 
 @contextmanager
-def _signals(scheduler: Scheduler) -> Iterator[None]:
+def _signals(driver: Driver) -> Iterator[None]:
     """The first SIGINT or SIGTERM stops trials after their round with a checkpoint, the second exits at once.
 
     The exit code is 128 plus the number of the signal.
     """
 
     def on_signal(number: int, frame: Any) -> None:
-        if scheduler.signal is not None:
+        if driver.signal is not None:
             raise Interrupted(128 + number)
-        scheduler.signal = number
-        scheduler.request_stop()
+        driver.signal = number
+        driver.request_stop()
 
     mine = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM) if mine}

@@ -84,14 +84,15 @@ def look(store: Store) -> Look | None:
 
     facts = Facts(store)
     tests = against(facts)
-    if not facts.look:
+    if tests.empty:
         return None
     left = tests.loc[tests["look"] == 0]
-    further = next((n for n in facts.looks if n > facts.look), 0)
-    open_ = {*left.index, *left["reference"]} if further else set[str]()
+    at = int((tests if left.empty else left)["seen"].min())  # cells that joined later catch up first
+    further = next((n for n in facts.looks if n > at), 0)
+    now = left.loc[left["seen"] == at]
+    open_ = {*now.index, *now["reference"]} if further else set[str]()
     goes_on = tuple(cell.id for cell in facts.cells if cell.id in open_)
-    seeds = tuple(range(facts.look + 1, further + 1))
-    return Look(facts.look, len(tests), len(tests) - len(left), goes_on, seeds)
+    return Look(at, len(tests), len(tests) - len(left), goes_on, tuple(range(at + 1, further + 1)))
 
 
 def summary(store: Store, *, pictured: bool = True) -> Summary:

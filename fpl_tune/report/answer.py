@@ -27,7 +27,7 @@ from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.claims import counts
 from fpl_tune.study.results import VAL
-from fpl_tune.study.trial import State
+from fpl_tune.study.standing import State
 
 SERIES = 8
 """Series that a chart draws along an axis; cells of studies with more are rows."""
@@ -144,13 +144,13 @@ def _looks(facts: Facts, tests: pd.DataFrame) -> str:
     declared = f"{', '.join(most)} and {last}" if most else last
     text = f"Comparisons are looked at after {declared} seeds, as was declared before the first result, with intervals "
     text += f"of {facts.sure} each, so that all verdicts hold together with 95 %. A cell whose verdict is there stops."
-    if not facts.look:
+    if tests.empty:
         return f"{text} The first look is still to come."
     counts = tests.loc[tests["look"] > 0, "look"].value_counts().sort_index().to_dict()
     found = [f"{counted(n, 'comparison')} after {counted(look, 'seed')}" for look, n in counts.items()]
     text += f" Decided: {', '.join(found) or 'none so far'}"
     open_ = int((tests["look"] == 0).sum())
-    so_far = "after the last look" if facts.look == facts.looks[-1] else "so far"
+    so_far = "after the last look" if tests["seen"].max() == facts.looks[-1] else "so far"
     return f"{text}; {counted(open_, 'comparison')} undecided {so_far}." if open_ else f"{text}."
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from fpl_tune.core.formatting import axis_name, figure, numeric, percent, quantity, some
 from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import shown
-from fpl_tune.study.trial import State
+from fpl_tune.study.standing import State
 
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]

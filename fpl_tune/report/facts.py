@@ -13,7 +13,7 @@ import pandas as pd
 from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric, percent, short
-from fpl_tune.core.metrics import check_rule
+from fpl_tune.core.metrics import TOTAL_BYTES, check_rule
 from fpl_tune.report.reference import Reference
 from fpl_tune.search.foresight import Foresight, foresight
 from fpl_tune.search.gains import Gain, gains, searches
@@ -23,10 +23,10 @@ from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.partition import Shares, shares
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import SETTING, Choice, choose, objectives_of, rows, setting_of, sign
-from fpl_tune.study.trial import OVER, State
+from fpl_tune.study.standing import State
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import CellSearch
+    from fpl_tune.search.cell_search import CellSearch
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
 
@@ -83,7 +83,7 @@ class Facts:
         self.frame = pd.DataFrame(found) if found else store.frame(self.metric).assign(**dict.fromkeys(self.objectives))
         if metric is not None and len(self.frame) and self.frame[metric].isna().all():
             raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
-        known = (VAL, self.metric, *results.COSTS, results.TOTAL_BYTES)
+        known = (VAL, self.metric, *results.COSTS, TOTAL_BYTES)
         self.beside = [name for name in self.frame if "/" in name and name not in known]
         """Metrics that tables show beside: other test sets, a method's own, objectives."""
         self._by_cell: dict[str, dict[int, dict[str, Any]]] = {}
@@ -94,7 +94,7 @@ class Facts:
                 self._by_cell.setdefault(row["cell"], {})[int(row["seed"])] = row
         for key, found in self._by_cell.items():
             self._by_cell[key] = {int(row["seed"]): row for row in results.meant([*found.values()])}
-        self.states = {cell.id: store.trial(cell).state for cell in self.cells}
+        self.states = {cell.id: store.state(cell) for cell in self.cells}
         """The state of each cell's trial, by the cell's id."""
         self.called = store.states()
         """What the page calls these states, by the cell's id."""
@@ -110,12 +110,13 @@ class Facts:
             self.reference.check()
 
     @cached_property
-    def look(self) -> int:
-        """Seeds of the last look that all cells have reached which run on to it; 0 before the first one."""
-        ran = {cell.id: max(self.seeds(cell), default=0) for cell in self.cells}
-        least = min((n for key, n in ran.items() if self.states[key] not in OVER), default=max(ran.values()))
-        last = min(least, max(ran.values()))
-        return max((n for n in self.looks if n <= last), default=0)
+    def ran(self) -> dict[str, int]:
+        """The last look all of whose seeds a cell has run, by the cell's id; 0 before the first."""
+        found = {}
+        for cell in self.cells if self.looks else ():
+            ended = self.store.seed_results(cell).keys()
+            found[cell.id] = max((n for n in self.looks if ended >= {*range(1, n + 1)}), default=0)
+        return found
 
     @property
     def settings(self) -> list[str]:
@@ -246,13 +247,13 @@ class Facts:
 
     def name(self, cell: Cell) -> str:
         """What the page calls a cell: its label or, where that is long, its part of the axes and its number."""
-        kind, number = ("trial", self.trial(cell)) if cell.role == "trial" else ("cell", cell.number)
+        kind, number = ("trial", cell.trial) if cell.role == "trial" else ("cell", cell.number)
         return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {kind} {number}".strip()
 
     @cached_property
     def searches(self) -> list[CellSearch]:
         """The searches of the study, one for each cell of its axes."""
-        return searches(self.spec) if self.searched else []
+        return searches(self.spec, self.store) if self.searched else []
 
     @cached_property
     def gains(self) -> list[Gain]:
@@ -287,12 +288,7 @@ class Facts:
     @cached_property
     def published(self) -> set[str]:
         """Ids of the trials that a search takes from the papers."""
-        return {key for part in self.searches for key in part.published}
-
-    def trial(self, cell: Cell) -> int:
-        """Number of a trial in its study of Optuna, which is that of its part of the axes."""
-        own = (part.numbers for part in self.searches if cell.number in part.numbers)
-        return next((numbers.index(cell.number) for numbers in own), cell.number)
+        return {cell.id for cell in self.own if cell.published}
 
     def logarithmic(self, axis: str) -> bool:
         """Whether the values of a field span a factor of 10."""
@@ -348,11 +344,12 @@ class Facts:
         return pd.DataFrame(series).sort_index()
 
     def clients(self, cell: Cell, seed: int) -> np.ndarray:
-        """[N] accuracy on the metric's set in the round that the rule chose; empty where none was kept."""
+        """[N] accuracy on the metric's set under the rule; empty where none was kept."""
         name = self.metric.split("/")[-2] if "/" in self.metric else "test"
         chosen = self.result(cell, seed).get("rules", {}).get(self.rule, {}).get("round", math.inf)
         kept = [r for r in self.store.history(cell, seed) if r["round"] <= chosen and f"clients/{name}" in r]
-        return np.array(kept[-1][f"clients/{name}"] if kept else [], float)
+        last = kept[-5:] if self.rule == "mean_last5" else kept[-1:]
+        return np.mean([record[f"clients/{name}"] for record in last], axis=0) if last else np.array([])
 
     def shares(self, cell: Cell, seed: int) -> Shares:
         """The partition that a seed of a cell was trained on; see `partition.shares`."""
@@ -365,14 +362,11 @@ class Facts:
     def values(self) -> pd.DataFrame:
         """The metric as `fpl_tune.analysis` compares it: columns `cell`, `seed`, `client`, `value`, `split`.
 
-        Accuracies that records hold by client have a row per client (numbered from 0), others one row per seed. Seeds
-        that the last look has not seen are left out.
+        Accuracies that records hold by client have a row per client (numbered from 0), others one row per seed.
         """
         rows = []
         for cell in self.cells:
             for seed, value in self.by_seed(cell, self.metric).items():
-                if self.looks and seed > self.look:
-                    continue
                 clients = self.clients(cell, seed) if self.metric.endswith("/acc_mean") else np.array([])
                 split = str(self.result(cell, seed).get("split_hash"))
                 rows += [(cell.id, seed, i, v, split) for i, v in enumerate(clients if len(clients) else [value])]
@@ -385,7 +379,7 @@ class Facts:
         for cell in self.listed:
             row = self.table.loc[cell.id].to_dict()
             found.append({
-                "number": self.keys[cell.id], "trial": self.trial(cell),
+                "number": self.keys[cell.id], "trial": cell.trial,
                 "label": self.name(cell), "role": cell.role, "status": self.called[cell.id],
                 "series": self.part(cell) or ("references" if cell.role == "reference" else "cells"),
                 "best": cell.id in self.marked, "seeds": int(row["n"]),

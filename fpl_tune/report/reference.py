@@ -14,6 +14,7 @@ from fpl_tune import analysis
 from fpl_tune.core.errors import unknown
 from fpl_tune.core.formatting import counted, interval, percent, signed
 from fpl_tune.study.cells import Cell, label, shown
+from fpl_tune.study.selection import sign
 
 if TYPE_CHECKING:
     from fpl_tune.report.facts import Facts
@@ -150,8 +151,9 @@ def compared(
 ) -> pd.DataFrame:
     """Compares cells by id, with the report's region of practical equivalence; see `analysis.compare`."""
     frame = facts.values if frame is None else frame
+    rope, shares, higher = facts.spec.report.rope / 100, percent(facts.metric), sign(facts.metric) >= 0
     return analysis.compare(
-        frame, pairs, rope=facts.spec.report.rope / 100, shares=percent(facts.metric), chosen=chosen, looks=facts.looks
+        frame, pairs, rope=rope, shares=shares, higher=higher, chosen=chosen, looks=facts.looks, ran=facts.ran
     )
 
 

@@ -31,10 +31,10 @@ from fpl_tune.report.reference import Reference, against, compared, judged, turn
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.selection import sign
-from fpl_tune.study.trial import State
+from fpl_tune.study.standing import State
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import CellSearch
+    from fpl_tune.search.cell_search import CellSearch
 
 SLICES = 12
 """Fields that have a chart of their own."""
@@ -80,7 +80,7 @@ def sentence(facts: Facts) -> str:
         unseen = f"; on seeds that did not choose it {signed(apart, facts.metric)}"
     gained = signed(test["difference"], facts.metric)
     if sign(facts.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
-        said = f"Tuning gained nothing: trial {facts.trial(best)}, the best on "
+        said = f"Tuning gained nothing: trial {best.trial}, the best on "
         said += f"{facts.chosen_on}, is {gained}{points} from the published setting"
     else:
         said = f"Tuning gained {gained}{points} over the published setting"
@@ -99,7 +99,7 @@ def _joint(facts: Facts, best: Cell, reached: str) -> str:
 
 
 def _trial(facts: Facts, cell: Cell) -> str:
-    return f"Trial {facts.trial(cell)}"
+    return f"Trial {cell.trial}"
 
 
 def _nested(facts: Facts, known: Cell) -> float:

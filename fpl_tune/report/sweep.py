@@ -38,8 +38,8 @@ def sentence(facts: Facts) -> str:
     if len(groups[0]) == 1:
         frame = facts.values.loc[facts.values["cell"].isin(means)]
     found = analysis.sweep(
-        frame, list(means), best, rope=facts.spec.report.rope / 100, shares=percent(facts.metric), looks=facts.looks,
-        higher=(higher := sign(facts.metric) >= 0),
+        frame, list(means), best, rope=facts.spec.report.rope / 100, shares=percent(facts.metric),
+        higher=(higher := sign(facts.metric) >= 0), looks=facts.looks, ran=facts.ran,
     )  # fmt: skip
     what = "accuracy" if facts.metric.endswith("/acc_mean") else quantity(facts.metric, unit=False)
     over = f"Over {counted(len(groups[0]), 'setting')}, " if len(groups[0]) > 1 else ""

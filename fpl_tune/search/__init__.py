@@ -1,5 +1,5 @@
-"""Search: search spaces, samplers, pruning.
+"""Search: search spaces, samplers, successive halving.
 
 Imports `study` and what lies below it; the only room that imports Optuna. Start reading at `search`: it holds one
-`suggest.CellSearch` per cell of the axes, whose trials are in `record`; `pruning` decides after each round.
+`CellSearch` per cell of the axes. `ask` suggests its next trial, and `halving` decides which trials go on.
 """

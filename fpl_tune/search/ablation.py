@@ -20,12 +20,12 @@ from fpl_tune.search.gains import searches
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.selection import choose, front_of, objectives_of, rows, selecting_rule
+from fpl_tune.study.standing import State
 from fpl_tune.study.store import Store
-from fpl_tune.study.trial import State
 
 if TYPE_CHECKING:
+    from fpl_tune.search.cell_search import CellSearch
     from fpl_tune.search.space import Space
-    from fpl_tune.search.suggest import CellSearch
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
             "sampler such as search.sampler=auto."
         )
     rule = selecting_rule(spec.report.rule)
-    cells, parts = store.cells() if store.exists else [], searches(spec)
+    cells, parts = store.cells() if store.exists else [], searches(spec, store)
     tried = [cell for cell in cells if any(part.holds(cell) for part in parts)]
     table = rows(store, spec) if tried else []
     if (choice := choose(table, tried, spec, rule)) is None:
@@ -67,12 +67,12 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
         raise ConfigError(front_of(choice, "Remove ablate, which needs one objective; export a cell with --cell"))
     (objective,) = objectives_of(spec)
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
-    known = {cell.id: cell for cell in cells if cell.candidate and store.trial(cell).state is State.DONE}
+    known = {cell.id: cell for cell in cells if cell.candidate and store.state(cell) is State.DONE}
     paths: list[list[Step]] = []
     for best in choice.cells:
         part = next(part for part in parts if part.holds(best))
         mine = [cell for cell in cells if part.holds(cell)]
-        start = choose(table, [cell for cell in mine if cell.id in part.published], spec, rule)
+        start = choose(table, [cell for cell in mine if cell.published], spec, rule)
         if start is None:
             raise ConfigError(f"ablate=best needs a finished published point in the search around {best.label}.")
         if start.cell.id != best.id:

@@ -1,4 +1,4 @@
-"""Samplers and pruners of Optuna and of plug-ins, by name or import path, with arguments.
+"""Samplers of Optuna and of plug-ins, by name or import path, with arguments.
 
 search.sampler=tpe
 search.sampler={name: gp, deterministic_objective: true}
@@ -10,10 +10,10 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, unknown
@@ -21,12 +21,10 @@ from fpl_tune.core.errors import ConfigError, unknown
 
 @dataclass(frozen=True)
 class Component:
-    """A sampler's or pruner's class and the arguments that the study gives it."""
+    """A sampler's class and the arguments that the study gives it."""
 
     name: str
     kind: type[Any]
-    where: str
-    """The configuration's field, for messages."""
     arguments: dict[str, Any]
 
     def build(self, **defaults: Any) -> Any:
@@ -40,21 +38,19 @@ class Component:
             return self.kind(**{**{name: v for name, v in defaults.items() if name in known}, **self.arguments})
         except Exception as problem:  # a third-party class may raise anything
             raise ConfigError(
-                f"{self.where}={self.name} cannot be built: {plugins.describe_error(problem)}."
+                f"search.sampler={self.name} cannot be built: {plugins.describe_error(problem)}."
             ) from problem
 
 
-_UNFIT = {"GridSampler", "PartialFixedSampler", "NopPruner", "BaseSampler", "BaseGASampler", "BasePruner"}
+_UNFIT = {"GridSampler", "PartialFixedSampler", "BaseSampler", "BaseGASampler"}
 """Classes of Optuna that wrap others, or need values of parameters."""
 
 
-def find(kind: Literal["samplers", "pruners"], value: Any, where: str, own: Sequence[str] = ()) -> Component:
-    """The component that a study names.
+def find(value: Any, *own: str) -> Component:
+    """The sampler that a study names.
 
     Args:
-        kind: `samplers` or `pruners`.
         value: a name, an import path, or a mapping with `name` and arguments.
-        where: the configuration's field, for messages.
         own: further names that the caller knows, for messages.
 
     Raises:
@@ -65,24 +61,21 @@ def find(kind: Literal["samplers", "pruners"], value: Any, where: str, own: Sequ
     arguments = {str(key): part for key, part in value.items()} if isinstance(value, Mapping) else {"name": value}
     name = arguments.pop("name", None)
     if not isinstance(name, str):
-        raise ConfigError(f"{where} must be a name or {{name: ..., argument: ...}}, but is {value!r}.")
-    module, suffix = getattr(optuna, kind), "Sampler" if kind == "samplers" else "Pruner"
-    base = getattr(module, f"Base{suffix}")
-    classes = [found for found in module.__all__ if found.endswith(suffix) and found not in _UNFIT]
+        raise ConfigError(f"search.sampler must be a name or {{name: ..., argument: ...}}, but is {value!r}.")
+    classes = [found for found in optuna.samplers.__all__ if found.endswith("Sampler") and found not in _UNFIT]
     # TPESampler is also tpe, CmaEsSampler cma_es.
-    short = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found.removesuffix(suffix)).lower(): found for found in classes}
+    short = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found.removesuffix("Sampler")).lower(): found for found in classes}
     if name in (*short, *classes):
-        found = getattr(module, short.get(name, name))
-    elif name in plugins.names(kind):
-        found = plugins.load(kind, name)
+        found = getattr(optuna.samplers, short.get(name, name))
+    elif name in plugins.names("samplers"):
+        found = plugins.load("samplers", name)
     elif ":" in name:
-        found = getattr(plugins.module_of(name, where), name.partition(":")[2], None)
+        found = getattr(plugins.module_of(name, "search.sampler"), name.partition(":")[2], None)
     else:
-        what = "pruning rule" if kind == "pruners" else "sampler"
-        raise unknown(what, name, [*own, *short, *plugins.names(kind)])
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(f"{where}={name} must name a class derived from optuna.{kind}.{base.__name__}.")
-    return Component(name, found, where, arguments)
+        raise unknown("sampler", name, [*own, *short, *plugins.names("samplers")])
+    if not (isinstance(found, type) and issubclass(found, optuna.samplers.BaseSampler)):
+        raise ConfigError(f"search.sampler={name} must name a class derived from optuna.samplers.BaseSampler.")
+    return Component(name, found, arguments)
 
 
 @contextmanager

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fpl_tune.core.formatting import counted
-from fpl_tune.search.pruning import rungs
+from fpl_tune.search.halving import rungs
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.standing import State
 from fpl_tune.study.store import Store
-from fpl_tune.study.trial import State
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import CellSearch
+    from fpl_tune.search.cell_search import CellSearch
 
 LEAST = 10
 """Hedged trials from which on a rank correlation is said; the default budget of 20 full trials gives about 13.
@@ -81,9 +81,9 @@ def foresight(store: Store, search: CellSearch, cells: Sequence[Cell], part: str
         part: what to call the search; empty where there is one.
     """
     ends, objective = rungs(search.prune, search.run), search.search.objectives[0]
-    trials = [(cell, store.trial(cell)) for cell in cells if search.hedged(cell)]
-    mine = [(cell, trial) for cell, trial in trials if set(ends) <= trial.values.keys()]
-    ended = [cell for cell, trial in mine if trial.state is not State.DIVERGED]
+    hedged = [cell for cell in cells if search.holds(cell) and cell.hedged]
+    mine = [cell for cell in hedged if set(ends) <= store.rung_values(cell).keys()]
+    ended = [cell for cell in mine if store.state(cell) is not State.DIVERGED]
     curves = [_curve(store, cell, search.spec.seed_list()[0], objective) for cell in ended]
     frame = pd.DataFrame([curve for curve in curves if search.run.rounds in curve]).dropna(axis=1)
     if len(frame) < LEAST or not ends:

@@ -14,7 +14,7 @@ from fpl_tune.study.selection import choose, rows
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
-    from fpl_tune.search.suggest import CellSearch
+    from fpl_tune.search.cell_search import CellSearch
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,10 @@ class Gain:
     """Mean test metric of the best trial less that of the published point; NaN without one."""
 
 
-def searches(spec: Study) -> list[CellSearch]:
-    """The searches of a study with their spaces and published points, independent of the sampler.
-
-    The sampler's package is not required.
-    """
-    search = Search.plan(replace(spec, search=replace(spec.search, sampler="random")))
+def searches(spec: Study, store: Store) -> list[CellSearch]:
+    """The searches of a stored study, with the spaces of its last run. The sampler's package is not required."""
+    files = store.effective().spaces if store.exists else {}
+    search = Search.plan(replace(spec, search=replace(spec.search, sampler="random")), files=files)
     assert search is not None
     return search.parts
 
@@ -59,12 +57,12 @@ def gains(store: Store, rule: str = "final", metric: str = results.TEST) -> list
     table, cells = rows(store, spec, metric), store.cells()
     test = {row["cell"]: row["mean"] for row in store.summaries(rule, metric)}
     found = []
-    for part in searches(spec):
-        mine, points = [cell for cell in cells if part.holds(cell)], part.published
+    for part in searches(spec, store):
+        mine = [cell for cell in cells if part.holds(cell)]
         choice = choose(table, mine, spec, rule)
         if choice is None:
             continue
-        known = choose(table, [cell for cell in mine if cell.id in points], spec, rule)
+        known = choose(table, [cell for cell in mine if cell.published], spec, rule)
         gain = float(test[choice.cell.id] - test[known.cell.id]) if known else math.nan
         found.append(Gain(label(part.varied), choice.cell, known.cell if known else None, gain))
     return found

@@ -16,15 +16,16 @@ from fpl_tune.config import RunSpec
 from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import cache_root
+from fpl_tune.search.ask import figures_of
 from fpl_tune.search.components import quiet
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
-from fpl_tune.study.fingerprints import differing, fingerprints
+from fpl_tune.study.fingerprints import fingerprints
+from fpl_tune.study.records import differing
 from fpl_tune.study.results import figure
-from fpl_tune.study.trial import State
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once
 
@@ -101,8 +102,9 @@ class Objective:
         known = next((t for t in same if not differing(t.user_attrs.get("fingerprints", {}), prints)), None)
         if known is None:
             histories = self._histories(trial, run)
-            outcome = part.outcome(key, State.DONE, {h[0]["seed"]: h for h in histories})
-            values, attrs = outcome.values, {**outcome.attrs, "fingerprints": prints}
+            by_seed = {history[0]["seed"]: history for history in histories}
+            found = figures_of(self.spec.search.objectives, part.rule, key, by_seed, whole=True)
+            values, attrs = found.values, {**found.attrs, "fingerprints": prints}
         else:
             values, attrs = known.values, known.user_attrs
         for name, value in attrs.items():

@@ -91,6 +91,8 @@ class SamplerFactory:
         try:
             with quiet():
                 study.optimize(probe, n_trials=_PROBED)
+        except ImportError as problem:  # such as cmaes for cma_es
+            raise ConfigError(f"{where} needs a package: pip install {problem.name}.") from None
         except Exception as problem:  # a third-party sampler may raise anything
             said = " ".join(str(problem).split())
             raise ConfigError(
@@ -105,7 +107,7 @@ def named(sampler: Any) -> Component:
     Raises:
         ConfigError: it is unknown.
     """
-    return components.find("samplers", "tpe" if sampler == AUTO else sampler, "search.sampler", (AUTO,))
+    return components.find("tpe" if sampler == AUTO else sampler, AUTO)
 
 
 def chosen(search: SearchSpec, space: Space) -> str:

@@ -157,7 +157,11 @@ def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
 
 
 def read_space(
-    names: Sequence[str], search: SearchSpec, axes: Sequence[str], node: Mapping[str, Any] | None = None
+    names: Sequence[str],
+    search: SearchSpec,
+    axes: Sequence[str],
+    node: Mapping[str, Any] | None = None,
+    file: Mapping[str, Any] | None = None,
 ) -> Space:
     """The space of a method, with the schedule's fields and the study's own overrides.
 
@@ -166,16 +170,16 @@ def read_space(
         search: the study's `search`.
         axes: dotted names of the study's axes, and of the fields in its bundles.
         node: the run that is searched. Its integer fields are searched as integers.
+        file: content of the file, as `read_file` gives it; None: it is read.
 
     Raises:
         ConfigError: the space does not exist, a key is unknown or a range empty or inverted, be the field searched or
             not, `only` names a field twice, or an axis is searched too, or a field that decides on which clients and
             images trials are compared.
     """
-    file = _file(names)
-    schedule = _file(["schedule"])["space"] if file else {}
+    file = read_file(names) if file is None else file
     overrides = config.flatten(search.space, whole=_is_entry)
-    entries: dict[str, Any] = {**file.get("space", {}), **schedule, **overrides}
+    entries: dict[str, Any] = {**file.get("space", {}), **overrides}
     every = {name: _param(name, entry, _is_integer(name, node or {})) for name, entry in entries.items()}
     for name in overrides:
         if node and not _is_field(name, node):
@@ -210,7 +214,13 @@ def read_space(
     return Space(tuple(params), tuple(inside), tuple(outside))
 
 
-def _file(names: Sequence[str]) -> dict[str, Any]:
+def read_file(names: Sequence[str]) -> dict[str, Any]:
+    """The content of the first file in search_spaces/ that exists, with the schedule's fields; else nothing."""
+    found = _content(names)
+    return {**found, "space": {**found.get("space", {}), **_content(["schedule"])["space"]}} if found else {}
+
+
+def _content(names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         for path in (Path.cwd() / "search_spaces" / f"{name}.yaml", shipped("search_spaces", f"{name}.yaml")):
             if path.is_file():

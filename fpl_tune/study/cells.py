@@ -100,8 +100,13 @@ def expand(spec: Study) -> list[Cell]:
     ]
     for role, points in roles:
         for varied, run in points:
-            key = config.identity(run)
-            cells.setdefault(key, Cell(key, len(cells), label(varied), role, varied, run))
+            key, text = config.identity(run), label(varied)
+            known = cells.setdefault(key, Cell(key, len(cells), text, role, varied, run))
+            labelled = "label" in varied  # by which claims and tables name it
+            if role == "reference" and known.role == "cell" and (labelled or not known.reference):
+                cells[key] = replace(known, reference=text)
+            elif labelled and known.role == "reference" and "label" not in known.varied:
+                cells[key] = replace(known, label=text, varied=varied)
     named: dict[str, Cell] = {}
     for cell in cells.values():
         if cell is not named.setdefault(cell.label, cell):

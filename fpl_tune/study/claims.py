@@ -14,8 +14,8 @@ from fpl_tune.core.formatting import counted, percent
 from fpl_tune.core.spec import join_name
 from fpl_tune.study import results
 from fpl_tune.study.records import Cell, shown
+from fpl_tune.study.standing import State
 from fpl_tune.study.store import Store
-from fpl_tune.study.trial import State
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
     """
     spec, cells = store.spec(), store.cells()
     names = {cell.id: cell.label for cell in cells}
-    states = {cell.id: store.trial(cell).state for cell in cells}
+    states = {cell.id: store.state(cell) for cell in cells}
     values = cache(lambda metric: results.values(store.frame(metric), rule or spec.report.rule, metric))
     found = []
     for name, claim in spec.report.claims.items():

@@ -17,11 +17,11 @@ _BROUGHT = {"method": "stages", "data": "partition"}
 
 
 def find(before: Sequence[Cell], cells: Sequence[Cell]) -> list[Cell]:
-    """Finds the cells with results that stay beside the cells that a study has now; trials of searches do not."""
+    """Finds the cells with results that stay beside the cells that a study has now."""
     taken = {name for cell in cells for name in (cell.id, cell.label)}
     found = []
     for cell in before:
-        if cell.role != "trial" and not taken & {cell.id, cell.label} and any(_alike(cell, other) for other in cells):
+        if not taken & {cell.id, cell.label} and any(_alike(cell, other) for other in cells):
             taken.add(cell.label)
             found.append(cell)
     return found

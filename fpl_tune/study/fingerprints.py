@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from fpl_tune import methods
@@ -20,8 +19,6 @@ from fpl_tune.data.spec import cross_data
 from fpl_tune.method import Method
 from fpl_tune.simulation.task import SharedData
 from fpl_tune.study.versions import versions
-
-_WORDS = {"method": "method source", "data": "data", "weights": "weights"}
 
 
 class Fingerprints:
@@ -56,22 +53,6 @@ def fingerprints(run: RunSpec, world: SharedData | None = None) -> dict[str, Any
     data += [digest(source_of(source(run.data.name).loader))] if run.data.name not in SOURCES else []
     data += [digest_of(local(run.partition.file))] if run.partition.file else []
     return {"method": method_source(run), "data": " ".join(data), "weights": weights, "versions": versions()}
-
-
-def stale(result: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Reasons for which the result of a seed is out of date; versions of packages are not among them.
-
-    Args:
-        result: as it is stored.
-        now: fingerprints of its run today.
-    """
-    stored = result["fingerprints"]
-    return differing(stored, now) if stored else []
-
-
-def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What two fingerprints differ in, versions of packages aside."""
-    return [word for key, word in _WORDS.items() if one.get(key) != other.get(key)]
 
 
 def method_source(run: RunSpec) -> str:

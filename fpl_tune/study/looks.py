@@ -71,7 +71,7 @@ def check_declared(spec: StudySpec, store: Store) -> None:
         ConfigError: the store has results, and the looks differ from those with which they were made.
     """
     looks = spec.declared_looks()
-    if not store.exists or not any(store.seeds(cell) for cell in store.cells()):
+    if not store.exists or not any(store.all_results(cell) for cell in store.cells()):
         return
     try:
         before = store.study().declared_looks()

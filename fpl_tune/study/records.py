@@ -22,6 +22,22 @@ Role = Literal["cell", "reference", "trial", "ablation"]
 
 
 @dataclass(frozen=True)
+class Suggestion:
+    """What was true of a trial when it was suggested."""
+
+    number: int
+    """Within its search, from 0. Points that were refused or known leave gaps."""
+    params: dict[str, Any]
+    """The values of the searched fields."""
+    published: bool = False
+    """Whether it is a point of a paper."""
+    hedged: bool = False
+    """Whether it passes all rungs of rounds."""
+    attrs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the sampler noted, for its trial and for its study."""
+
+
+@dataclass(frozen=True)
 class Cell:
     """One configuration of a study, without its seed."""
 
@@ -37,7 +53,22 @@ class Cell:
     source: RunSpec | Mapping[str, Any] = field(compare=False, repr=False)
     """The typed run where one was composed, or its plain mapping as it was read; see `run` and `node`."""
     reference: str = ""
-    """Of a trial that is a reference too: its label as a reference."""
+    """Of a cell or trial that is a reference too: its label as a reference."""
+    suggestion: Suggestion | None = field(default=None, compare=False, repr=False)
+    """Of a trial."""
+    _rounds: int = field(default=0, compare=False, repr=False)
+    """As they were stored."""
+
+    @cached_property
+    def rounds(self) -> int:
+        """Communication rounds; see `RunSpec.rounds`."""
+        return self._rounds or self.run.rounds
+
+    @cached_property
+    def eval_every(self) -> int:
+        """Rounds between evaluations."""
+        run = self.source
+        return run["protocol"]["eval_every"] if isinstance(run, Mapping) else run.protocol.eval_every
 
     @cached_property
     def run(self) -> RunSpec:
@@ -70,9 +101,32 @@ class Cell:
         return self.role in ("cell", "trial")
 
     @property
+    def trial(self) -> int:
+        """Number of a trial within its search; of other cells their number in the study."""
+        return self.number if self.suggestion is None else self.suggestion.number
+
+    @property
+    def hedged(self) -> bool:
+        """Whether it is a trial that passes all rungs of rounds."""
+        return self.suggestion is not None and self.suggestion.hedged
+
+    @property
+    def published(self) -> bool:
+        """Whether it is a trial of a published point."""
+        return self.suggestion is not None and self.suggestion.published
+
+    @property
     def is_reference(self) -> bool:
         """Whether others are compared with the cell, be it a trial or not."""
         return self.role == "reference" or self.reference != ""
+
+
+_PRINTS = {"method": "method source", "data": "data", "weights": "weights"}
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What two fingerprints differ in, in words, versions of packages aside; nothing where one of them is empty."""
+    return [word for key, word in _PRINTS.items() if one and other and one.get(key) != other.get(key)]
 
 
 def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:

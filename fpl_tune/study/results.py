@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fpl_tune.core.metrics import TEST, VAL, report_rules, shown_beside
+from fpl_tune.core.metrics import TEST, TOTAL_BYTES, VAL, report_rules, shown_beside
 from fpl_tune.core.metrics import metric as known_metric
 from fpl_tune.core.nested import get_field
 from fpl_tune.study.records import Cell
@@ -31,7 +31,6 @@ METRICS = (VAL, TEST)
 """Metrics that every result holds, by rule."""
 COSTS = ("comm/up_bytes", "comm/down_bytes", "time/seconds")
 """Running totals of a seed."""
-TOTAL_BYTES = "comm/total_bytes"
 
 
 def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
@@ -47,10 +46,18 @@ def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
     rules = report_rules([{VAL: math.nan, **record} for record in seen], TEST)
     if any(VAL not in record for record in seen):
         rules.pop("best_val")
-    for rule in rules.values():
+    for name, rule in rules.items():
         record = seen[int(rule["round"]) - 1]
-        rule |= {"round": int(record["round"])} | {name: record[name] for name in shown_beside(record)}
+        rule |= {"round": int(record["round"])}
+        for beside in shown_beside(record):
+            meant = name == "mean_last5" and known_metric(beside).source == "round"
+            rule[beside] = _mean(seen[-5:], beside) if meant else record[beside]
     return rules
+
+
+def _mean(records: Sequence[Record], metric: str) -> float:
+    """The mean of a metric over records; NaN where one lacks it."""
+    return math.fsum(float(record.get(metric, math.nan)) for record in records) / len(records)
 
 
 def make_result(status: str, history: Sequence[Record], *, error: str | None = None, **extra: Any) -> dict[str, Any]:
@@ -93,6 +100,8 @@ def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float
     chosen = rules.get(rule, rules.get("final", {}))
     if metric in chosen:
         return float(chosen[metric])
+    if rule == "mean_last5" and chosen:
+        return _mean([record for record in history if TEST in record][-5:], metric)
     at = chosen.get("round", last["round"])
     return float(next(r for r in history if r["round"] == at).get(metric, math.nan))
 

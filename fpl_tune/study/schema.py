@@ -2,7 +2,7 @@
 
 A file that is truncated, empty, no regular file, or of another cell or seed raises `DamagedFile`, one line that names
 the file, what is wrong and the remedy. `Store` turns it into a warning: a damaged file costs its cell or seed, which
-the study runs again. Files of earlier releases do not say whose they are.
+the study runs again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_valid
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import FOLDER, NotRegular, digest, kind_of, regular
+from fpl_tune.core.metrics import METRICS, VAL, Metric, add_metric
 from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
-from fpl_tune.study.records import Cell, Role
+from fpl_tune.study.records import Cell, Role, Suggestion
+from fpl_tune.study.standing import Design
 from fpl_tune.study.status import Status
-from fpl_tune.study.trial import Leg, State, Trial
 
-SCHEMA, READ = 5, (4, 5)
-"""Version of the layout of a study's folder, named in study.yaml, and those that can be read: 4 had no trial.json."""
+SCHEMA = 6
+"""Version of the layout of a study's folder, named in study.yaml."""
 DIGEST = 16
 """Bytes of the digest of a history."""
 CELL_ID = "[0-9a-f]{8,64}"
@@ -45,6 +46,11 @@ class DamagedFile(ConfigError):
     def __init__(self, path: Path, why: object, remedy: str = "Run the study again: it makes the file anew.") -> None:
         self.path, self.why, self.remedy = path, " ".join(str(why).split())[:200].rstrip("."), remedy
         super().__init__(f"{path} is damaged: {self.why}. {remedy}")
+
+
+class _Prune(BaseModel):
+    reduction: int
+    first_rung: int | None
 
 
 class _Report(BaseModel):
@@ -68,7 +74,38 @@ class StudyFile(Seeds, BaseModel):
     seeds: Annotated[int, Field(ge=1)] | Annotated[list[int], Field(min_length=1)] | Literal["until_decided"]
     looks: Annotated[list[int], Field(min_length=1)] = [*LOOKS]
     search: _Search
+    prune: _Prune
     report: _Report
+
+    def design(self, effective: Effective) -> Design:
+        """The study's design."""
+        searched, prune = self.search.sampler is not None, self.prune if effective.halving else None
+        return Design(
+            tuple(self.seed_list()),
+            tuple(self.declared_looks()),
+            self.search.objectives[0] if searched else VAL,
+            prune.reduction if prune else None,
+            prune.first_rung if prune else None,
+        )
+
+
+class Effective(BaseModel):
+    """What fields of the study stood for when it was run last, so that no reader needs the user's other files."""
+
+    halving: bool = False
+    """Whether `prune.rule` stood for halving."""
+    spaces: dict[str, dict[str, Any]] = {}
+    """The file of the search space, with its published points, by the label of the cell of the axes."""
+    metrics: list[Metric] = []
+    """Metrics of methods by which the study chooses or reports."""
+
+
+class _Suggestion(BaseModel):
+    number: int = Field(ge=0)
+    params: dict[str, Any]
+    published: bool
+    hedged: bool
+    attrs: dict[str, dict[str, Any]]
 
 
 class CellFile(BaseModel):
@@ -80,46 +117,36 @@ class CellFile(BaseModel):
     role: Role
     reference: str = ""
     varied: dict[str, Any]
+    suggestion: _Suggestion | None = None
+    rounds: int = Field(ge=1)
+    prints: dict[str, Any]
+    """Fingerprints of the method's source, the data and the weights at the last start; see `study.fingerprints`."""
     run: dict[str, Any]
 
     def cell(self) -> Cell:
         """The cell."""
-        return Cell(self.id, self.number, self.label, self.role, self.varied, self.run, self.reference)
+        asked = Suggestion(**self.suggestion.model_dump()) if self.suggestion else None
+        return Cell(
+            self.id, self.number, self.label, self.role, self.varied, self.run, self.reference, asked, self.rounds
+        )
 
 
-class _Leg(BaseModel):
-    seeds: Annotated[list[int], Field(min_length=1)]
-    rounds: int = Field(ge=1)
-    decides: bool = False
+class MarksFile(BaseModel):
+    """marks.json: what cannot be derived later, since it followed from what was known at that moment."""
 
-
-class TrialFile(BaseModel):
-    """trial.json: the state of a cell's trial. Written by every change of state."""
-
-    cell: str | None = None
-    state: State
-    legs: list[_Leg]
-    leg: int = Field(ge=0)
-    values: dict[int, float] = {}
-    counts: list[int] = []
-    rule: str = ""
-
-    def trial(self) -> Trial:
-        """The trial.
-
-        Raises:
-            ValueError: its parts contradict each other.
-        """
-        legs = tuple(Leg(tuple(leg.seeds), leg.rounds, leg.decides) for leg in self.legs)
-        return Trial(self.state, legs, self.leg, self.values, tuple(self.counts), self.rule)
+    cell: str
+    prints: dict[str, Any]
+    """Fingerprints of the cell at that moment: marks of another version of the method say nothing."""
+    passed: list[int] = []
+    together: list[int] = []
 
 
 class ResultFile(BaseModel, extra="allow"):
     """result.json: how a seed ended. Written last, so that a seed is finished exactly if it is there."""
 
-    cell: str | None = None
-    seed: int | None = None
-    history: str | None = None
+    cell: str
+    seed: int
+    history: str
     """Digest of the metrics.jsonl that it was made from."""
     status: Status
     error: str | None = None
@@ -130,19 +157,18 @@ class ResultFile(BaseModel, extra="allow"):
     seconds: int | float = Field(alias="time/seconds")
     split_hash: str
     finished: str
-    fingerprints: dict[str, Any] = {}
-
-    @field_validator("status", mode="before")
-    @classmethod
-    def _known(cls, status: Any) -> Any:
-        return "partial" if status == "pruned" else status  # of layout 4
+    fingerprints: dict[str, Any]
 
 
 class Order(BaseModel):
     """cells.json: ids of the cells of the tables in order, and which of them are of earlier runs."""
 
-    study: str | None = None
+    study: str = ""
     """The study's name, as in study.yaml."""
+    complete: bool = False
+    """Whether the last run ended with nothing left to run."""
+    exhausted: list[str] = []
+    """Searches whose sampler had no new point to suggest; see `search.CellSearch.stream`."""
     cells: list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]] = []
     earlier: set[str] = set()
 
@@ -164,24 +190,21 @@ def read(path: Path, kind: type[File]) -> File:
     return checked(path, kind.model_validate_json, _content(path))
 
 
-def read_cell(path: Path) -> Cell:
-    """Reads cell.json."""
+def read_cell(path: Path) -> tuple[Cell, dict[str, Any]]:
+    """Reads cell.json: the cell, and the fingerprints of its run at the last start."""
     found = read(path, CellFile)
     _check_owner(path, found.id)
-    return found.cell()
+    return found.cell(), found.prints
 
 
-def read_trial(path: Path) -> Trial:
-    """Reads trial.json."""
-    found = read(path, TrialFile)
+def read_marks(path: Path) -> MarksFile:
+    """Reads marks.json."""
+    found = read(path, MarksFile)
     _check_owner(path, found.cell)
-    try:
-        return found.trial()
-    except ValueError as problem:
-        raise DamagedFile(path, problem) from None
+    return found
 
 
-def read_result(path: Path) -> tuple[dict[str, Any], str | None]:
+def read_result(path: Path) -> tuple[dict[str, Any], str]:
     """Reads result.json: how the seed ended, and the digest of the history that belongs to it."""
     found = read(path, ResultFile)
     _check_owner(path, found.cell, found.seed)
@@ -201,10 +224,10 @@ def _content(path: Path) -> bytes:
         raise DamagedFile(path, "it is missing") from None
 
 
-def _check_owner(path: Path, cell: str | None, *seed: object) -> None:
+def _check_owner(path: Path, cell: str, *seed: object) -> None:
     """Refuses a file that says that it is of another cell or seed than the folder in which it lies."""
     owner = (cell, *(f"seed={number}" for number in seed))
-    if cell is not None and path.parent.parts[-len(owner) :] != owner:
+    if path.parent.parts[-len(owner) :] != owner:
         raise DamagedFile(path, f"it is of cell {', '.join(map(str, owner))}")
 
 
@@ -218,12 +241,12 @@ def checked(path: Path, validate: Callable[[Any], File], content: Any) -> File:
 
 
 @lru_cache(maxsize=8)
-def read_study(path: Path, stamp: int) -> dict[str, Any]:
-    """Reads study.yaml as it was changed last, at `stamp`: the resolved study as a plain dict.
+def read_study(path: Path, stamp: int) -> tuple[dict[str, Any], Effective]:
+    """Reads study.yaml as it was changed last, at `stamp`: the resolved study as a plain dict, and what it stood for.
 
     Raises:
         DamagedFile: it is not a mapping in plain YAML.
-        ConfigError: another release wrote it.
+        ConfigError: it has another layout.
     """
     try:
         node = read_mapping(regular(path), "A stored study", _SCALE)
@@ -233,21 +256,33 @@ def read_study(path: Path, stamp: int) -> dict[str, Any]:
         raise DamagedFile(path, problem) from None
     if "schema" not in node:  # the last line
         raise DamagedFile(path, "it ends early")
-    if (written := node.pop("schema")) not in READ:
+    if (written := node.pop("schema")) != SCHEMA:
         raise ConfigError(
-            f"{path.parent} has layout {written!r}, but this release of fpl-tune reads {SCHEMA}. Move the folder away "
-            "and run the study again, or read it with the release that wrote it."
+            f"{path.parent} has layout {written!r}, but this version of fpl-tune reads {SCHEMA}. Move the folder away "
+            "and run the study again."
         )
-    return node
+    effective = checked(path, Effective.model_validate, node.pop("effective", {}))
+    for own in effective.metrics:  # the method that adds it may not be loaded here
+        if own.name not in METRICS:
+            add_metric(own)
+    return node, effective
 
 
-def read_history(path: Path, rounds: int, noted: str | None = None) -> list[dict[str, Any]]:
+@lru_cache(maxsize=8)
+def read_design(path: Path, stamp: int) -> tuple[StudyFile, Design]:
+    """As `read_study`: the fields that tables and choices read, and the study's design."""
+    node, effective = read_study(path, stamp)
+    study = checked(path, StudyFile.model_validate, node)
+    return study, study.design(effective)
+
+
+def read_history(path: Path, rounds: int, noted: str) -> list[dict[str, Any]]:
     """Reads metrics.jsonl: one record for each of `rounds` rounds.
 
     Args:
         path: the file.
         rounds: rounds of the result.
-        noted: its digest when its result was written; None: of an earlier release, which noted none.
+        noted: its digest when its result was written.
     """
     try:
         content = _content(path)
@@ -256,7 +291,7 @@ def read_history(path: Path, rounds: int, noted: str | None = None) -> list[dict
         raise DamagedFile(path, f"it is not JSON lines of numbers ({problem})") from None
     if [record.get("round") for record in history] != [*range(1, rounds + 1)]:
         raise DamagedFile(path, f"it must hold {rounds} records, of one round each")
-    if noted not in (None, digest(content, DIGEST)):
+    if noted != digest(content, DIGEST):
         raise DamagedFile(path, "it is not the history that the seed's result was made from")
     return history
 
@@ -274,4 +309,4 @@ def check_prompts(path: Path) -> None:
         raise DamagedFile(path, f"it is {problem.strerror}") from None
     except (SafetensorError, OSError) as problem:
         raise DamagedFile(path, f"it is not a whole safetensors file ({problem})") from None
-    _check_owner(path, facts.get("cell"), facts.get("seed"))
+    _check_owner(path, facts.get("cell", ""), facts.get("seed"))

@@ -90,11 +90,7 @@ def objectives_of(spec: StudySpec | StudyFile) -> list[str]:
 
 
 def sign(name: str) -> int:
-    """1 for a metric that is the better the higher it is, -1 the lower, 0 where the method that adds it is not here."""
-    if metric(name).maximize is None:
-        from fpl_tune import methods  # takes PyTorch
-
-        methods.catalogue()
+    """1 for a metric that is the better the higher it is, -1 the lower, 0 for one without a direction."""
     return {True: 1, False: -1, None: 0}[metric(name).maximize]
 
 
@@ -270,22 +266,24 @@ def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
     return sorted(set[int].intersection(*(set(own) for own in seeds.values() if most in own)))
 
 
-def chosen(store: Store, rule: str = "final") -> Choice:
+def chosen(store: Store, rule: str | None = None) -> Choice:
     """Chooses among a study's finished cells: the best, or the front of several objectives.
 
     Args:
         store: the study's store.
-        rule: the reporting rule that chooses each seed's round, from validation accuracies.
+        rule: the reporting rule that chooses each seed's round, from validation accuracies; None: the study's own if it
+            reads these alone, else `final`.
 
     Raises:
         ConfigError: the rule reads test metrics, no cell is finished inside of `search.space`, or no two cells compare.
     """
+    study, cells = store.study(), store.cells()
+    rule = rule or selecting_rule(study.report.rule)
     if rule not in CHOICES:
         raise ConfigError(
             f"The rule that chooses must be {' or '.join(CHOICES)}, but is {rule!r}"
             f"{', which reads test metrics' if rule in TEST_SELECTED_RULES else ''}."
         )
-    study, cells = store.study(), store.cells()
     table = rows(store, study)
     choice = choose(table, cells, study, rule)
     if choice is not None:
@@ -310,7 +308,7 @@ def chosen(store: Store, rule: str = "final") -> Choice:
     )
 
 
-def best(store: Store, rule: str = "final") -> Choice:
+def best(store: Store, rule: str | None = None) -> Choice:
     """The best of a study's finished cells; see `chosen`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The status of a seed's result. That of a trial, to which seeds belong, is in `study.trial`."""
+"""The status of a seed's result. The state of a cell, to which seeds belong, is in `study.standing`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Status(StrEnum):
     DONE = "done"
     """It ran all rounds."""
     PARTIAL = "partial"
-    """It ran up to a rung, where its trial waits or ended, or up to the round at which a pruner stopped it."""
+    """It ran up to a rung, where its trial is paused or was pruned."""
     DIVERGED = "diverged"
     FAILED = "failed"
 

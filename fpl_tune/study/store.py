@@ -1,9 +1,10 @@
 """A study's folder: the study, its cells and their results. The driver alone writes it, each file atomically.
 
 Layout of `<root>/<study>/`: study.yaml (the resolved study), cells.json (its cells in order), and per cell
-cells/<id>/cell.json (what it is), cells/<id>/trial.json (where it stands; see `study.trial`), and cells/<id>/seed=<n>/
-with metrics.jsonl, prompts.safetensors and result.json (what a seed left). Each file says whose it is, metrics.jsonl by
-its digest in result.json, so that one of another cell, seed or study counts as damaged.
+cells/<id>/cell.json (what it is), cells/<id>/marks.json (rungs that it passed), and cells/<id>/seed=<n>/ with
+metrics.jsonl, prompts.safetensors and result.json (what a seed left). Each file says whose it is, metrics.jsonl by its
+digest in result.json, so that one of another cell, seed or study counts as damaged. Where a cell stands follows from
+these files; see `study.standing`.
 
 Reading needs neither PyTorch nor Hydra, writing permissions neither; pandas is imported for data frames alone.
 """
@@ -17,6 +18,7 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,10 +27,10 @@ from fpl_tune.core.files import FOLDER, REGULAR, digest, kind_of, remove, write_
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, results, schema
-from fpl_tune.study.records import COLUMNS, EARLIER, Cell
-from fpl_tune.study.schema import SCHEMA, DamagedFile, Order, StudyFile
+from fpl_tune.study.records import COLUMNS, EARLIER, Cell, differing
+from fpl_tune.study.schema import SCHEMA, DamagedFile, Effective, Order, StudyFile
+from fpl_tune.study.standing import Design, Row, Run, State, counts, marks, rung_values, shown_status, standing, wanted
 from fpl_tune.study.status import Status
-from fpl_tune.study.trial import State, Trial, of_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +46,7 @@ _OF_STUDY = (
     "mlflow.json", "mlflow.digest", "study.eta",
 )  # fmt: skip
 """Files that every run of a study writes, its page and its tables among them."""
-_OF_CELL, _OF_SEED = ("cell.json", "trial.json"), ("metrics.jsonl", "prompts.safetensors", "result.json")
+_OF_CELL, _OF_SEED = ("cell.json", "marks.json"), ("metrics.jsonl", "prompts.safetensors", "result.json")
 """Those in the folder of a cell, and in that of a seed."""
 
 
@@ -69,7 +71,7 @@ class Store:
         self.folder = root / name
         self.damage: dict[Path, DamagedFile] = {}
         """Damaged files that were met so far."""
-        self._cells: dict[str, Cell] = {}
+        self._cells: dict[str, tuple[Cell, dict[str, Any]]] = {}
         self._read: dict[Path, tuple[object, Any]] = {}
         """What files held, and the stamp of each when it was read: another process may write them again."""
         self._lost: set[Path] = set()
@@ -102,7 +104,14 @@ class Store:
         """Whether the study was ever begun."""
         return (self.folder / "study.yaml").exists()
 
-    def begin(self, spec: Study, cells: Sequence[Cell], keep: Callable[[Cell], bool] = lambda cell: True) -> None:
+    def begin(
+        self,
+        spec: Study,
+        cells: Sequence[Cell],
+        prints: Mapping[str, dict[str, Any]] | None = None,
+        effective: Effective | None = None,
+        keep: Callable[[Cell], bool] = lambda cell: True,
+    ) -> None:
         """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
 
         Passwords and tokens in addresses are not written. Damaged files are replaced, what is no file is removed from
@@ -111,27 +120,45 @@ class Store:
         Args:
             spec: the study.
             cells: its cells.
+            prints: fingerprints of their runs today, by the cell's id. Results of others are out of date.
+            effective: what fields of the study stand for.
             keep: whether an earlier cell stays in the tables.
 
         Raises:
-            ConfigError: another release wrote the store.
+            ConfigError: the store has another layout.
         """
         if self.exists:
             self._unless_damaged(self.node)
-        before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.seeds(cell)]
+        before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.all_results(cell)]
         for path in [*self.folder.rglob("*.part")]:  # temporary files of a killed process
             remove(path)
         for name in _OF_STUDY:
             self._make_room(self.folder / name)
+        for place in self._lost:  # that no reader finds a result there, be it of a cell that runs again or not
+            (place / "result.json").unlink(missing_ok=True)
         node = dict(spec.node)
         for part in ("tracking", "execution"):
             node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
-        write_text(self.folder / "study.yaml", as_yaml({**node, "schema": SCHEMA}))
-        self._write_cells(cells)
+        stood_for = (effective or Effective()).model_dump()
+        write_text(self.folder / "study.yaml", as_yaml({**node, "effective": stood_for, "schema": SCHEMA}))
+        self._write_cells(cells, prints or {})
         kept = [*filter(keep, earlier.find(before, cells))]
         ordered = sorted(cells, key=lambda cell: cell.number)  # as `add` leaves them
         self._write_order([*ordered, *kept], {cell.id for cell in kept})
+        for path in (path for path in self.damage if path.name == "marks.json"):  # a cell that is done writes none
+            remove(path)
         self.damage.clear()
+
+    def end(self, *, complete: bool, exhausted: Collection[str]) -> None:
+        """Notes how a run has ended, and writes results.csv; see `schema.Order`."""
+        order = self._order()
+        self._write_order(self.cells(), order.earlier, complete=complete, exhausted=exhausted)
+        self.write_csv()
+
+    def ended(self) -> tuple[bool, list[str]]:
+        """Whether the last run ended with nothing left, and its exhausted searches; see `schema.Order`."""
+        order = self._order()
+        return order.complete, order.exhausted
 
     def spec(self) -> Study:
         """The typed study; composing it takes PyTorch. `study` has what tables need.
@@ -153,20 +180,40 @@ class Store:
         Raises:
             ConfigError: its file is damaged.
         """
-        return schema.checked(self.folder / "study.yaml", StudyFile.model_validate, self.node())
+        self.node()
+        path = self.folder / "study.yaml"
+        return schema.read_design(path, path.stat().st_mtime_ns)[0]
 
     def node(self) -> dict[str, Any]:
         """The resolved study as a plain dict; copy it before changing it.
 
         Raises:
-            ConfigError: its file is damaged, or of another release.
+            ConfigError: its file is damaged, or has another layout.
         """
         path = self.folder / "study.yaml"
-        node = schema.read_study(path, path.stat().st_mtime_ns)  # another process may run the study again
+        node, _ = schema.read_study(path, path.stat().st_mtime_ns)  # another process may run the study again
         listed = self._unless_damaged(self._listed)
-        if listed is not None and listed.study not in (None, node.get("name")):
+        if listed is not None and listed.study not in ("", node.get("name")):
             raise DamagedFile(path, f"it is of study {node.get('name')!r}, but cells.json is of {listed.study!r}")
         return node
+
+    def effective(self) -> Effective:
+        """What fields of the study stood for when it was run last.
+
+        Raises:
+            ConfigError: its file is damaged, or has another layout.
+        """
+        path = self.folder / "study.yaml"
+        return schema.read_study(path, path.stat().st_mtime_ns)[1]
+
+    def design(self) -> Design:
+        """What the study asks for of each cell.
+
+        Raises:
+            ConfigError: its file is damaged, or has another layout.
+        """
+        path = self.folder / "study.yaml"
+        return schema.read_design(path, path.stat().st_mtime_ns)[1]
 
     # -- cells -----------------------------------------------------------------------------------------------
 
@@ -196,11 +243,17 @@ class Store:
                 return found
         raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
 
-    def add(self, cells: Sequence[Cell]) -> None:
-        """Adds the cells that a search suggested."""
-        self._write_cells(cells)
-        earlier = self.earlier - {cell.id for cell in cells}
-        self._write_order(sorted([*self.cells(), *cells], key=lambda cell: (cell.id in earlier, cell.number)), earlier)
+    def add(self, cell: Cell, prints: dict[str, Any]) -> None:
+        """Adds a trial, which a search has suggested; `prints` as in `begin`."""
+        self._write_cells([cell], {cell.id: prints})
+        earlier = self.earlier - {cell.id}
+        others = [other for other in self.cells() if other.id != cell.id]
+        self._write_order(sorted([*others, cell], key=lambda each: (each.id in earlier, each.number)), earlier)
+
+    def prints(self, cell: Cell) -> dict[str, Any]:
+        """Fingerprints of a cell's run at the last start; empty where its file is missing or damaged."""
+        self._unless_damaged(lambda: self._cell(cell.id))
+        return self._cells[cell.id][1] if cell.id in self._cells else {}
 
     def fingerprints(self, cell: Cell) -> dict[str, Any]:
         """Fingerprints of a cell when its results were made; empty before."""
@@ -209,7 +262,7 @@ class Store:
     def _cell(self, key: str) -> Cell:
         if key not in self._cells:
             self._cells[key] = schema.read_cell(self.folder / "cells" / key / "cell.json")
-        return self._cells[key]
+        return self._cells[key][0]
 
     def _readable(self, keys: Iterable[str]) -> list[Cell]:
         found = (self._unless_damaged(lambda key=key: self._cell(key)) for key in keys)
@@ -220,10 +273,13 @@ class Store:
         found = (path.parent.name for path in self.folder.glob("cells/*/cell.json"))
         return [name for name in found if re.fullmatch(schema.CELL_ID, name)]
 
-    def _write_cells(self, cells: Iterable[Cell]) -> None:
+    def _write_cells(self, cells: Iterable[Cell], prints: Mapping[str, dict[str, Any]]) -> None:
         for cell in cells:
-            known = {name: getattr(cell, name) for name in ("id", "number", "label", "role", "reference", "varied")}
-            self._cells[cell.id] = cell
+            names = ("id", "number", "label", "role", "reference", "varied", "rounds")
+            asked = asdict(cell.suggestion) if cell.suggestion else None
+            known = {name: getattr(cell, name) for name in names} | {"suggestion": asked}
+            known["prints"] = prints.get(cell.id, {})
+            self._cells[cell.id] = cell, known["prints"]
             place = self.folder / "cells" / cell.id
             seeds = [path for path in place.glob("seed=*") if schema.SEED_FOLDER.fullmatch(path.name)]
             for path in (place.parent, place, *seeds, *place.glob("ckpt-*")):
@@ -255,28 +311,63 @@ class Store:
             raise DamagedFile(path, "none of its cells is in this study's folder")
         return order
 
-    def _write_order(self, cells: Iterable[Cell], earlier: Collection[str]) -> None:
-        order = list(dict.fromkeys(cell.id for cell in cells))
-        _write(self.folder / "cells.json", {"study": self.name, "cells": order, "earlier": sorted(earlier)})
+    def _write_order(
+        self,
+        cells: Iterable[Cell],
+        earlier: Collection[str],
+        *,
+        complete: bool = False,
+        exhausted: Collection[str] | None = None,
+    ) -> None:
+        done = self._order().exhausted if exhausted is None else exhausted
+        order = {"study": self.name, "cells": [cell.id for cell in cells], "earlier": sorted(earlier)}
+        _write(self.folder / "cells.json", {**order, "complete": complete, "exhausted": sorted(done)})
 
-    # -- trials and results ----------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------
 
-    def trial(self, cell: Cell) -> Trial:
-        """The state of a cell's trial. Where its file is missing or damaged, what the cell's results say."""
-        found = self.stored_trial(cell)
-        if found is None:
-            statuses = {seed: result["status"] for seed, result in self.seed_results(cell).items()}
-            found = of_results(statuses, self.study().first_seeds(), cell.node["protocol"]["rounds"])
-        return found
+    def row(self, cell: Cell, prints: Mapping[str, Any] | None = None) -> Row:
+        """A cell with what is stored of it, of the present version of its method and data.
 
-    def stored_trial(self, cell: Cell) -> Trial | None:
-        """The state of a cell's trial as its file says; None where that is missing or damaged."""
-        path = self.folder / "cells" / cell.id / "trial.json"
-        return self._unless_damaged(lambda: self._held(path, schema.read_trial))
+        Args:
+            cell: the cell.
+            prints: fingerprints of its run today; None: at the last start.
+        """
+        now = self.prints(cell) if prints is None else prints
+        found, runs = self.all_results(cell), dict[int, Run]()
+        for seed, result in found.items():
+            if not differing(result["fingerprints"], now):
+                records = partial(self.records, cell, seed)
+                runs[seed] = Run(Status(result["status"]), result["rounds"], records)
+        noted = self._marks(cell)
+        stale = len(runs) < len(found)
+        if noted is None or differing(noted.prints, now):
+            return Row(cell, runs, stale=stale)
+        return Row(cell, runs, frozenset(noted.passed), tuple(noted.together), stale)
 
-    def put_trial(self, cell: Cell, trial: Trial) -> None:
-        """Stores the state of a cell's trial."""
-        _write(self.folder / "cells" / cell.id / "trial.json", {"cell": cell.id, **asdict(trial)})
+    def _marks(self, cell: Cell) -> schema.MarksFile | None:
+        """What marks.json of a cell holds."""
+        path = self.folder / "cells" / cell.id / "marks.json"
+        return self._unless_damaged(lambda: self._held(path, schema.read_marks))
+
+    def put_marks(self, row: Row, prints: Mapping[str, Any]) -> None:
+        """Stores the rungs that a cell was let pass, and the seeds that were started together."""
+        _write(self.folder / "cells" / row.cell.id / "marks.json", marks(row, prints))
+
+    def state(self, cell: Cell) -> State:
+        """Where a cell stands. One of an earlier run is not asked for any more, and so has nothing left to run."""
+        order, design, row = self._order(), self.design(), self.row(cell)
+        found = standing(design, row).state
+        if cell.id in order.earlier and found in (State.QUEUED, State.PAUSED):
+            return State.DONE if counts(design, row) else State.PRUNED
+        return State.PRUNED if found is State.PAUSED and order.complete else found
+
+    def rung_values(self, cell: Cell) -> dict[int, float]:
+        """The objective of a trial at the rungs that it has reached, by round."""
+        return rung_values(self.design(), self.row(cell))
+
+    def counts(self, cell: Cell) -> tuple[int, ...]:
+        """Seeds of a cell that enter means."""
+        return counts(self.design(), self.row(cell))
 
     def seed_folder(self, cell: Cell, seed: int) -> Path:
         """The folder of one seed."""
@@ -287,29 +378,31 @@ class Store:
         return list(self.seed_results(cell))
 
     def seed_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
-        """The stored results of a cell by seed."""
+        """The results of a cell that count for the study as it is: of its seeds, and of the version of method and data
+        at the last start."""
+        now, seeds, found = self.prints(cell), self.design().seeds, self.all_results(cell)
+        return {s: r for s, r in found.items() if s in seeds and not differing(r["fingerprints"], now)}
+
+    def all_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
+        """The stored results of a cell by seed, of whatever version."""
         names = (path.name for path in (self.folder / "cells" / cell.id).glob("seed=*"))
         numbers = sorted(int(found[1]) for name in names if (found := schema.SEED_FOLDER.fullmatch(name)))
         return {seed: result for seed in numbers if (result := self.result(cell, seed)) is not None}
 
     def shown_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
-        """The results of a cell that tables show: of the study's seeds, and those of earlier runs that count.
+        """The results of a cell that tables show, those of the study's seeds.
 
-        Their status is `done` exactly if they count; see `Trial.status_of`.
+        Their status is `done` exactly if they count; see `standing.shown_status`.
         """
-        trial, wanted = self.trial(cell), {*self.study().seed_list()}
-        return {
-            seed: {**result, "status": trial.status_of(seed, result["status"])}
-            for seed, result in self.seed_results(cell).items()
-            if seed in wanted or seed in trial.counts
-        }
+        design, row, state, found = self.design(), self.row(cell), self.state(cell), self.seed_results(cell)
+        return {s: {**r, "status": shown_status(design, row, s, state)} for s, r in found.items()}
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
         found = self._result(cell, seed)
         return None if found is None else found[0]
 
-    def _result(self, cell: Cell, seed: int) -> tuple[dict[str, Any], str | None] | None:
+    def _result(self, cell: Cell, seed: int) -> tuple[dict[str, Any], str] | None:
         """The stored result of a seed, and the digest of its history."""
         folder = self.seed_folder(cell, seed)
         if folder in self._lost:
@@ -331,7 +424,11 @@ class Store:
         return known[1]
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
-        """Records by round; empty where nothing was stored, or the file is damaged."""
+        """Records by round; empty where there is no result, see `seed_results`, or the file is damaged."""
+        return self.records(cell, seed) if seed in self.seed_results(cell) else []
+
+    def records(self, cell: Cell, seed: int) -> list[Record]:
+        """Records by round, of whatever version; empty where nothing was stored, or the file is damaged."""
         found = self._result(cell, seed)
         if found is None:
             return []
@@ -377,9 +474,10 @@ class Store:
     def check(self) -> list[DamagedFile]:
         """Reads every file of the store and lists the damaged ones. Seeds with a damaged file lose their result."""
         for cell in (*self.cells(), *self.earlier_cells()):
-            for seed in self.seeds(cell):
+            self._marks(cell)
+            for seed in self.all_results(cell):
                 known, prompts = len(self.damage), self.seed_folder(cell, seed) / "prompts.safetensors"
-                self.history(cell, seed)
+                self.records(cell, seed)
                 self._unless_damaged(lambda path=prompts: schema.check_prompts(path))
                 if len(self.damage) > known:
                     self._lost.add(self.seed_folder(cell, seed))
@@ -409,8 +507,8 @@ class Store:
         return results.table(cells, found, metric, self.history, self.earlier)
 
     def states(self) -> dict[str, str]:
-        """What tables call each cell, by id: the state of its trial, or `earlier` where an earlier run has done it."""
-        found, before = {cell.id: self.trial(cell).state for cell in self.cells()}, self.earlier
+        """What tables call each cell, by id: its state, or `earlier` where an earlier run has done it."""
+        found, before = {cell.id: self.state(cell) for cell in self.cells()}, self.earlier
         return {key: EARLIER if key in before and state is State.DONE else state for key, state in found.items()}
 
     def frame(self, metric: str = results.TEST) -> pd.DataFrame:
@@ -438,15 +536,13 @@ class Store:
 
     def status(self) -> dict[str, Any]:
         """Counts cells by status, and seeds that have a result."""
-        study, cells = self.study(), self.cells()
-        wanted, first = set(study.seed_list()), set(study.first_seeds())
-        trials, ran = [self.trial(cell) for cell in cells], [wanted.intersection(self.seeds(cell)) for cell in cells]
-        states = [trial.state for trial in trials]
+        cells, design = self.cells(), self.design()
+        states, rows = [self.state(cell) for cell in cells], [self.row(cell) for cell in cells]
         return {
             "cells": len(cells),
             **{state.value: states.count(state) for state in State},
-            "seeds": sum(map(len, ran)),
-            "seeds_wanted": sum(len(first | own | {*t.seeds_left}) for own, t in zip(ran, trials, strict=True)),
+            "seeds": sum(len(row.runs.keys() & {*design.seeds}) for row in rows),
+            "seeds_wanted": sum(len({*wanted(design, row)} | row.runs.keys() & {*design.seeds}) for row in rows),
         }
 
 

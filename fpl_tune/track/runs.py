@@ -18,9 +18,9 @@ from fpl_tune.core.nested import get_field
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import TEST, VAL, aggregate, figure, varied_names
+from fpl_tune.study.standing import OVER, State
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
-from fpl_tune.study.trial import State, Trial
 
 FORMAT = 8
 """Increased when the same store gives other runs than before: all runs are then written anew."""
@@ -116,11 +116,12 @@ def mlflow_name(name: str) -> str:
 def study_entry(store: Store, seeds: Sequence[int], *, running: bool = False) -> Entry:
     """The parent run: note, tags and files, no parameters or metrics, so that it can grow with the study."""
     spec, cells = store.spec(), store.cells()
-    trials = [store.trial(cell) for cell in cells]
+    states = [store.state(cell) for cell in cells]
     shown = [store.shown_results(cell) for cell in cells]
     ends = [_times(result)[1] for results in shown for result in results.values()]
-    failed = any(trial.state in (State.FAILED, State.DIVERGED) for trial in trials)
-    whole = all(trial.over for trial in trials)
+    bad = {cell.role: {State.FAILED} if cell.role == "trial" else {State.FAILED, State.DIVERGED} for cell in cells}
+    failed = any(state in bad[cell.role] for cell, state in zip(cells, states, strict=True))
+    whole = all(state in OVER for state in states)
     status = "RUNNING" if running else "KILLED" if not whole else "FAILED" if failed else "FINISHED"
     note = f"## {spec.title or spec.name}\n\n{spec.note}\n\nThe artifact `report.html` shows curves and tables.\n"
     if (store.folder / "table.md").is_file():
@@ -141,28 +142,28 @@ def study_entry(store: Store, seeds: Sequence[int], *, running: bool = False) ->
 
 def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], columns: Columns) -> str:
     """The digest of a cell's entry, from results alone: a history is written with its result and never without."""
-    found, trial = store.shown_results(cell), store.trial(cell)
+    found = store.shown_results(cell)
     return _digest(
-        *(cell.id, cell.label, cell.role, trial.state, _rungs(trial), columns.rule, columns.metric),
+        *(cell.id, cell.label, cell.role, store.state(cell), _rungs(store, cell), columns.rule, columns.metric),
         *(_parameters(cell, seeds, columns), [found[seed] for seed in seeds]),
     )
 
 
 def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], columns: Columns) -> Entry:
-    """The run of a cell whose trial is over, over the given seeds, all of which have results.
+    """The run of a cell that is over, over the given seeds, all of which have results.
 
     That of a pruned trial is finished too, with the tag `fpl.status` and the round that it reached, `fpl.round`.
     """
-    results, trial = {s: r for s, r in store.shown_results(cell).items() if s in seeds}, store.trial(cell)
+    results, state = {s: r for s, r in store.shown_results(cell).items() if s in seeds}, store.state(cell)
     counted = {s: r for s, r in results.items() if r["status"] not in FAILURES}
     start, end = min(_times(r)[0] for r in results.values()), max(_times(r)[1] for r in results.values())
-    status, histories = trial.state.value, {s: store.history(cell, s) for s in counted}
+    status, histories = state.value, {s: store.history(cell, s) for s in counted}
     tags = {
         "fpl.role": cell.role,
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
         "fpl.status": status,
     }
-    if trial.state is State.PRUNED:
+    if state is State.PRUNED:
         tags["fpl.round"] = str(max(int(r["rounds"]) for r in results.values()))
     if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
         tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
@@ -177,7 +178,7 @@ def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], columns: Columns)
         params=_parameters(cell, list(results), columns),
         metrics=[
             *(Point(name, 0, value, end) for name, value in _headlines(counted, histories, columns).items()),
-            *(Point(name, 0, value, end) for name, value in _rungs(trial).items()),
+            *(Point(name, 0, value, end) for name, value in _rungs(store, cell).items()),
             *_curves(histories, start, columns.metric),
         ],
         files=[("", store.folder / "cells" / cell.id / "cell.json")]
@@ -215,9 +216,9 @@ def _text(cell: Cell, dotted: str) -> str | None:
     return None if value is absent else shown(value)
 
 
-def _rungs(trial: Trial) -> dict[str, float]:
+def _rungs(store: Store, cell: Cell) -> dict[str, float]:
     """The objective at the rungs that a trial has reached, in four digits; so also that of one that was pruned."""
-    values = sorted(trial.values.items())
+    values = sorted(store.rung_values(cell).items())
     return {f"rung_{number}": float(f"{value:.{_DIGITS}g}") for number, value in values if math.isfinite(value)}
 
 

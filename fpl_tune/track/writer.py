@@ -24,6 +24,7 @@ from fpl_tune.core.metrics import metric
 from fpl_tune.study import tracking
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
+from fpl_tune.study.standing import OVER
 from fpl_tune.study.store import Store
 from fpl_tune.track import runs, server, view
 from fpl_tune.track.runs import STUDY, Columns, Entry
@@ -81,12 +82,14 @@ class Writer:
             self.link()
 
     def write_all(self) -> None:
-        """Writes all complete cells, then the study's run with its final status."""
+        """Writes all complete cells, then the study's run with its final status. Other cells have no runs then."""
         if not self.runs[STUDY]:
             self.write_study(running=True)
-        columns = Columns.of(self.store)
-        for cell in self.store.cells():
+        columns, cells = Columns.of(self.store), self.store.cells()
+        for cell in cells:
             self._write_cell(cell, columns)
+        for key in self.runs.keys() - {STUDY, *(cell.id for cell in cells)}:
+            self.delete(key)
         self.write_study()
 
     def link(self) -> tracking.Tracked:
@@ -151,9 +154,9 @@ class Writer:
             self._write(runs.cell_entry(self.store, cell, list(self.store.shown_results(cell)), columns))
 
     def _digest(self, cell: Cell, columns: Columns) -> str:
-        """The digest of a cell's run; empty until its trial is over: its means are not yet what they will stay."""
+        """The digest of a cell's run; empty until it is over: its means are not yet what they will stay."""
         seeds = list(self.store.shown_results(cell))
-        return runs.cell_digest(self.store, cell, seeds, columns) if seeds and self.store.trial(cell).over else ""
+        return runs.cell_digest(self.store, cell, seeds, columns) if seeds and self.store.state(cell) in OVER else ""
 
     def _holds(self, key: str, digest: str) -> bool:
         """Whether there is exactly one run of this entry, complete, closed and below its parent."""
@@ -168,8 +171,14 @@ class Writer:
         """The experiment's id: found, restored if someone deleted it, or created; a database takes no artifacts."""
         name = self.store.name
         found = self.client.get_experiment_by_name(name)
+        place = (self.store.root / "mlartifacts" / name).resolve().as_uri() if database else None
+        own = server.sqlite_file(server.address(self.store.root)) == self.store.root.resolve() / "mlflow.db"
+        if found is not None and own and found.artifact_location != place:
+            # The results were moved or copied. MLflow cannot move an experiment, so all runs are written anew here.
+            self.client.rename_experiment(found.experiment_id, f"{name}, until moved ({found.experiment_id})")
+            self.client.delete_experiment(found.experiment_id)
+            found = None
         if found is None:
-            place = (self.store.root / "mlartifacts" / name).resolve().as_uri() if database else None
             return self.client.create_experiment(name, artifact_location=place, tags=_KIND)
         if found.lifecycle_stage == "deleted":
             self.client.restore_experiment(found.experiment_id)

@@ -57,7 +57,7 @@ MISTAKES = [
     ("study fedpgp_t9 method=promptfl", 2, "method=promptfl has no effect: the study sweeps variant."),
     # files
     ("study broken", 2, "did not find expected ',' or ']' in line 2, column 29"),
-    ("show newer", 2, "outputs/newer has layout 999, but this release of fpl-tune reads"),
+    ("show newer", 2, "outputs/newer has layout 999, but this version of fpl-tune reads"),
     ("run clip=rn50 clip.pretrained=nowhere.pt", 2, "pretrained='nowhere.pt' is neither a file nor a tag of RN50"),
     # the machine
     (f"{SWEEP} data=pacs data.root=nowhere", 3, "data.root=nowhere is not a folder. It should hold PACS/"),

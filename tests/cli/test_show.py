@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fpl_tune.search.search import Search
 from fpl_tune.study.results import make_result
+from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store
 
-from ..conftest import MakeStore, drawn_history, there
+from ..conftest import Asked, MakeStore, drawn_history
 from .conftest import TINY, Command, run_in
 
 LIGHT = """
@@ -141,16 +141,16 @@ def test_a_front_is_shown_and_no_cell_is_exported_as_the_best(
 
 def searched(make_store: MakeStore, root: Path, body: str) -> Store:
     """A store of a finished search, whose later trials were stopped after their first seed."""
-    store = make_store(body=body, root=root, fill=lambda cell, seed: False)
-    plan = there(Search.plan(store.spec()))
-    plan.open(store.folder)
-    cells = [*plan.references, *iter(plan.request, None)]
-    store.begin(store.spec(), cells)
+    store = make_store(body=body, root=root, rounds=2, fill=lambda cell, seed: False)
+    asked = Asked(store.spec())
+    cells = [*asked.search.references, *asked.all()]
+    store.begin(store.spec(), cells, effective=Effective(halving=True))
+    store.end(complete=True, exhausted=())
     for place, cell in enumerate(cells):
         early = cell.role == "trial" and place % 3 == 0
         for seed in (1,) if early else (1, 2):
             history = drawn_history(seed, 0.9 - 0.01 * place, rounds=2, clients=4)
-            store.put(cell, seed, history, make_result("partial" if early else "done", history))
+            store.put(cell, seed, history, make_result("done", history))
     return store
 
 
@@ -173,13 +173,12 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     assert "best" in rows[0]
     assert "pruned" not in " ".join(rows)
     trials = [cell for cell in store.cells() if cell.role == "trial"]
-    early = sum(store.trial(cell).state == "pruned" for cell in trials)
+    early = sum(store.state(cell) == "pruned" for cell in trials)
     assert f"{len(trials) - 10} more trials with --format csv, {early} of them stopped early" in " ".join(text.split())
     assert any(line.split()[:1] == ["zeroshot"] for line in lines)
     rates = {f"{cell.varied['optim.lr']:.3g}" for cell in trials}
     assert rows[0].split()[header.index("lr")] in rates, "three significant digits"
-    first = min(cell.number for cell in trials)
-    (best,) = (cell for cell in trials if cell.number == first + int(rows[0].split()[0]))
+    (best,) = (cell for cell in trials if cell.trial == int(rows[0].split()[0]))
     assert rows[0].split()[header.index("lr")] == f"{best.varied['optim.lr']:.3g}", "by the number of the trial"
     assert len(list(csv.DictReader(command("show", "toy", "--format", "csv").out.splitlines()))) == 1 + len(trials)
 

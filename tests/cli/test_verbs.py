@@ -70,15 +70,15 @@ def test_a_narrowed_study_keeps_its_cells_and_says_so(home: Path, command: Comma
     assert "Kept with their results, but not shown: 3 cells of other settings." in other
 
 
-def test_other_seeds_take_nothing_out_of_the_results(home: Path, command: Command) -> None:
+def test_seeds_that_the_study_no_longer_asks_for_are_in_no_table_and_come_back(home: Path, command: Command) -> None:
     table = home / "outputs" / "lambda_sweep" / "results.csv"
     whole = table.read_text().splitlines()
     command("study", "lambda_sweep", "seeds=1")
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    assert len(rows) == len(whole) - 1
-    assert {row["seed"] for row in rows} == {"1", "2"}
+    assert {row["seed"] for row in rows} == {"1"}
     shown = json.loads(command("show", "lambda_sweep", "--format", "json").out)
-    assert [row["n"] for row in shown] == [2, 2, 2]
+    assert [row["n"] for row in shown] == [1, 1, 1]
+    assert "0 cells run, 3 done before" in command("study", "lambda_sweep").out
     assert table.read_text().splitlines() == whole
 
 

@@ -33,14 +33,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def started(spec: Any, root: Path, planned: Callable[[Cell], float | None] = lambda _: None) -> tuple[Eta, list[Cell]]:
     """The estimate of a study that begins, and its cells."""
     store, cells, left = Store(root, spec.name), expand(spec), Eta()
+    if spec.prune.rule == "halving":
+        cells = [replace(cell, role="trial") for cell in cells]
     store.begin(spec, cells)
-    left.on_study_start(store, cells, [Job(cell, SEEDS, pace=planned(cell)) for cell in cells])
+    left.on_study_start(store, cells, [Job(cell, tuple(spec.seed_list()), pace=planned(cell)) for cell in cells])
     return left, cells
 
 
-def records(number: int, seconds: float) -> list[dict[str, Any]]:
+def records(number: int, seconds: float, seeds: Sequence[int] = SEEDS) -> list[dict[str, Any]]:
     """Records of one round; `seconds` is each seed's running total."""
-    return [{"seed": seed, "round": number, "time/seconds": seconds} for seed in SEEDS]
+    return [{"seed": seed, "round": number, "time/seconds": seconds} for seed in seeds]
 
 
 def test_one_round_gives_an_estimate_for_all(compose: Any, tmp_path: Path, clock: list[float]) -> None:
@@ -111,6 +113,7 @@ class World:
         load: the factor by which everything is slower from a moment on, by the share of jobs that have ended.
         first: seconds that the first job of each slot takes longer.
         rungs: rounds after which jobs pause, of which one in three goes on.
+        seeds: of each job.
         since: the number of trials from which on estimates count.
     """
 
@@ -126,6 +129,7 @@ class World:
         first: float = 20.0,
         parallel: int = 2,
         rungs: Sequence[int] = (),
+        seeds: tuple[int, ...] = SEEDS,
         since: int = 10,
     ) -> None:
         self.errors: list[float] = []
@@ -137,16 +141,17 @@ class World:
         def job(cell: Cell, reached: int) -> Iterator[float]:
             """Yields how long each of its parts takes, which begins then."""
             nonlocal ended
-            left.on_job_start(cell, SEEDS)
+            left.on_job_start(cell, seeds)
             yield (besides + (first if tie <= parallel else 0.0)) * load(ended / total)
-            spent, stop = reached * 2 * pace(cell), next((rung for rung in rungs if rung > reached), cell.run.rounds)
+            spent = reached * len(seeds) * pace(cell)
+            stop = next((rung for rung in rungs if rung > reached), cell.run.rounds)
             for number in range(reached + 1, stop + 1):
-                took = 2 * pace(cell) * load(ended / total)
+                took = len(seeds) * pace(cell) * load(ended / total)
                 yield took
                 spent += took
-                left.on_round_end(cell, records(number, spent / 2))
+                left.on_round_end(cell, records(number, spent / len(seeds), seeds))
             if stop in rungs:
-                left.on_job_pause(cell, SEEDS)
+                left.on_job_pause(cell, seeds)
                 paused[stop].append(cell)
                 if len(paused[stop]) % 3 == 0:
                     queue.insert(0, (cell, stop))
@@ -197,14 +202,14 @@ WORLDS: dict[str, dict[str, Any]] = {
     "the first trials are slow": {**STEADY, "first": 300.0},
     "short trials": {"pace": lambda _: 0.001, "besides": 2.0},
     "unequal cells": {"pace": unequal},
-    "one trial in three passes a rung": {**STEADY, "rungs": (1, 3)},
+    "one trial in three passes a rung": {**STEADY, "rungs": (1, 3), "seeds": (1,)},
 }
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_estimate_is_close_in_many_worlds(compose: Any, tmp_path: Path, clock: list[float], name: str) -> None:
     """What every trial takes besides its rounds counts, the start of the first ones does not."""
-    halving = ("prune.rule=halving", "prune.reduction=3", "prune.first_rung=1") if "rung" in name else ()
+    halving = ("prune.rule=halving", "prune.reduction=3", "prune.first_rung=1", "seeds=1") if "rung" in name else ()
     axis, plan = ("method.n_ctx", planned) if name == "unequal cells" else ("optim.lr", lambda _: None)
     made = compose(f"axes: {{{axis}: {list(range(1, 101))}}}", f"protocol.rounds={9 if halving else 4}", *halving)
     left, cells = started(made, tmp_path, plan)

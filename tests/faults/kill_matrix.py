@@ -1,4 +1,4 @@
-"""A program: kills halved studies before each of their file operations and compares what the same command then leaves.
+"""A program: kills studies before each of their file operations and compares what the same command then leaves.
 
 `python tests/faults/kill_matrix.py [--case NAME]... [--every N] [--jobs N] [--folder FOLDER] [--out FILE]` prints, for
 each case, the points, at how many of them the study ended as if it had not been killed, and the most rounds of a seed
@@ -6,7 +6,7 @@ that were repeated; then every point that differs. `--out` writes the same as JS
 studies that differ stay.
 
 A point is a file operation below the study's output folder. There the process kills itself (SIGKILL), the same command
-runs to its end, and its store and Optuna's journal are compared with those of a calm run. Every fourth point is run
+runs to its end, and its store is compared with that of a calm run. Every fourth point is run
 once more, with a second kill on the way of the run that continues. Operations are heard from Python's audit events, so
 that none is left out, whichever library makes it. Everything is the platform's own but training: a step costs nothing,
 and its figures follow from the cell, the seed and the round.
@@ -43,13 +43,15 @@ data: {{train_per_class: 6, test_per_class: 1, shots: 2, domains: [clipart]}}
 partition: {{n_clients: 2}}
 protocol: {{rounds: {ROUNDS}, epochs: 1}}
 seeds: {SEEDS}
-prune: {{rule: halving, first_rung: 1, reduction: 2}}
 """
 GRID = "axes: {optim: {lr: [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08]}}\n"
-SEARCH = "axes: {{}}\nsearch: {{sampler: {}, budget: {}, only: [optim.lr, method.n_ctx]}}\n"
+SEARCH = """axes: {{}}
+search: {{sampler: {}, budget: {}, only: [optim.lr, method.n_ctx]}}
+prune: {{rule: halving, first_rung: 1, reduction: 2}}
+"""
 LIMIT = 60
-"""Seconds that a run may take; Optuna waits half as long for a lock that nobody holds."""
-LEFT_OVER = ("ckpt-*", "*.part", "*.rename")
+"""Seconds that a run may take."""
+LEFT_OVER = ("*.part", "*.rename")
 """What no finished study has in its folder."""
 
 
@@ -76,7 +78,7 @@ LEGS = {
     "gp-split": (SEARCH.format("auto", 3), 1),
     "random-split": (SEARCH.format("random", 2), 1),
 }
-"""In a halved grid the seeds of a cell are trained together; in a halved search its first one alone, then the other."""
+"""In a grid the seeds of a cell are trained together; in a halved search the first one alone, then the other."""
 CASES = {f"{name}-{every}": Case(body, leg, every) for name, (body, leg) in LEGS.items() for every in (1, 2)}
 
 
@@ -336,14 +338,15 @@ def _timeless(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def picture(root: Path) -> dict[str, Any]:
-    """What a study left, as its readers see it: cells, results, histories, the table, what was learned, the trials."""
+    """What a study left, as its readers see it: cells, suggestions, results, histories, the table, what was learned."""
     from fpl_tune.study.store import Store
 
     store, found = Store.open(root, NAME), dict[str, Any]()
     rows = {row["cell"]: row for row in store.summaries()}
     found["cells"] = [cell.label for cell in store.cells()]
     for cell in store.cells():
-        found[cell.label] = {"number": cell.number, "role": cell.role, **_timeless(rows[cell.id])}
+        asked = asdict(cell.suggestion) if cell.suggestion else None
+        found[cell.label] = {"number": cell.number, "role": cell.role, "asked": asked, **_timeless(rows[cell.id])}
         for seed, result in store.seed_results(cell).items():
             found[f"{cell.label}, seed {seed}"] = _timeless(result)
             for record in store.history(cell, seed):
@@ -351,32 +354,11 @@ def picture(root: Path) -> dict[str, Any]:
     for row in store.rows():
         found[f"table: {row['label']}, seed {row['seed']}, {row['rule']}"] = _timeless(row)
     found["results.csv"] = len((store.folder / "results.csv").read_text().splitlines())
-    for path in sorted(store.folder.rglob("*.safetensors")):
+    for path in sorted(store.folder.rglob("prompts.safetensors")):
         found[f"learned: {path.relative_to(store.folder)}"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    if (store.folder / "optuna.log").exists():
-        found |= _trials(store.folder / "optuna.log")
+    found["checkpoints"] = sorted(str(path.relative_to(store.folder)) for path in store.folder.rglob("ckpt-*"))
     found["left over"] = [str(p.relative_to(store.folder)) for name in LEFT_OVER for p in store.folder.rglob(name)]
     return json.loads(json.dumps(found))
-
-
-def _trials(journal: Path) -> dict[str, Any]:
-    """The trials of Optuna, as any reader of its journal sees them."""
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    storage = JournalStorage(JournalFileBackend(str(journal)))
-    (study,) = optuna.get_all_study_summaries(storage)
-    return {
-        f"trial {trial.number}": {
-            "params": trial.params,
-            "cell": trial.user_attrs.get("cell"),
-            "state": trial.state.name,
-            "values": trial.values,
-            "by round": trial.intermediate_values,
-        }
-        for trial in optuna.load_study(study_name=study.study_name, storage=storage).trials
-    }
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any], most: int = 8) -> list[str]:

@@ -265,13 +265,13 @@ def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_furt
     heard: list[tuple[tuple[int, ...], int]] = []
     reach = iter([1, 0, 2, 3, *4 * [0], *8 * [0]])
 
-    def execute(scheduler: Any, setup: Any) -> None:
-        while (job := scheduler.next_job()) is not None:
+    def execute(driver: Any, setup: Any) -> None:
+        while (job := driver.next_leg()) is not None:
             rounds = next(reach)
             heard.append((job.seeds, rounds))
             records = [[{"seed": s, "round": r + 1} for s in job.seeds] for r in range(rounds)]
             failure = Failure("The process of the trial died.", "died")
-            assert not scheduler.receive(job, Report(records, failure=failure))
+            assert not driver.receive(job, Report(records, failure=failure))
 
     monkeypatch.setattr("fpl_tune.execute.inline.execute", execute)
     outcome = run_study(compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)

@@ -25,7 +25,7 @@ from ..conftest import Compose, in_time
 AXES = {"tiny": "axes: {optim: {lr: [0.1]}}\n", "other": "axes: {optim: {lr: [0.2, 0.3]}}\n"}
 OVERRIDES = ["protocol.rounds=1", "tracking.enabled=false"]
 OF_SEED = ["seed=1/result.json", "seed=1/metrics.jsonl", "seed=1/prompts.safetensors"]
-READ = ["study.yaml", "cells.json", "cell.json", "trial.json", *OF_SEED]
+READ = ["study.yaml", "cells.json", "cell.json", "marks.json", *OF_SEED]
 """Files that are read; those of a cell without its folder."""
 WRITTEN = ["results.csv", "report.html", "table.md", "table.tex", "table.csv", "mlflow.json", "study.eta"]
 """Files that are made of those."""
@@ -120,8 +120,8 @@ def call(*words: str) -> tuple[int, list[str]]:
 
 
 def figures(found: dict[str, Any]) -> dict[str, Any]:
-    """What a study left, without trial.json, which says which seeds ran last."""
-    return {path: content for path, content in found.items() if not path.endswith("trial.json")}
+    """What a study left, without marks.json, which says which seeds ran last."""
+    return {path: content for path, content in found.items() if not path.endswith("marks.json")}
 
 
 @pytest.mark.parametrize(("name", "damage"), CASES)

@@ -71,6 +71,24 @@ EXAMPLES = [
             size={"trials": 3},
         ),
     ),
+    Example(
+        "a worker waits for a trial that may reach the rung",
+        search(["run", {"workers": 2, "order": 1}], size={"trials": 2}, prune={"first_rung": 1}, search={"seed": 3}),
+    ),
+    Example(
+        "a retry that is stopped",
+        grid(
+            RUN,
+            ["set", {"seeds": 2}],
+            ["run", {"retry": True, "stop": 1}],
+            axes={"method.a": [0.3, 0.97]},
+            seeds=1,
+        ),
+    ),
+    Example(
+        "a search that the study no longer asks for, with more seeds",
+        search(RUN, ["set", {"axes/data.shots": [2], "seeds": 3}], axes={"data.shots": [2, 3]}, size={"trials": 3}),
+    ),
     Example("a budget of trials that diverge at once", search(RUN, size={"budget": 2}, space=DIVERGING)),
     Example("fewer seeds than at the rung of seeds", search(RUN, ["set", {"seeds": 1}], **{**HALVED, "seeds": 3})),
     Example("a seed that fails once, and is tried again", grid(RUN, axes={"method.a": [0.77, 0.3]}, seeds=1)),
@@ -131,7 +149,6 @@ EXAMPLES = [
     Example(
         "a cell joins where seeds are added until comparisons are decided",
         grid(RUN, ["set", {"axes/method.a": [0.1, 0.4]}], axes={"method.a": [0.1, 0.2, 0.3]}, **LOOKS),
-        red="fresh-looks",
     ),
     Example(
         "a space that is widened over a published point",
@@ -141,27 +158,22 @@ EXAMPLES = [
             search={"trials": 3, "space": {"method.a": {"low": 0.1, "high": 0.4}}},
             space={**SPACE, "published": [{"method.a": 0.55}]},
         ),
-        red="published",
     ),
     Example(
         "another sampler",
         search(RUN, ["set", {"search/sampler": "tpe"}], size={"trials": 3}),
-        red="trials-vanish",
     ),
     Example(
         "a reference that equals a cell",
         grid(RUN, axes={"method.a": [0.3, 0.4]}, references=[{"method.a": 0.3, "label": "three tenths"}]),
-        red="reference-ignored",
     ),
     Example(
         "a loss in the report",
         grid(RUN, axes={"method.a": [0.1, 0.4, 0.7]}, report={"metric": "test/loss"}, seeds=4),
-        red="verdict-direction",
     ),
     Example(
         "the mean of the last five rounds of curves that cross",
         grid(RUN, axes={"method.b": ["plain", "crossing"]}, protocol={"rounds": 6}, report={"rule": "mean_last5"}),
-        red="interval-rule",
     ),
     Example(
         "a copy with its MLflow",
@@ -169,7 +181,6 @@ EXAMPLES = [
             grid(RUN, ["copy"], ["set", {"axes/method.a": [0.3, 0.5]}], axes={"method.a": [0.3, 0.4]}, **RECORDED),
             mlflow=True,
         ),
-        red="copy",
     ),
 ]
 

@@ -189,6 +189,7 @@ class Machine:
                 before, self.name = self.root / self.name, f"{self.name}x"
                 if arguments[0] and before.exists():
                     before.rename(self.root / self.name)
+                self.back |= not arguments[0]  # the results stay with the former name
             case "other":
                 self._other(*arguments)
             case "read":
@@ -249,6 +250,8 @@ class Machine:
         self.expect(end, "a start", expected)
         if end.kind in ("killed", "environment") or options.get("full"):
             self.lost += 1
+        if options.get("full"):  # no checkpoint is written, either
+            self.lost += int(self.study["protocol"].get("rounds", 10))
         self.settled = end.kind == "done" and not end.pending and not end.failed
         if end.kind == "done":
             self.accepted, self.began = self._settings(), True

@@ -44,7 +44,7 @@ class Cell:
     varied: dict[str, Any]
     run: dict[str, Any]
     results: dict[int, dict[str, Any]]
-    """result.json by seed, without the seeds of which a file is damaged."""
+    """result.json by seed, of the seeds that the study asks for, without those of which a file is damaged."""
     histories: dict[int, list[dict[str, Any]]]
     """Records by seed."""
     wanted: list[int]
@@ -63,8 +63,6 @@ class Cell:
         """
         found = [self.results[seed]["status"] for seed in self.wanted if seed in self.results]
         missing = len(found) < len(self.wanted)
-        if missing and self.role == "trial":  # of seeds that the study no longer asks for
-            found = [result["status"] for result in self.results.values()]
         for bad in ("failed", "diverged"):
             if bad in found and (self.role == "trial" or not missing):
                 return bad
@@ -74,7 +72,7 @@ class Cell:
 
     @cached_property
     def counting(self) -> list[int]:
-        """Seeds over which means are taken: all that ran to the end, also those that the study no longer asks for.
+        """Seeds over which means are taken: all that ran to the end.
 
         A cell without any, such as one that was pruned, is described by what it has if that ran equally long.
         """
@@ -152,7 +150,13 @@ def load(folder: Path, less: Sequence[str] = ()) -> Facts:
     for place in places:
         if (node := _json(place / "cell.json")) is None:
             continue
-        runs = {int(path.name[5:]): found for path in place.glob("seed=*/") if (found := _seed(path)) is not None}
+        runs = {
+            int(path.name[5:]): found
+            for path in place.glob("seed=*/")
+            if int(path.name[5:]) in seeds
+            and (found := _seed(path)) is not None
+            and _version(found[0].get("fingerprints")) in (None, _version(node.get("prints")))
+        }
         results = {seed: runs[seed][0] for seed in sorted(runs)}
         histories = {seed: runs[seed][1] for seed in results}
         wanted = [seed for seed in seeds if not looks or seed in results or seed <= looks[0]]
@@ -164,6 +168,11 @@ def load(folder: Path, less: Sequence[str] = ()) -> Facts:
     if not order.get("cells"):
         cells.sort(key=lambda cell: cell.number)
     return Facts(study, cells, earlier, looks, tuple(less))
+
+
+def _version(prints: Mapping[str, Any] | None) -> list[Any] | None:
+    """Of the method, data and weights. Results of others than those of the last start say nothing of the cell."""
+    return [prints[name] for name in ("method", "data", "weights")] if prints else None
 
 
 def _json(path: Path) -> dict[str, Any] | None:

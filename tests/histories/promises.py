@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import surfaces
 from processes import picture_of_files
 from standin import trouble_of
 
@@ -24,22 +23,8 @@ from fpl_tune.study.store import Store
 if TYPE_CHECKING:
     from machine import Machine
 
-LATER = {
-    **surfaces.LATER,
-    "mlflow-status": "a search with a trial that diverged ends with code 0, and as FAILED in MLflow",
-    "fresh-looks": "where seeds are added until comparisons are decided, cells that join or change later lack seeds",
-    "other-seeds": "seeds that are no longer asked for still count in means and choices",
-    "damaged-seed": "a damaged seed is made anew neither in a pruned trial, nor after a look, nor in an earlier cell",
-    "twice-other-seeds": "seeds that train together share a checkpoint, which other seeds in the study make useless",
-    "twice-reopened": "a trial that was pruned has no checkpoint any more when another rule or objective reopens it",
-    "mlflow-runs": "MLflow keeps the runs of trials that are no longer in the table",
-    "trials-vanish": "with another sampler or search seed, the trials before are no longer in the table",
-    "reference-ignored": "a reference that equals a cell of the grid is dropped, with its label",
-    "copy": "a copy of the results writes its artifacts into the MLflow of the original",
-    "none-done": "where the trial that halving let pass last diverges later, no trial of the search is done",
-    "published": "a space that was widened over a published point does not try it",
-}
-"""Keys of the faults that are known, and left out until a study is one table -> the fault in one line."""
+LATER: dict[str, str] = {}
+"""Keys of faults that are known and left out -> the fault in one line."""
 
 
 def check(machine: Machine) -> None:
@@ -58,13 +43,7 @@ def check(machine: Machine) -> None:
 def check_fresh(machine: Machine, mine: Mapping[str, Any]) -> None:
     """A grid equals a fresh run of the final file, cell by cell and digit by digit."""
 
-    def report(key: str, text: str) -> None:
-        if mine["decided"] and (machine.other_cells or machine.damaged or len(machine.seen) > 1):
-            key = "fresh-looks"
-        elif key == "fresh-choice" and machine.other_seeds:
-            key = "other-seeds"
-        machine.report(key, text)
-
+    report = machine.report
     root, aside = machine.work / "fresh", machine.aside / "fresh"
     aside.mkdir()
     end = machine.child(partial(machine.to_the_end, root), aside)
@@ -102,11 +81,11 @@ def check_complete(machine: Machine, mine: Mapping[str, Any]) -> None:
             machine.report("state", f"{cell['label']} has all its seeds and rounds, but is {cell['state']}")
         if cell["state"] == "done" and not mine["decided"] and not whole:
             machine.report("missing", f"{cell['label']} is done, but its seeds are {ends}")
-        if cell["state"] in ("queued", "running", "waiting"):
+        if cell["state"] in ("queued", "paused"):
             machine.report("end", f"{cell['label']} is {cell['state']} at the end")
         if cell["state"] == "failed" and cell["trouble"] != "fails":
             machine.report("failed", f"{cell['label']} has failed for good")
-        if cell["role"] == "reference" and cell["state"] == "pruned":
+        if (cell["role"] == "reference" or cell["reference"]) and cell["state"] == "pruned":
             machine.report("reference-pruned", f"the reference {cell['label']} is pruned")
         for seed, end in cell["seeds"].items():
             if (
@@ -135,8 +114,7 @@ def check_searches(machine: Machine, mine: Mapping[str, Any]) -> None:
         own = [cell for cell in sorted(trials, key=lambda cell: cell["number"]) if json.dumps(cell["part"]) == part]
         states = {cell["state"] for cell in own}
         if "pruned" in states and "done" not in states:
-            key = "none-done" if states & {"diverged", "failed"} or edited(machine) else "nobody"
-            machine.report(key, f"trials of {part} were pruned, but none is done")
+            machine.report("nobody", f"trials of {part} were pruned, but none is done")
         check_published(machine, json.loads(part), own)
         check_number(machine, own)
         if len(machine.seen) == 1 and not (machine.other_rule or machine.other_seeds or machine.damaged):
@@ -163,8 +141,7 @@ def check_published(machine: Machine, part: Mapping[str, Any], trials: Sequence[
         own = {name: value for name, value in point if name in searched and name not in part}
         inside = all(_holds(ranges[name], value) for name, value in own.items())
         if own and inside and not any(own.items() <= cell["varied"].items() for cell in trials):
-            key = "published" if edited(machine) else "published-skipped"
-            machine.report(key, f"{own} is inside of the space, but was never tried")
+            machine.report("published", f"{own} is inside of the space, but was never tried")
 
 
 def _holds(bounds: Mapping[str, Any], value: float) -> bool:
@@ -211,9 +188,7 @@ def check_once(machine: Machine, mine: Mapping[str, Any]) -> None:
         found = mine["cells"].get(cell)
         if n > lost * interval and found is not None and not found["trouble"]:
             text = f"{found['label']}, seed {seed}: {n} rounds ran again after {lost} kills"
-            key = "twice-reopened" if machine.other_rule else "twice"
-            key = "twice-other-seeds" if machine.other_seeds else key
-            machine.report(key, f"{text}, with a checkpoint every {interval} rounds")
+            machine.report("twice", f"{text}, with a checkpoint every {interval} rounds")
 
 
 def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
@@ -259,12 +234,6 @@ def check_surfaces(machine: Machine) -> None:
     for line in json.loads((machine.aside / "surfaces").read_text()):
         key, _, text = line.partition(" ")
         key = key.rstrip(":")
-        if machine.damaged:
-            key = "damaged-seed"
-        elif machine.other_seeds and machine.study.get("search"):
-            key = "other-seeds"
-        elif machine.other_cells and machine.study["seeds"] == "until_decided" and key in _OF_CELLS:
-            key = "fresh-looks"
         machine.report(key, text)
 
 
@@ -293,7 +262,7 @@ def table_of(root: Path, name: str) -> dict[str, Any]:
             "number": cell.number,
             "role": cell.role,
             "reference": cell.reference,
-            "state": str(store.trial(cell).state),
+            "state": str(store.state(cell)),
             "rounds": run.rounds,
             "trouble": trouble_of(run),
             "varied": cell.varied,

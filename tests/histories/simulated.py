@@ -9,15 +9,15 @@ from typing import Any
 
 from standin import ASIDE, StandIn
 
+from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Failure, JobRun, Report
-from fpl_tune.execute.scheduler import Scheduler
 
 
-def execute(scheduler: Scheduler, context: ExecutionContext, *, workers: int, order: int, deaths: float = 0.0) -> None:
-    """Runs the jobs of a scheduler with some workers at a time.
+def execute(driver: Driver, context: ExecutionContext, *, workers: int, order: int, deaths: float = 0.0) -> None:
+    """Runs the legs that a driver hands out with some workers at a time.
 
     Args:
-        scheduler: of the study.
+        driver: of the study.
         context: of its jobs.
         workers: jobs that run side by side.
         order: seeds the order in which workers start jobs and report.
@@ -26,7 +26,7 @@ def execute(scheduler: Scheduler, context: ExecutionContext, *, workers: int, or
     draw, running = random.Random(order), list[Any]()
     while True:
         late = bool(running) and draw.random() < 0.3  # a worker may come late
-        if len(running) < workers and not late and (job := scheduler.next_job()) is not None:
+        if len(running) < workers and not late and (job := driver.next_leg()) is not None:
             running.append((job, JobRun(job, context, simulate=StandIn)))  # pyright: ignore[reportArgumentType]
             continue
         if not running:
@@ -38,11 +38,11 @@ def execute(scheduler: Scheduler, context: ExecutionContext, *, workers: int, or
                 log.write(".")
             report = Report([], failure=Failure("the process of the trial died", "died"))
         else:
-            report = run.step(draw.choice([0.0, 1e9]), lambda: scheduler.stopping)  # one round, or all up to a rung
-        goes_on = scheduler.receive(job, report)
-        if goes_on and scheduler.stopping:
+            report = run.step(draw.choice([0.0, 1e9]), lambda: driver.stopping)  # one round, or all up to a rung
+        goes_on = driver.receive(job, report)
+        if goes_on and driver.stopping:
             run.checkpoint()
-            scheduler.receive(job, Report([], warnings=run.warnings(), last=False))
+            driver.receive(job, Report([], warnings=run.warnings(), last=False))
             goes_on = False
         if not goes_on:
             del running[at]

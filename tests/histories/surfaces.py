@@ -2,7 +2,7 @@
 
 `disagreements` calls the command and the Python API as users do, in this process, reads what they print and write, and
 compares it with `oracle.expected`. Each entry that it returns begins with a key, which says what kind of figure
-disagrees. Keys in `LATER` are faults that are known, and that a redesign of the figures ends.
+disagrees.
 """
 
 from __future__ import annotations
@@ -175,12 +175,7 @@ class Judge:
             elif what == "n":
                 self.near("n", label, row[name], expects)
             else:
-                self.near(self.of_rule(what), f"{what} of {label}", row[name], expects)
-
-    def of_rule(self, what: str) -> str:
-        """The key of a figure. Metrics other than accuracies have one of their own under the mean of five rounds."""
-        five = self.rule == "mean_last5" and self.metric not in (TEST, VAL, *oracle.TOTALS, "comm/total_bytes")
-        return "mean-last5-other" if five and what in ("mean", "std", "sem", "min", "max", "difference") else what
+                self.near(what, f"{what} of {label}", row[name], expects)
 
     def labels(self, keys: Sequence[str]) -> str:
         """Labels of cells."""
@@ -197,9 +192,6 @@ class Judge:
         expects = self.expected.best if best is None else best
         if {*says} != {*expects}:
             key = "best-rule" if final and {*says} == {*oracle.choose(self.facts)[0]} else "best-differs"
-            search = self.facts.study["search"]
-            if not says and search["sampler"] is not None and not all(known(name) for name in search["objectives"]):
-                key = "best-unloaded"
             self.say(key, "best", self.labels(says), self.labels(expects))
 
 
@@ -230,7 +222,7 @@ def alike(one: str, other: str) -> bool:
 
 def _state(text: str) -> str:
     """A state as the oracle calls it: what has not begun, is under way or waits is queued there."""
-    return "queued" if text in ("running", "waiting") else text
+    return "queued" if text == "paused" else text
 
 
 # -- the command and the Python API --------------------------------------------------------------------------
@@ -301,7 +293,7 @@ def _show_table(judge: Judge, text: str) -> None:
         judge.same("state", label, states, state)
         judge.same("n", label, fields[-1], seeds)
         if not any(alike(part, value) for part in fields[3:-1]):
-            judge.say(judge.of_rule("mean"), label, fields[3:-1], value)
+            judge.say("mean", label, fields[3:-1], value)
     if not any(cell.role == "trial" for cell in cells.values()):
         unique = [key for key, cell in cells.items() if labels.count(cell.label) == 1]
         judge.same("rows", "number of cells", found, len(unique))
@@ -315,8 +307,8 @@ def _show_table(judge: Judge, text: str) -> None:
             continue
         mine = [row for row in trials if row[1] == fields[-1] and any(alike(part, row[0]) for part in fields)]
         if not mine:
-            judge.say(judge.of_rule("mean"), f"trial {fields[0]}", fields[1:], "no trial has these figures")
-        named = judge.of_rule("mean") == "mean" and {"best", "on the front"} & {*", ".join(fields).split(", ")}
+            judge.say("mean", f"trial {fields[0]}", fields[1:], "no trial has these figures")
+        named = {"best", "on the front"} & {*", ".join(fields).split(", ")}
         if named and not any(row in best for row in mine):
             judge.say("best-differs", f"trial {fields[0]}", fields[1:], best)
 
@@ -350,7 +342,7 @@ def _status(judge: Judge, folder: Path) -> None:
     """`status`, as JSON and in a sentence."""
     found = json.loads(call("status", judge.name, "--format", "json").out)
     states = {name: found[name] for name in ("done", "pruned", "diverged", "failed")}
-    states["queued"] = found["queued"] + found["running"] + found["waiting"]
+    states["queued"] = found["queued"] + found["paused"]
     judge.same("state", "cells by state", states, {name: judge.expected.states[name] for name in states})
     judge.same("seeds", "seeds with a result", found["seeds"], judge.expected.seeds)
     judge.same("rows", "cells", found["cells"], len(judge.facts.cells))
@@ -477,7 +469,7 @@ def _sentence(judge: Judge, said: str) -> None:
         return
     value = printed(judge.expected.mean[best], judge.expected.std[best], judge.metric, 2)
     if not alike(found[2], value):
-        judge.say(judge.of_rule("mean"), "the sentence", found[2], value)
+        judge.say("mean", "the sentence", found[2], value)
 
 
 def _table_csv(judge: Judge, path: Path, cells: set[str]) -> dict[str, dict[str, str]]:
@@ -503,20 +495,20 @@ def _comparison(judge: Judge, key: str, row: Mapping[str, str]) -> None:
     last, level = math.inf, 1 - 0.05 / max(len(looks), 1)
     if looks:  # a verdict is of the look that decided; others are of the last one that was reached
         decided = int(float(row.get("look") or 0))
-        last = decided or max((n for n in looks if n <= max(map(len, judge.expected.values.values()))), default=0)
+        both = cell.results.keys() & base.results.keys()
+        last = decided or max((n for n in looks if both >= {*range(1, n + 1)}), default=0)
     difference, half, n = oracle.difference(cell, base, judge.metric, judge.rule, last=last, level=level)
-    five = judge.rule == "mean_last5"
     said = float(row["difference"] or "nan")
     judge.same("n", f"pairs of {label}", int(float(row["paired_seeds"])), n)
     if not math.isclose(said, difference, rel_tol=1e-6, abs_tol=1e-9):
-        judge.say("interval-rule" if five else "difference", f"difference of {label}", said, difference)
+        judge.say("difference", f"difference of {label}", said, difference)
     low, high = (float(row[f"difference_{end}"] or "nan") for end in ("low", "high"))
     share = judge.metric.rpartition("/")[2] in _SHARES
     least, most = difference - half, difference + half
     if share:
         least, most = max(least, -1.0), min(most, 1.0)
     if not math.isnan(low) and (low > least + 1e-9 or high < most - 1e-9):
-        judge.say("interval-rule" if five else "interval", label, f"{low} to {high}", f"at least {least} to {most}")
+        judge.say("interval", label, f"{low} to {high}", f"at least {least} to {most}")
     better, rope = facts.direction(judge.metric), facts.study["report"]["rope"] / 100 if share else 0.0
     if rope > 0 and low >= -rope and high <= rope:
         verdict = "equal"
@@ -524,11 +516,10 @@ def _comparison(judge: Judge, key: str, row: Mapping[str, str]) -> None:
         verdict = "better" if better * said > 0 else "worse"
     else:
         verdict = "undecided"
-    wrong = {"better": "worse", "worse": "better"}.get(verdict) == row["verdict"]
-    judge.same("verdict-direction" if wrong and better < 0 else "verdict", label, row["verdict"], verdict)
+    judge.same("verdict", label, row["verdict"], verdict)
     agrees = {"better": better * difference > 0, "worse": better * difference < 0}
     if verdict == row["verdict"] and not agrees.get(verdict, True):
-        judge.say("interval-rule" if five else "verdict", label, row["verdict"], f"a difference of {difference}")
+        judge.say("verdict", label, row["verdict"], f"a difference of {difference}")
 
 
 def _tables(judge: Judge, page: str, out: Path, keys: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -> None:
@@ -555,7 +546,7 @@ def _tables(judge: Judge, page: str, out: Path, keys: Sequence[str], rows: Mappi
         label, n = judge.facts.cell(key).label, judge.expected.n[key]
         expects = printed(judge.expected.mean[key], judge.expected.std[key], judge.metric, 2)
         if not alike(texts[value], expects):
-            judge.say(judge.of_rule("mean"), label, texts[value], expects)
+            judge.say("mean", label, texts[value], expects)
         judge.same("n", label, texts[at["seeds"]], str(n) if n >= wanted else f"{n} of {wanted}")
         verdict = rows.get(key, {}).get("verdict") or "–"
         judge.same("formats", f"verdict of {label}", texts[at["verdict"]].partition(" at ")[0], verdict)
@@ -565,7 +556,7 @@ def _tables(judge: Judge, page: str, out: Path, keys: Sequence[str], rows: Mappi
         text = printed(judge.expected.mean[key], judge.expected.std[key], judge.metric, 2)
         stands = latex.replace("{", "").replace("}", "")
         if judge.expected.state[key] in ("done", "earlier") and text != "–" and not _contains(stands, text):
-            judge.say(judge.of_rule("mean"), judge.facts.cell(key).label, "other values", text)
+            judge.say("mean", judge.facts.cell(key).label, "other values", text)
     judge.at = place
 
 
@@ -612,14 +603,12 @@ def _mlflow(judge: Judge, root: Path) -> None:
             figures = {"test_acc": plain.mean, "test_acc_std": plain.std, "val_acc": plain.val}
             figures |= {headline: expected.mean, f"{headline}_std": expected.std} if headline != "val_acc" else {}
             for name, by_cell in figures.items():
-                known = name.startswith(headline) and judge.of_rule("mean") != "mean"
-                key = judge.of_rule("mean") if known else "mlflow-mean"
-                _rounded(judge, key, f"{name} of {cell.label}", run["metrics"].get(name), by_cell[cell.id])
+                _rounded(judge, "mlflow-mean", f"{name} of {cell.label}", run["metrics"].get(name), by_cell[cell.id])
             n = plain.n[cell.id]
             judge.same("mlflow-n", cell.label, run["metrics"].get("n_seeds"), float(n) if n else None)
     if "study" in runs:
         states = {cell.state for cell in facts.cells}
-        failed = any(cell.state in ("failed", "diverged") and cell.role != "trial" for cell in facts.cells)
+        failed = any(c.state == "failed" or (c.state == "diverged" and c.role != "trial") for c in facts.cells)
         status = "KILLED" if "queued" in states else "FAILED" if failed else "FINISHED"
         judge.same("mlflow-status", "the study", runs["study"][0]["status"], status)
 
@@ -631,13 +620,3 @@ def _rounded(judge: Judge, key: str, what: str, says: float | None, expects: flo
         number, expects, rel_tol=1e-9, abs_tol=6e-5
     ):
         judge.say(key, what, number, expects)
-
-
-LATER: dict[str, str] = {
-    "verdict-direction": "where less is better (loss, ECE, deviation), the verdicts better and worse are swapped",
-    "interval-rule": "under mean_last5 the difference and its interval are of the last round, not of the five",
-    "mean-last5-other": "under mean_last5, metrics besides val/acc_mean and test/acc_mean are those of the last round",
-    "best-unloaded": "show and --best choose nothing by a metric of a method that they have not loaded; the page does",
-    "best-rule": "--best and export choose by the rule final, the page and show by the report's",
-}
-"""Keys of faults that stay until the figures are computed once -> the fault in one line."""

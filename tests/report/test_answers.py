@@ -7,11 +7,11 @@ import pytest
 from fpl_tune.report import answer, search, sweep, table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import Reference, against
-from fpl_tune.search.search import Search
 from fpl_tune.study.cells import label
 from fpl_tune.study.results import make_result
+from fpl_tune.study.schema import Effective
 
-from ..conftest import drawn_history, there
+from ..conftest import Asked, drawn_history, there
 from .conftest import reach
 
 AXIS = """axes: {optim.lr: [0.001, 0.002, 0.005, 0.01, 0.02, 0.05]}
@@ -160,17 +160,16 @@ def trials(make_store):
 
     def make(level, body=SEARCH, early=lambda number: False):
         store = make_store(body=body, name="search", fill=lambda cell, seed: False)
-        plan = there(Search.plan(store.spec()))
-        plan.open(store.folder)
-        cells = [*plan.references, *iter(plan.request, None)]
-        store.begin(store.spec(), cells)
-        published = set().union(*(part.published for part in plan.parts))
+        asked = Asked(store.spec())
+        cells = [*asked.search.references, *asked.all()]
+        store.begin(store.spec(), cells, effective=Effective(halving=True, spaces=asked.search.files))
+        store.end(complete=True, exhausted=())
         for number, cell in enumerate(cells):
             for seed in (1,) if early(number) else (1, 2, 3):
                 history = drawn_history(seed, 0.5, rounds=2 if early(number) else 4, clients=4)
                 result = make_result("partial" if early(number) else "done", history, split_hash=f"split{seed}")
                 store.put(cell, seed, history, {**result, "finished": f"2024-05-01T10:00:{number:02d}+00:00"})
-        reach(store, lambda cell: level(cell, cell.id in published))
+        reach(store, lambda cell: level(cell, cell.published))
         return Facts(store)
 
     return make
@@ -205,7 +204,7 @@ def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
         history[-1] |= {"test/acc_mean": 0.75, "clients/test": [0.75] * 4}
         facts.store.put(best, seed, history, make_result("done", history, split_hash=f"split{seed}"))
     text = said(Facts(facts.store))
-    assert re.match(rf"Tuning gained nothing: trial {facts.trial(best)}, the best on validation, is -[45]\.\d+ points "
+    assert re.match(rf"Tuning gained nothing: trial {best.trial}, the best on validation, is -[45]\.\d+ points "
                     r"from the published setting \(95 % interval -", text), text  # fmt: skip
 
 
@@ -247,7 +246,7 @@ def test_importance_is_of_all_trials_at_equal_rounds_and_finds_what_matters(tria
 
 def test_a_field_that_decides_is_told_from_chance(trials):
     body = SEARCH.replace("trials: 14", "trials: 40")
-    facts = trials(lambda cell, published: 0.5 + 0.2 * (cell.run.protocol.epochs == 2), body=body)
+    facts = trials(lambda cell, published: 0.5 + 0.2 * (cell.run.protocol.epochs == 1), body=body)
     part = there(search.matters(facts))
     assert "of seed 1, those that were stopped early too; told from chance: epochs" in part.texts[0]
     rows = part.charts["importance"][0]["data"]["values"]

@@ -112,22 +112,6 @@ def test_a_page_loads_itself_again_only_while_its_study_runs(make_store):
     assert 'data-written="0"' in report.build(store).read_text(encoding="utf-8")
 
 
-def test_cells_that_were_stopped_early_are_said_and_compared_with_nothing(make_store):
-    store = make_store(fill=lambda cell, seed: cell.number != 1 or seed == 1)
-    pruned = store.cells()[1]
-    put(store, pruned, 1, status="partial")
-    facts = Facts(store)
-    tests = against(facts)
-    assert pruned.id not in tests.index
-    assert len(tests) == 2
-    assert not answer.sentence(facts, tests).startswith("So far")
-    assert (
-        "2 of 3 cells ran whole; the others were stopped early and are not compared."
-        in answer.decided(facts, tests).texts
-    )
-    assert facts.basis.startswith("n = 3 seeds")
-
-
 def test_methods_are_drawn_with_their_intervals(make_store):
     body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}]}\nseeds: 3\n"
     facts = Facts(make_store(body=body))

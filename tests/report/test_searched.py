@@ -3,9 +3,7 @@
 import math
 
 import numpy as np
-import optuna
 import pytest
-from optuna.storages.journal import JournalFileBackend
 
 from fpl_tune import report
 from fpl_tune.core.formatting import short
@@ -13,11 +11,11 @@ from fpl_tune.report import answer, curves, search, table
 from fpl_tune.report.facts import LONG, Facts
 from fpl_tune.report.reference import against
 from fpl_tune.search import foresight
-from fpl_tune.search.search import Search
+from fpl_tune.search.halving import HALVING, resolved
 from fpl_tune.study.results import make_result
-from fpl_tune.study.trial import State, Trial, legs_of
+from fpl_tune.study.schema import Effective
 
-from ..conftest import drawn_history, there
+from ..conftest import Asked, drawn_history, there
 from .conftest import amend
 
 BODY = """
@@ -31,11 +29,10 @@ search: {sampler: random, trials: 6, space: {protocol.epochs: [1, 2], protocol.p
 @pytest.fixture
 def searched(make_store):
     """A search over two methods, whose trials are better the larger their lr; promptfl has no μ."""
-    store = make_store(body=BODY, name="search", fill=lambda cell, seed: False)
-    plan = there(Search.plan(store.spec()))
-    plan.open(store.folder)
-    cells = [*plan.references, *iter(plan.request, None)]
-    store.begin(store.spec(), cells)
+    store = make_store(body=BODY, name="search", rounds=3, fill=lambda cell, seed: False)
+    asked = Asked(store.spec())
+    cells = [*asked.search.references, *asked.all()]
+    store.begin(store.spec(), cells, effective=Effective(halving=True))
     for cell in cells:
         for seed in (1, 2):
             history = drawn_history(seed, 0.5 + 0.1 * cell.run.optim.lr, rounds=3, clients=8)
@@ -83,14 +80,10 @@ def test_history_is_the_best_so_far_of_each_part(searched):
         assert row["objective"] == best[searched.part(cell)]
 
 
-def test_a_trial_has_its_number_in_optuna(searched):
-    storage = optuna.storages.JournalStorage(JournalFileBackend(str(searched.store.folder / "optuna.log")))
-    numbers = {
-        trial.user_attrs["cell"]: trial.number
-        for study in storage.get_all_studies()
-        for trial in optuna.load_study(study_name=study.study_name, storage=storage).trials
-    }
-    assert {cell.id: searched.trial(cell) for cell in searched.own} == numbers
+def test_trials_are_numbered_in_each_search(searched):
+    for part in ("promptfl", "fedprox"):
+        mine = [cell for cell in searched.own if searched.part(cell) == part]
+        assert [cell.trial for cell in sorted(mine, key=lambda cell: cell.number)] == list(range(6))
     assert {row["label"] for row in searched.rows} >= {"promptfl trial 0", "fedprox trial 0"}
 
 
@@ -126,26 +119,20 @@ def hedged(make_store):
         name = f"search{len(made)}"
         made.append(name)
         store = make_store(["protocol.rounds=9", *overrides], body=HALVED, name=name, fill=lambda cell, seed: False)
-        search = there(Search.plan(store.spec()))
-        search.open(store.folder)
-        cells = list(iter(search.request, None))
-        store.begin(store.spec(), cells)
+        cells, halves = Asked(store.spec()).all(), resolved(store.spec()).rule == HALVING
+        store.begin(store.spec(), cells, effective=Effective(halving=halves))
         drawn = np.random.default_rng(0).permutation(len(cells)) / len(cells)
-        whole = [cell for cell in cells if search.hedged(cell) or cell.id in search.published]
+        whole = [cell for cell in cells if cell.hedged or cell.published]
         for cell, x in zip(cells, drawn, strict=True):
             last = 9 if cell in whole else 3
             history = drawn_history(1, 0.5, rounds=last, clients=2)
             for record in history:
                 record["val/acc_mean"] = float(curve(x, record["round"]))
-            broken = search.hedged(cell) and whole.index(cell) in diverges
-            state = State.DIVERGED if broken else State.DONE if cell.id in search.published else State.PRUNED
-            for seed in (1, 2) if state is State.DONE else (1,):
+            broken = cell.hedged and whole.index(cell) in diverges
+            for seed in (1, 2) if cell.published else (1,):
                 status = "diverged" if broken else "done" if last == 9 else "partial"
                 store.put(cell, seed, history, make_result(status, history, split_hash=f"split{seed}"))
-            values = {rung: curve(x, rung) for rung in (3, 9) if rung <= last and not (broken and rung == 9)}
-            counts = (1, 2) if state is State.DONE else ()
-            legs = legs_of([1, 2], 9, [3], first_alone=True)
-            store.put_trial(cell, Trial(state, legs, 1 if last == 9 else 0, values, counts))
+        store.end(complete=True, exhausted=())
         return Facts(store)
 
     return make

@@ -10,8 +10,11 @@ import fpl_tune
 from fpl_tune import config
 from fpl_tune.api import start_study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.search.record import open_storage
+from fpl_tune.search.ask import trials_of
+from fpl_tune.search.search import Search
 from fpl_tune.study.store import Store
+
+from ..conftest import there
 
 SEARCH = """
 search:
@@ -40,9 +43,8 @@ def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None
     for lr in wanted.values():
         study.enqueue_trial({"optim.lr": lr})
     study.optimize(search, n_trials=len(wanted))
-    journal = open_storage(store.folder)
-    (name,) = optuna.get_all_study_names(journal)
-    stored = {t.user_attrs["cell"]: t for t in optuna.load_study(study_name=name, storage=journal).trials}
+    (part,), rows = there(Search.plan(made)).parts, [store.row(cell) for cell in store.cells()]
+    stored = {t.user_attrs["cell"]: t for t in trials_of(part, store.design(), rows)}
     assert set(stored) == set(wanted)
     assert len(study.trials) == len(wanted)
     for trial in study.trials:

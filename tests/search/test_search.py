@@ -15,12 +15,14 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.config import SearchSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, Notice
+from fpl_tune.search.ask import trials_of
+from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
 from fpl_tune.search.space import read_space
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, there
-from .conftest import note
+from ..conftest import Asked, Compose, there
+from .conftest import drawn_results, driven, score
 
 LR = """
 axes: {}
@@ -28,22 +30,22 @@ search: {sampler: tpe, trials: 14, space: {optim.lr: {low: 1.0e-4, high: 1.0, lo
 """
 
 
-def test_published_values_come_first_and_only_inside_the_range(compose: Compose, tmp_path: Path, params: Any) -> None:
+def test_published_values_come_first_and_only_inside_the_range(compose: Compose) -> None:
     made = compose(LR)
     space = read_space(["promptfl"], made.search, [])
     published = [p["optim.lr"] for p in space.published]
     assert published
-    assert [p["optim.lr"] for p in params(made, tmp_path, most=len(published))] == published
+    assert [p["optim.lr"] for p in driven(made, most=len(published))] == published
     narrow = SearchSpec(space={"optim.lr": {"low": 0.9, "high": 1.0}}, only=["optim.lr"])
     narrowed = read_space(["promptfl"], narrow, [])
     assert not narrowed.published
     assert list(narrowed.outside) == list(space.published)
-    outside = compose(LR, "search.space={optim.lr:{low:0.9,high:1.0}}")
+    (outside,) = there(Search.plan(compose(LR, "search.space={optim.lr:{low:0.9,high:1.0}}"))).parts
     with pytest.warns(Notice, match=r"Published points outside search.space are not tried: lr=0\.\d+; lr"):
-        params(outside, tmp_path / "narrow", most=1)
+        outside.warn()
 
 
-def test_a_published_point_leaves_nothing_to_the_sampler(compose: Compose, tmp_path: Path, opened: Any) -> None:
+def test_a_published_point_leaves_nothing_to_the_sampler(tmp_path: Path) -> None:
     """pFedMoAP's published points lack the gate's width: it is the study's own, or the nearest that is searched."""
     path = tmp_path / "gate.yaml"
     path.write_text(
@@ -51,13 +53,13 @@ def test_a_published_point_leaves_nothing_to_the_sampler(compose: Compose, tmp_p
         "search: {sampler: random, trials: 6, space: {method.d_gating: {choices: [16, 32, 96]}}}"
     )
     for given, expected in ((32, 32), (128, 96)):
-        search, _ = opened(config.compose_study(str(path), [f"method.d_gating={given}"]), tmp_path / str(given))
-        first = [search.request().varied for _ in range(2)]
+        asked = Asked(config.compose_study(str(path), [f"method.d_gating={given}"]))
+        first = [there(asked.request()).varied for _ in range(2)]
         assert [point["method.d_gating"] for point in first] == [expected] * 2
         assert [point["method.lam"] for point in first] == [0.5, 0.0]
 
 
-def test_combinations_that_cannot_run_cost_nothing(compose: Compose, tmp_path: Path, opened: Any) -> None:
+def test_combinations_that_cannot_run_cost_nothing(compose: Compose) -> None:
     """They do not count as trials; fixed points among them are named."""
 
     def fits(run: Any) -> None:
@@ -65,24 +67,22 @@ def test_combinations_that_cannot_run_cost_nothing(compose: Compose, tmp_path: P
             raise ConfigError("too small a rate")
 
     made = compose(LR, "search.trials=8")
-    search, _ = opened(made, tmp_path, fits=fits)
+    asked = Asked(made, fits)
     with pytest.warns(Notice, match=r"lr=0\.00[12] cannot run and is not tried: too small a rate"):
-        cells = list(iter(search.request, None))
-    assert len(cells) == 8
+        asked.search.parts[0].warn()
+    cells = asked.all()
+    assert len({cell.id for cell in cells}) == 8
     assert min(cell.run.optim.lr for cell in cells) >= 0.01
-    trials = search.parts[0].trials()
-    refused = [t for t in trials if t.params["optim.lr"] < 0.01]
-    assert len(trials) == 8 + len(refused) > 9
-    assert {t.state.name for t in refused} == {"FAIL"}
-    assert [cell.id for cell in opened(made, tmp_path, fits=fits)[1]] == [cell.id for cell in cells]
+    numbers = [cell.trial for cell in cells]
+    assert numbers == sorted(numbers)
+    assert numbers[-1] > 8, "what was refused is a gap"
 
     def never(run: Any) -> None:
         raise ConfigError("no rate fits.")
 
-    none, _ = opened(made, tmp_path / "none", fits=never)
-    says = r"refuses nearly every combination of optim\.lr: no rate fits\. Narrow"
-    with pytest.warns(Notice), pytest.raises(ConfigError, match=says):
-        none.request()
+    says = r"rejects nearly every combination of optim\.lr: no rate fits\. Narrow"
+    with pytest.raises(ConfigError, match=says):
+        Asked(made, never).request()
 
 
 def test_fields_that_hold_integers_are_searched_as_integers() -> None:
@@ -96,30 +96,27 @@ def test_fields_that_hold_integers_are_searched_as_integers() -> None:
     assert kinds == wanted
 
 
-def test_six_trials_are_drawn_blindly_before_tpe_looks_at_results(
-    compose: Compose, tmp_path: Path, params: Any
-) -> None:
+def test_six_trials_are_drawn_blindly_before_tpe_looks_at_results(compose: Compose) -> None:
     """Published values count as drawn. What does not look at results is the same whatever they are."""
     made = compose(LR)
-    one = params(made, tmp_path / "a", most=8)
-    other = params(made, tmp_path / "b", most=8, scored=lambda cell: (cell.run.optim.lr - 0.05) ** 2)
+    one = driven(made, most=8)
+    other = driven(made, most=8, scored=lambda cell: (cell.run.optim.lr - 0.05) ** 2)
     assert one[:6] == other[:6]
     assert one[6:] != other[6:]
 
 
-def test_running_trials_count_as_bad_ones(compose: Compose, tmp_path: Path, results: Any, opened: Any) -> None:
+def test_running_trials_count_as_bad_ones(compose: Compose) -> None:
     """TPE's constant liar: with trials under way it suggests something else than without."""
-    search, _ = opened(compose(LR), tmp_path)
+    asked = Asked(compose(LR))
     for _ in range(10):
-        cell = search.request()
-        note(search, cell, results(1 - (cell.run.optim.lr - 0.05) ** 2))
-    assert len({search.request().run.optim.lr for _ in range(4)}) == 4
+        cell = there(asked.request())
+        asked.note(cell, drawn_results(score(cell)))
+    assert len({there(asked.request()).run.optim.lr for _ in range(4)}) == 4
 
 
-def test_every_cell_of_the_axes_gets_the_same_budget(compose: Compose, tmp_path: Path, opened: Any) -> None:
+def test_every_cell_of_the_axes_gets_the_same_budget(compose: Compose) -> None:
     body = "axes: {data: {shots: [2, 4, 8]}}" + LR.partition("axes: {}")[2]
-    search, _ = opened(compose(body, "search.trials=6", "search.sampler=random"), tmp_path)
-    cells = list(iter(search.request, None))
+    cells = Asked(compose(body, "search.trials=6", "search.sampler=random")).all()
     shots = [cell.run.data.shots for cell in cells]
     assert {n: shots.count(n) for n in shots} == {2: 6, 4: 6, 8: 6}
     assert len({cell.number for cell in cells}) == 18
@@ -137,22 +134,27 @@ def test_a_budget_below_a_trial_or_beside_trials_is_refused(compose: Compose, ov
         compose(LR, override)
 
 
-def test_a_search_is_extended_by_trials_and_a_wider_range(compose: Compose, tmp_path: Path, params: Any) -> None:
-    first = params(compose(LR, "search.trials=6"), tmp_path)
+def test_a_search_is_extended_by_trials_and_a_wider_range(compose: Compose) -> None:
+    first = Asked(compose(LR, "search.trials=6"))
+    for cell in iter(first.request, None):
+        first.note(cell, drawn_results(score(cell)))
     wider = compose(LR, "search.trials=12", "search.space={optim.lr:{low:0.00001,high:2.0,log:true}}")
-    both = params(wider, tmp_path)
-    assert both[:6] == first
-    assert len(both) == 12
+    second = Asked(wider, rows=first.rows)
+    for cell in iter(second.request, None):
+        second.note(cell, drawn_results(score(cell)))
+    assert second.rows[:6] == first.rows
+    assert len(second.rows) == 12
 
 
-def test_several_objectives(compose: Compose, tmp_path: Path, results: Any, opened: Any) -> None:
+def test_several_objectives(compose: Compose) -> None:
     made = compose(LR, "search.trials=3", "search.objectives=[val/acc_mean,comm/total_bytes]")
-    search, _ = opened(made, tmp_path)
-    for cell in iter(search.request, None):
-        note(search, cell, results(0.5))
-    (part,) = search.parts
-    assert [d.name for d in part.study.directions] == ["MAXIMIZE", "MINIMIZE"]
-    assert part.trials()[0].values == [pytest.approx(0.5), 60]  # 10 bytes up and down in each of three rounds
+    asked = Asked(made)
+    for cell in iter(asked.request, None):
+        asked.note(cell, drawn_results(0.5))
+    (part,) = asked.search.parts
+    assert [d.name for d in directions_of(part.search)] == ["MAXIMIZE", "MINIMIZE"]
+    told = trials_of(part, asked.table.design, asked.rows)
+    assert told[0].values == [pytest.approx(0.5), 40]  # 10 bytes up and down in each of two rounds
 
 
 CONDITIONAL = """
@@ -168,9 +170,8 @@ search:
 """
 
 
-def test_conditions_choose_what_is_sampled(compose: Compose, tmp_path: Path, opened: Any) -> None:
-    search, _ = opened(compose(CONDITIONAL), tmp_path)
-    fields = {cell.varied["method"]: sorted(cell.varied) for cell in iter(search.request, None)}
+def test_conditions_choose_what_is_sampled(compose: Compose) -> None:
+    fields = {cell.varied["method"]: sorted(cell.varied) for cell in Asked(compose(CONDITIONAL)).all()}
     assert fields == {
         "promptfl": ["method"],
         "fedprox": ["method", "method.mu"],
@@ -312,18 +313,16 @@ def test_a_study_with_a_search_runs_continues_and_repeats(compose: Compose, tmp_
     assert (again.done, again.skipped) == (0, 6)
 
 
-def test_other_test_figures_change_nothing_that_is_suggested(
-    compose: Compose, tmp_path: Path, results: Any, opened: Any
-) -> None:
+def test_other_test_figures_change_nothing_that_is_suggested(compose: Compose) -> None:
     made, params = compose(LR, "search.trials=9"), []  # three by TPE
     for flipped in (False, True):
-        search, _ = opened(made, tmp_path / str(flipped))
-        for cell in iter(search.request, None):
-            found = results(1 - (cell.run.optim.lr - 0.05) ** 2)
+        asked = Asked(made)
+        for cell in iter(asked.request, None):
+            found = drawn_results(score(cell))
             for record in (record for history in found.values() for record in history):
                 record["test/acc_mean"] = abs(flipped - record["test/acc_mean"])
-            note(search, cell, found)
-        params.append([trial.params for trial in search.parts[0].trials()])
+            asked.note(cell, found)
+        params.append([there(row.cell.suggestion).params for row in asked.rows])
     assert params[0] == params[1]
 
 
@@ -347,8 +346,8 @@ CONDITION = "search.space={method.n_ctx:{choices:[2,4],when:{optim.lr:[0.1]}},op
     ],
 )
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_any_sampler_of_optuna_runs_a_search(compose: Compose, tmp_path: Path, sampler: str, params: Any) -> None:
-    found = params(compose(BODY, f"search.sampler={sampler}"), tmp_path)
+def test_any_sampler_of_optuna_runs_a_search(compose: Compose, sampler: str) -> None:
+    found = driven(compose(BODY, f"search.sampler={sampler}"))
     assert len({tuple(point.values()) for point in found}) == 8
     assert all(isinstance(point["method.n_ctx"], int) for point in found)
 
@@ -370,19 +369,6 @@ def test_auto_is_a_gaussian_process_for_few_fields_and_its_first_trials(
     samplers = search.parts[0].samplers
     assert isinstance(samplers.make(249, "key"), kind)
     assert isinstance(samplers.make(250, "key"), TPESampler)
-
-
-def test_a_sequence_goes_on_after_a_kill(
-    compose: Compose, tmp_path: Path, results: Any, opened: Any, params: Any
-) -> None:
-    """QMC notes its place with the study: continued, it draws the points of an undisturbed run."""
-    made = compose(BODY, "search.sampler=qmc", "search.trials=10")
-    killed: list[Any] = []
-    for _ in range(10):
-        search, _ = opened(made, tmp_path / "killed")
-        note(search, search.request(), results(0.5))
-        killed = [t.params for t in search.parts[0].trials()]
-    assert killed == params(made, tmp_path / "whole")
 
 
 class Greedy(optuna.samplers.BaseSampler):
@@ -409,11 +395,11 @@ class Greedy(optuna.samplers.BaseSampler):
 
 
 def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
-    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: Any
+    compose: Compose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugins, "names", lambda kind: ["greedy"] if kind == "samplers" else [])
     monkeypatch.setattr(plugins, "load", lambda kind, name: Greedy)
-    params(compose(BODY, "search.sampler={name: greedy, caution: 2.0}"), tmp_path / "a")
+    driven(compose(BODY, "search.sampler={name: greedy, caution: 2.0}"))
     assert max(Greedy.seen) == pytest.approx(2 * 0.01)  # two seeds 0.02 apart
 
     module = ModuleType("others_samplers")
@@ -426,7 +412,7 @@ def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
     ):
         Search.plan(made)
     monkeypatch.setenv(plugins.VARIABLE, "others_samplers")
-    assert len(params(made, tmp_path / "b")) == 8
+    assert len(driven(made)) == 8
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_searches_in_several_roots_are_apart(study: Make, images: Path, tmp_path
     search = Search.plan(made)
     assert search is not None
     one, two = search.parts
-    assert one.key != two.key
+    assert one.stream != two.stream
     assert config.identity(one.first) != config.identity(two.first)
 
 

@@ -81,7 +81,7 @@ def _better_on_seed_4(make_store: MakeStore) -> Store:
 
 def test_more_seeds_of_one_cell_do_not_change_the_winner(make_store: MakeStore) -> None:
     store = _better_on_seed_4(make_store)
-    assert store.summary()["status"].tolist() == ["done", "queued"]
+    assert store.summary()["status"].tolist() == ["done", "earlier"]
     assert store.summary()["n"].tolist() == [4, 3]
     found = best(store)
     assert (found.label, found.seeds, found.tested) == ("momentum=0.5", (1, 2, 3), (1, 2, 3))

@@ -1,6 +1,5 @@
 """A study's folder: what it takes to read it, earlier results, and damaged files, which cost their cell or seed."""
 
-import json
 import logging
 import os
 import shutil
@@ -22,8 +21,8 @@ from fpl_tune.study import earlier
 from fpl_tune.study.cells import expand
 from fpl_tune.study.schema import SCHEMA, DamagedFile
 from fpl_tune.study.selection import best
+from fpl_tune.study.standing import standing
 from fpl_tune.study.store import Store
-from fpl_tune.track.runs import Columns, cell_digest
 
 from ..conftest import Compose, MakeStore
 
@@ -63,7 +62,7 @@ def test_a_store_of_another_layout_is_refused_in_one_line(
     path = store.folder / "study.yaml"
     node = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump({**node, "schema": written} if written else {**node, "schema": None}))
-    match = rf"has layout {written!r}, but this release of fpl-tune reads {SCHEMA}\. Move the folder away"
+    match = rf"has layout {written!r}, but this version of fpl-tune reads {SCHEMA}\. Move the folder away"
     with pytest.raises(ConfigError, match=match) as problem:
         Store.open(store.root, store.name)
     assert "\n" not in str(problem.value)
@@ -195,7 +194,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_read(
         assert cell.id not in {c.id for c in again.cells()}
     else:
         assert again.seeds(cell) == [1, 3]
-        assert again.trial(cell).seeds_left == (2,)
+        assert [leg.seeds for leg in standing(again.design(), again.row(cell)).left] == [(2,)]
 
 
 @pytest.mark.parametrize("damage", ["head", "truncated", "empty", "nested", "text"])
@@ -209,21 +208,6 @@ def test_a_damaged_study_file_is_one_line_and_other_studies_are_read(
         Store.open(store.root, store.name).frame()
     assert "\n" not in str(raised.value)
     assert best(Store.open(store.root, other.name)).tested == (1, 2, 3)
-
-
-def test_a_store_of_an_earlier_release_says_nowhere_whose_its_files_are(store: Store) -> None:
-    before, read = store.frame(), Store(store.root, store.name)
-    columns = Columns.of(read)
-    digests = [cell_digest(read, cell, [1, 2, 3], columns) for cell in read.cells()]
-    for path in (path for name in ("cells.json", "trial.json", "result.json") for path in store.folder.rglob(name)):
-        node = json.loads(path.read_text())
-        for name in ("study", "cell", "seed", "history"):
-            node.pop(name, None)
-        path.write_text(json.dumps(node, indent=1))
-    again = read_everything(store)
-    assert again.check() == []
-    pd.testing.assert_frame_equal(again.frame(), before)
-    assert [cell_digest(again, cell, [1, 2, 3], columns) for cell in again.cells()] == digests, "MLflow's runs stay"
 
 
 def test_a_study_s_folder_may_be_renamed(store: Store) -> None:

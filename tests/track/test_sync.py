@@ -20,9 +20,10 @@ from fpl_tune.core.redact import redact
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study import tracking
 from fpl_tune.study.lock import locked
+from fpl_tune.study.records import Suggestion
 from fpl_tune.study.results import make_result
+from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store
-from fpl_tune.study.trial import Leg, State, Trial
 from fpl_tune.track import recorder as recording
 from fpl_tune.track import runs, server, view, writer
 
@@ -83,7 +84,8 @@ def test_a_parameter_keeps_its_dotted_name_where_the_short_one_is_not_unique(mak
     store = make_store(body=SMALL)
     first, second = store.cells()
     varied = {"method.n_ctx": 2, "optim.groups.u": 0.5, "partition.alpha": 1, "data.alpha": 2, "optim.data": 3}
-    store.add([replace(first, varied=varied), replace(second, varied={"method": {"name": "promptfl", "n_ctx": 4}})])
+    for cell, fields in ((first, varied), (second, {"method": {"name": "promptfl", "n_ctx": 4}})):
+        store.add(replace(cell, varied=fields), store.prints(cell))
     names = ["n_ctx", "optim.groups.u", "partition.alpha", "data.alpha", "optim.data", "method"]
     assert [*runs.Columns.of(store).fields.values()] == names
 
@@ -119,13 +121,15 @@ def test_means_under_every_rule_are_an_artifact(make_store, uri, tmp_path, keyed
 
 def halved(store: Store) -> tuple[Any, Any]:
     """Makes the first cell of the small study one that was pruned at round 2; the other reached both rungs."""
-    pruned, done = store.cells()
+    pruned, done = (replace(cell, role="trial", suggestion=Suggestion(n, {})) for n, cell in enumerate(store.cells()))
+    store.begin(store.spec(), [pruned, done], effective=Effective(halving=True))
+    store.end(complete=True, exhausted=())
     store.forget(pruned, 2)
-    history = store.history(pruned, 1)[:2]
-    store.put(pruned, 1, history, make_result("partial", history))
-    first = Leg((1,), 2, True)
-    store.put_trial(pruned, Trial(State.PRUNED, (first, Leg((1, 2), 4)), values={2: 0.123456}))
-    store.put_trial(done, Trial(State.DONE, (first, Leg((1, 2), 4)), 1, {2: 0.5, 4: 0.75}, (1, 2)))
+    for cell, values in ((pruned, [0.1, 0.123456]), (done, [0.1, 0.5, 0.6, 0.75])):
+        for seed in store.seeds(cell):
+            found = zip(store.history(cell, seed), values, strict=False)
+            history = [{**record, "val/acc_mean": value} for record, value in found]
+            store.put(cell, seed, history, make_result("partial" if cell is pruned else "done", history))
     return pruned, done
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,16 @@ from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.execute.trials import begun
-from fpl_tune.search import pruning as prune
+from fpl_tune.search import halving
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import bounds
 from fpl_tune.study import looks, rates
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.fingerprints import Fingerprints
+from fpl_tune.study.records import differing
+from fpl_tune.study.standing import State, standing
+from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
 RAY_SECONDS = 15.0
@@ -153,7 +155,7 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     looks.check(spec)
     looks.check_declared(spec, Store(root, spec.name))
     cells = [*expand(spec), *ablation_cells(spec, root)]
-    prune.check(spec, [cell.run for cell in cells if cell.candidate])
+    halving.check(spec, [cell.run for cell in cells if cell.candidate])
     search = Search.plan(spec, preflight.check_of_sizes())
     items = _items(spec, Store(root, spec.name), cells, searched=search is not None)
     left = [item for item in items if item.missing]
@@ -206,9 +208,9 @@ def _items(spec: Study, store: Store, cells: Sequence[Cell], *, searched: bool) 
             found.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
             continue
         over = sum(all(trial.varied.get(k) == v for k, v in cell.varied.items()) for trial in tried)
-        left = max(0, prune.planned_trials(spec, cell.run) - over)
+        left = max(0, halving.planned_trials(spec, cell.run) - over)
         found += [Item(cell.label, "done", [], cell.run, over)] if over else []
-        cost = prune.expected_cost(prune.resolved(spec), cell.run, len(spec.seed_list()))
+        cost = halving.expected_cost(halving.resolved(spec), cell.run, len(spec.seed_list()))
         if left:
             found.append(Item(cell.label, "partial" if over else "new", spec.seed_list(), cell.run, left, cost))
     return found
@@ -218,8 +220,14 @@ def _missing(spec: Study, store: Store, cell: Cell, prints: Fingerprints) -> tup
     """The seeds of a cell that would run, and why its results are stale, so that all of them would."""
     if not store.exists:
         return spec.first_seeds(), []
-    trial, reasons = begun(store, cell, spec, prints(cell.run))
-    return list(trial.seeds_left), reasons
+    now = prints(cell.run)
+    row = store.row(cell, now)
+    runs = {seed: run for seed, run in row.runs.items() if run.status != Status.FAILED}  # those run again
+    state, left, _ = standing(halving.design_of(spec), replace(row, runs=runs))
+    left = () if state is State.PAUSED else left
+    found = store.all_results(cell).values() if row.stale and left else ()
+    reasons = dict.fromkeys(why for result in found for why in differing(result["fingerprints"], now))
+    return list(dict.fromkeys(seed for leg in left for seed in leg.seeds)), [*reasons]
 
 
 def _reasons(peak: int, setup: ExecutionContext) -> list[str]:

@@ -26,7 +26,7 @@ from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan.profile import cost_key
 from fpl_tune.execute.plan.traffic import bytes_sent, hollow_task
 from fpl_tune.method import Method, Sizes, State
-from fpl_tune.search import pruning as prune
+from fpl_tune.search import halving
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
@@ -156,7 +156,7 @@ def check(
 
 def reads_validation(spec: Study) -> bool:
     """Whether validation figures decide what runs: a search reads them, or a rule that prunes."""
-    return spec.search.sampler is not None or prune.resolved(spec).rule is not None
+    return spec.search.sampler is not None or halving.resolved(spec).rule is not None
 
 
 def _check_validation(run: RunSpec, task: ClientTask) -> None:

@@ -1,6 +1,6 @@
 """Executor `ray`: jobs as Ray Tune trials on actors that are reused. The only room that imports ray.
 
-Tune asks a searcher for jobs and passes results to a Tune scheduler; both call the study's own scheduler. Checkpoints
+Tune asks a searcher for jobs and passes results to a Tune scheduler; both call the driver. Checkpoints
 and prompts are in the study's folder, or at a URL, which all nodes of a cluster share. Functions import Ray themselves:
 a command that never needs it must not wait for it, nor a worker that checks its node for torch.
 """
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fpl_tune.execute.driver import Driver
     from fpl_tune.execute.job import ExecutionContext
     from fpl_tune.execute.ray.nodes import Node
-    from fpl_tune.execute.scheduler import Scheduler
 
 
-def execute(scheduler: Scheduler, setup: ExecutionContext) -> None:
-    """Runs all jobs of the scheduler.
+def execute(driver: Driver, setup: ExecutionContext) -> None:
+    """Runs all legs of the study.
 
     Raises:
         EnvironmentProblem: Ray cannot be started or reached, or a node of it cannot do its part.
@@ -28,8 +28,8 @@ def execute(scheduler: Scheduler, setup: ExecutionContext) -> None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     from fpl_tune.execute.ray.executor import run
 
-    if not scheduler.stopping:  # Ctrl-C during the import, which takes a second
-        run(scheduler, setup)
+    if not driver.stopping:  # Ctrl-C during the import, which takes a second
+        run(driver, setup)
 
 
 def alive(address: str) -> int:

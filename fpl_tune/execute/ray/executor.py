@@ -20,30 +20,30 @@ from ray.tune.search import Searcher
 from fpl_tune.core.device import cores
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Callback
+from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
 from fpl_tune.execute.plan.preflight import gpu_share
 from fpl_tune.execute.ray.connect import connected
 from fpl_tune.execute.ray.nodes import Absence, check_nodes, refuse_unfit, slots
 from fpl_tune.execute.ray.trainable import REPORT, STUDY, FederatedTrainable, SentJob
-from fpl_tune.execute.scheduler import Scheduler
 
 LOG_FILE = "ray.log"
 """In the study's folder: Ray's own messages."""
 
 
-def run(scheduler: Scheduler, context: ExecutionContext) -> None:
-    """Runs all jobs of the scheduler.
+def run(driver: Driver, context: ExecutionContext) -> None:
+    """Runs all legs of the study.
 
     Raises:
         EnvironmentProblem: Ray cannot be started or joined, or a node cannot run trials.
         ConfigError: a trial asks for what no node has.
     """
-    lost = partial(scheduler.notify, Callback.on_abort)
+    lost = partial(driver.notify, Callback.on_abort)
     with connected(context.address, log=context.folder / LOG_FILE, on_lost=lost) as folder:
-        if scheduler.stopping:
+        if driver.stopping:
             return
-        jobs = JobSearcher(scheduler, settle(context))
+        jobs = JobSearcher(driver, settle(context))
         tuner = tune.Tuner(
             tune.with_resources(FederatedTrainable, _resources),
             tune_config=tune.TuneConfig(
@@ -104,20 +104,20 @@ def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
 
 
 class JobSearcher(Searcher):
-    """Suggests jobs to Tune, as slots are free, and passes reports to the study's scheduler.
+    """Suggests jobs to Tune, as slots are free, and passes reports to the driver.
 
     Nodes that join while the study runs get trials.
 
     Tune takes an exception in its hooks for a failed trial, so exceptions are kept in `problem`.
 
     Args:
-        scheduler: the study's.
+        driver: the study's.
         context: of its jobs, as the cluster allows it.
     """
 
-    def __init__(self, scheduler: Scheduler, context: ExecutionContext) -> None:
+    def __init__(self, driver: Driver, context: ExecutionContext) -> None:
         super().__init__()
-        self.scheduler, self.context = scheduler, context
+        self.driver, self.context = driver, context
         self.problem: BaseException | None = None
         self.running: dict[str, Job] = {}
         """By Tune's id of the trial."""
@@ -137,10 +137,10 @@ class JobSearcher(Searcher):
     def suggest(self, trial_id: str) -> Any:
         """The configuration of the next trial; None while there is no job or no slot for it."""
         with self._guarded():
-            if self._has_slot() and (job := self.scheduler.next_job()) is not None:
+            if self._has_slot() and (job := self.driver.next_leg()) is not None:
                 self.running[trial_id] = job
                 return {STUDY: SentJob.of(job, self.context), **self._resources(job)}
-        return Searcher.FINISHED if self.problem is not None or self.scheduler.exhausted else None
+        return Searcher.FINISHED if self.problem is not None or self.driver.over else None
 
     def _has_slot(self) -> bool:
         """Whether another trial may start. At most one job waits until its share is free, while Ray fills the GPUs.
@@ -173,8 +173,8 @@ class JobSearcher(Searcher):
         if report.failure is None:
             self._reported = time.monotonic()
         with self._guarded():
-            goes_on = self.problem is None and self.scheduler.receive(self.running[trial_id], report)
-            goes_on = goes_on and not (self.context.apart and self.scheduler.stopping)
+            goes_on = self.problem is None and self.driver.receive(self.running[trial_id], report)
+            goes_on = goes_on and not (self.context.apart and self.driver.stopping)
         if not goes_on:
             del self.running[trial_id]
         return goes_on
@@ -190,7 +190,7 @@ class JobSearcher(Searcher):
 
 
 class JobScheduler(FIFOScheduler):
-    """Passes the reports of trials to the study's scheduler, and its decisions to Tune."""
+    """Passes the reports of trials to the driver, and its decisions to Tune."""
 
     def __init__(self, jobs: JobSearcher) -> None:
         super().__init__()

@@ -18,13 +18,12 @@ from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.execute.plan.preflight import SMALLEST, Loaded, gpu_share
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.methods.coop import CoOp
-from fpl_tune.search.search import Search
 from fpl_tune.simulation.bounds import estimate
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.study.cells import expand
 from fpl_tune.study.store import Store
 
-from ...conftest import Compose, outdated
+from ...conftest import Asked, Compose, outdated
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 METHODS = """
@@ -232,17 +231,15 @@ def test_overrides_that_some_cells_take_up_pass(tmp_path: Path) -> None:
     assert spec.seed_list() == [1, 2]
 
 
-def test_a_searched_field_is_named_with_the_way_to_fix_it(tmp_path: Path) -> None:
+def test_a_searched_field_is_named_with_the_way_to_fix_it() -> None:
     with pytest.warns(UserWarning, match="does not fix protocol.rounds: the study searches it") as told:
         compose("pareto", ["protocol.rounds=2"])
     remedy = str(told[0].message).partition("Fix it with '")[2].rstrip("'.")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         spec = compose("pareto", [remedy])
-    search = Search.plan(spec)
-    assert search is not None
-    search.open(tmp_path)
-    assert {cell.run.protocol.rounds for cell in itertools.islice(iter(search.request, None), 8)} == {2}
+    asked = Asked(spec)
+    assert {cell.run.protocol.rounds for cell in itertools.islice(iter(asked.request, None), 8)} == {2}
 
 
 def test_search_settings_without_a_sampler_are_an_error(tmp_path: Path) -> None:

@@ -148,8 +148,8 @@ def test_a_study_whose_node_is_unfit_ends_with_that_and_charges_no_job(
 ) -> None:
     """The trial of the unfit node reports, between those of others; the same command then continues."""
 
-    def execute(scheduler: Any, context: ExecutionContext) -> None:
-        jobs = JobSearcher(scheduler, replace(context, parallel=2))
+    def execute(driver: Any, context: ExecutionContext) -> None:
+        jobs = JobSearcher(driver, replace(context, parallel=2))
         assert jobs.suggest("good")
         assert jobs.suggest("bad")
         assert not jobs.receive("bad", Report([], failure=Failure("Every node must be able, but one", "environment")))
@@ -172,9 +172,9 @@ def test_gpus_are_filled_by_the_shares_of_their_jobs(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(executor.ray, "cluster_resources", lambda: {"GPU": 1.0})
     queue = [Job(SimpleNamespace(id=str(n), run=None), (1,)) for n in range(5)]  # type: ignore[arg-type]
     queue[0].alone = True
-    scheduler: Any = SimpleNamespace(next_job=lambda: queue.pop(0), exhausted=False)
+    driver: Any = SimpleNamespace(next_leg=lambda: queue.pop(0), over=False)
     context = ExecutionContext(tmp_path, tmp_path, device="cuda", gpus=0.4, parallel=8)
-    jobs = JobSearcher(scheduler, context)
+    jobs = JobSearcher(driver, context)
     assert jobs.suggest("0")["GPU"] == 1.0
     assert jobs.suggest("1") is None
     del jobs.running["0"]

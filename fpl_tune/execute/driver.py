@@ -1,0 +1,467 @@
+"""The driver of a study: decides, writes, hands out, receives. It alone writes the store.
+
+Executors call `next_leg` and `receive`. Behind both is one step: `decide.next_action` says what follows from the files
+that are there, so that a start after a kill, a start after an edit and the next step of a running study are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+
+from fpl_tune.config import Study
+from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
+from fpl_tune.core.files import no_room
+from fpl_tune.core.metrics import metric, of_method
+from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.decide import Action, Ask, Done, Pass, Start, Table, next_action
+from fpl_tune.execute.job import Failure, Job, Output, Report
+from fpl_tune.execute.manage import stop_requested
+from fpl_tune.execute.remote import RemoteStorage, StorageError
+from fpl_tune.search.halving import design_of
+from fpl_tune.search.search import Search
+from fpl_tune.simulation.simulation import Record
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.fingerprints import Fingerprints
+from fpl_tune.study.lock import STOP_FILE
+from fpl_tune.study.looks import Judge
+from fpl_tune.study.records import differing
+from fpl_tune.study.results import make_result
+from fpl_tune.study.schema import Effective
+from fpl_tune.study.selection import objectives_of
+from fpl_tune.study.standing import Leg, Row, Run, Standing, State, counts, standing, wanted
+from fpl_tune.study.status import FAILURES, Status
+from fpl_tune.study.store import Store
+
+if TYPE_CHECKING:
+    from fpl_tune.search.cell_search import CellSearch
+
+P = ParamSpec("P")
+_CRASHES = 3  # of a job's process in a row without a new round
+_ENDED = (State.DONE, State.DIVERGED, State.FAILED)
+_log = logging.getLogger(__name__)
+
+
+class Driver:
+    """Runs a study: hands out legs, stores what comes of them, asks its searches for trials.
+
+    Args:
+        store: the study's store, whose lock is held.
+        spec: the study.
+        search: its searches.
+        callbacks: receive its events. An exception in one is a warning, and the study goes on.
+        began: when the command started, in seconds of the monotonic clock.
+        retry: whether seeds that diverged run again; those that failed always do.
+        judge: says which cells run on where seeds are added until comparisons are decided.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        spec: Study,
+        search: Search | None,
+        callbacks: Iterable[Callback],
+        began: float,
+        *,
+        retry: bool = False,
+        judge: Judge | None = None,
+    ) -> None:
+        self.store, self.spec, self.search = store, spec, search
+        self.callbacks, self.began = list(callbacks), began
+        self.table = Table(design_of(spec), search.parts if search else ())
+        self.signal: int | None = None
+        self.paces: dict[str, float] = {}
+        """Planned seconds of a round of one seed, by the cell's id."""
+        self.order: dict[str, float] = {}
+        """Places of cells that do not start in the study's order, by id."""
+        self._judge = judge if spec.declared_looks() else None
+        self._again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
+        self._forget: list[tuple[Cell, int]] = []  # seeds that run again
+        self._running: dict[str, Leg] = {}
+        self._jobs: dict[str, Job] = {}  # the last one of each cell, which counts its attempts
+        self._singly: dict[str, set[int]] = {}  # seeds that failed together, and are tried one by one, by cell
+        self._retried: set[str] = set()  # of these, those that raised an error: one retry is already used
+        self._ran: set[str] = set()
+        self._skipped: set[str] = set()
+        self._action: Action | None = None
+        self._fingerprints, self._prints = Fingerprints(), dict[str, dict[str, Any]]()
+        self._warned: set[tuple[str, str]] = set()
+        url = spec.execution.checkpoints
+        self._storage = RemoteStorage(url) if url else None
+        store.check()  # seeds with a damaged file have no result
+        self._complete, exhausted = store.ended()
+        self._exhausted = {*exhausted} & {str(part) for part in self.table.searches}
+
+    def notify(self, event: Callable[Concatenate[Callback, P], None], *values: P.args, **named: P.kwargs) -> None:
+        """Calls a method of all callbacks."""
+        for callback in self.callbacks:
+            try:
+                getattr(callback, event.__name__)(*values, **named)
+            except Exception as problem:
+                where = type(callback).__name__, event.__name__
+                if where not in self._warned:
+                    self._warned.add(where)
+                    _log.warning("%s.%s failed, and the study goes on: %s: %s", *where, type(problem).__name__, problem)
+                    _log.debug("its traceback", exc_info=problem)
+
+    # -- the table -------------------------------------------------------------------------------------------
+
+    def plan(self, cells: Iterable[Cell]) -> None:
+        """Adds cells with what is stored of them, without the seeds that run again. Writes nothing."""
+        for cell in cells:
+            if (known := self.table.rows.get(cell.id)) is not None:
+                if cell.role == "trial" and known.cell.role != "trial":  # a reference or a step of an ablation, too
+                    label = known.cell.label if known.cell.role == "reference" else ""
+                    self._set(replace(known, cell=replace(cell, reference=label)))
+                continue
+            self._prints[cell.id] = self._fingerprints(cell.run)
+            row = self.store.row(cell, self._prints[cell.id])
+            again = [seed for seed in wanted(self.table.design, row) if self._runs_again(row, seed)]
+            self._forget += [(cell, seed) for seed in again]
+            self._set(replace(row, runs={seed: run for seed, run in row.runs.items() if seed not in again}))
+
+    def _runs_again(self, row: Row, seed: int) -> bool:
+        return seed in row.runs and row.runs[seed].status in self._again
+
+    def _set(self, row: Row) -> None:
+        self.table.rows[row.cell.id] = row
+        self._action = None
+
+    def standing(self, row: Row) -> Standing:
+        """Where a cell stands."""
+        return standing(self.table.design, row)
+
+    def queued(self) -> list[Job]:
+        """Legs that are to run, those of paused trials last."""
+        rows = [sorted(self.table.having(state), key=self._place) for state in (State.QUEUED, State.PAUSED)]
+        return [self._job(row, self.standing(row).left[0]) for some in rows for row in some]
+
+    @property
+    def remaining(self) -> int:
+        """Trials that are still to be suggested."""
+        parts = [part for part in self.table.searches if str(part) not in self._exhausted]
+        return sum(map(self.table.remaining, parts))
+
+    def _place(self, row: Row) -> tuple[Any, ...]:
+        """Order of queued cells: quick ones first, such as zero-shot CLIP, then those that have come furthest, the best
+        of them first, then those that were under way when the process ended."""
+        first = row.runs.get(self.table.design.seeds[0])
+        behind = max((run.rounds for run in row.runs.values()), default=0)
+        value = first.value(self.table.design.objective, behind) if first and row.cell.role == "trial" else None
+        rank = -(value or 0.0) if metric(self.table.design.objective).maximize else value or 0.0
+        return row.cell.run.learns, -behind, rank, not row.together, self.order.get(row.cell.id, 0), row.cell.number
+
+    # -- before and after ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Stores the study, its cells, and what is asked to run again."""
+        rows, design = self.table.rows, self.table.design
+        named = [name for name in {self.spec.report.metric, *objectives_of(self.spec)} if of_method(name)]
+        effective = Effective(
+            halving=design.reduction is not None,
+            spaces=self.search.files if self.search else {},
+            metrics=[metric(name) for name in sorted(named)],
+        )
+        self.store.begin(self.spec, [row.cell for row in rows.values()], self._prints, effective, self._stays)
+        for cell, seed in self._forget:  # before anything runs, so that a kill does not lose the request
+            self.store.forget(cell, seed)
+        for row in rows.values():
+            self._drop_checkpoints(row, row.together)
+        states = {key: self.standing(row).state for key, row in rows.items()}
+        over = {*_ENDED, State.PAUSED} if self._complete else {*_ENDED}
+        self._skipped = {key for key, state in states.items() if state in over}
+        for key, row in rows.items():
+            if row.stale and states[key] is State.QUEUED:
+                found = self.store.all_results(row.cell).values()
+                reasons = dict.fromkeys(why for r in found for why in differing(r["fingerprints"], self._prints[key]))
+                self.notify(Callback.on_stale, row.cell, [*reasons])
+        for part in self.table.searches:
+            if not self.table.trials(part):
+                part.warn()
+        self._look(silent=True)
+        if isinstance(action := self._pass_on(), Ask):  # so that the study starts with something to run
+            self._ask(action.search)
+        if self.search:
+            self.notify(Callback.on_trials_queued, [], self.remaining)
+        cells = [row.cell for row in self.table.rows.values()]
+        self.notify(Callback.on_study_start, self.store, cells, self.queued())
+
+    def _stays(self, cell: Cell) -> bool:
+        """Whether an earlier cell stays in the tables: it has results, and they are of today's method and data."""
+        if self.table.design.looks:  # it would change what is decided, and so which seeds run
+            return False
+        try:
+            row = self.store.row(cell, self._fingerprints(cell.run))
+        except FplTuneError:  # its data are no longer there: nothing says that it is out of date
+            row = self.store.row(cell, {})
+        now = self.standing(row).state
+        return bool(row.runs) and (now is not State.QUEUED or bool(counts(self.table.design, row)))
+
+    def finish(self) -> Outcome:
+        """Writes how the study has ended, and ends the callbacks."""
+        complete = not self.stopping and isinstance(self._next(), Done)
+        self.store.end(complete=complete, exhausted=self._exhausted)
+        self._stop_file.unlink(missing_ok=True)
+        for row in self.table.having(State.PAUSED) if complete and not (self._complete and not self._ran) else ():
+            self.notify(Callback.on_cell_end, row.cell, self.store.shown_results(row.cell))
+        outcome = self.outcome()
+        self.notify(Callback.on_study_end, self.store, outcome)
+        return outcome
+
+    def outcome(self) -> Outcome:
+        """Counts the cells by their state now."""
+        failures, over = dict[str, list[str]](), [*_ENDED]
+        over += [State.PAUSED] if isinstance(self._next(), Done) else []
+        states = {key: self.standing(row).state for key, row in self.table.rows.items()}
+        for key, row in self.table.rows.items():
+            bad = {Status.FAILED} if row.cell.role == "trial" else FAILURES
+            for seed in wanted(self.table.design, row) if states[key] in over else ():
+                if seed in row.runs and row.runs[seed].status in bad:
+                    result = self.store.result(row.cell, seed) or {"error": ""}
+                    failures.setdefault(key, []).append(f"{row.cell.label}, seed {seed}: {result['error']}")
+        left = {key for key, state in states.items() if state not in over}
+        skipped = self._skipped - self._ran - failures.keys() - left
+        done = len(states) - len(left | failures.keys() | skipped)
+        pending, code = len(left) + self.remaining, 1 if failures else 0
+        if pending:
+            code = 128 + self.signal if self.signal else 130
+        listed = tuple(text for found in failures.values() for text in found)
+        return Outcome(done, len(failures), len(skipped), pending, time.monotonic() - self.began, code, listed)
+
+    # -- what executors call ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _stop_file(self) -> Path:
+        return self.store.folder / STOP_FILE
+
+    @property
+    def stopping(self) -> bool:
+        """The study ends after the running rounds."""
+        return self.signal is not None or stop_requested(self.store.folder)
+
+    def request_stop(self) -> None:
+        """Requests all trials, in any process, to end after their round."""
+        self._stop_file.touch()
+
+    @property
+    def over(self) -> bool:
+        """Nothing is left to run or under way, or the study stops."""
+        return self.stopping or isinstance(self._next(), Done)
+
+    def next_leg(self) -> Job | None:
+        """Hands out the next leg; None if none may start now."""
+        while not self.stopping:
+            match self._pass_on():
+                case Ask(search):
+                    self._ask(search)
+                case Start(row, leg):
+                    return self._hand_out(row, leg)
+                case _:
+                    return None
+        return None
+
+    def receive(self, job: Job, report: Report) -> bool:
+        """Receives the report of a job's step. Returns whether the job goes on.
+
+        Raises:
+            EnvironmentProblem: the disk is full or read-only, a URL fails, or a node cannot run trials.
+        """
+        for text in report.warnings:
+            self.notify(Callback.on_warning, job.cell, text)
+        for records in report.rounds:
+            if not self._add_round(job, records):
+                return False
+        if report.failure is not None:
+            self._fail(job, report.failure)
+        elif report.output is not None:
+            self._end_leg(job, Status.DONE, report.output)
+        self._look()
+        return not report.last
+
+    # -- decide ----------------------------------------------------------------------------------------------
+
+    def _next(self) -> Action:
+        """What follows from the table; computed once until it changes."""
+        if self._action is None:
+            self._action = next_action(self.table, self._running, self._exhausted, self._place)
+        return self._action
+
+    def _pass_on(self) -> Action:
+        """Lets trials pass their rungs, and gives what follows then."""
+        while isinstance(action := self._next(), Pass):
+            for row in action.rows:
+                self._mark(row, passed=row.passed | {self.standing(row).rung})
+        return action
+
+    def _ask(self, search: CellSearch) -> None:
+        """Asks a search for a trial, and stores it."""
+        from fpl_tune.search.ask import ask  # with Optuna
+
+        trials = self.table.trials(search)
+        cell = ask(search, self.table.design, trials, {row.cell.id for row in trials})
+        self._action = None
+        if cell is None:
+            self._exhausted.add(str(search))
+            return
+        self.plan([cell])
+        row = self.table.rows[cell.id]
+        self.store.add(row.cell, self._prints[cell.id])
+        queued = self.standing(row).state is State.QUEUED
+        self.notify(Callback.on_trials_queued, [row.cell] if queued else [], self.remaining)
+
+    def _look(self, *, silent: bool = False) -> None:
+        """Once nothing is left, looks at the comparisons: the cells of undecided ones run on to the next look."""
+        if self._judge is None or not isinstance(self._next(), Done) or (look := self._judge(self.store)) is None:
+            return
+        for key in (key for key in look.goes_on if key in self.table.rows):  # an earlier cell stays as it is
+            row = self.table.rows[key]
+            self._mark(row, passed=row.passed | {look.further[-1]})
+        if not silent:
+            self.notify(Callback.on_look, look, self.queued())
+
+    # -- write -----------------------------------------------------------------------------------------------
+
+    def _mark(self, row: Row, **changes: Any) -> Row:
+        """Changes the marks of a cell."""
+        marked = replace(row, **changes)
+        self.store.put_marks(marked, self._prints[row.cell.id])
+        self._set(marked)
+        return marked
+
+    def _put(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> None:
+        """Stores the results of a job's seeds, but for those that ran whole before a kill."""
+        folder, row = self.store.folder / job.path, self.table.rows[job.cell.id]
+        if output is not None and self._storage:
+            self._storage.pull(f"{self.store.name}/{job.path}", folder)
+        runs = dict(row.runs)
+        for i, seed in enumerate(job.seeds):
+            if seed in runs and runs[seed].status == Status.DONE:
+                continue
+            split, prompts = output[seed] if output is not None else ("", None)
+            history = [records[i] for records in job.rounds]
+            result = make_result(status, history, error=error, fingerprints=job.prints, split_hash=split)
+            self.store.put(job.cell, seed, history, result, folder / prompts if prompts else None)
+            runs[seed] = Run(status, len(history), partial(self.store.records, job.cell, seed))
+        self._set(replace(row, runs=runs))
+
+    def _drop_checkpoints(self, row: Row, *held: tuple[int, ...]) -> None:
+        """Removes checkpoints that no leg of a cell needs any more; `held` are seeds that may have one at a URL."""
+        left = self.standing(row).left
+        groups = [leg.seeds for leg in left]
+        open_ = {s for s in row.together if s not in row.runs or not row.runs[s].ended(row.cell.rounds)}
+        if open_ - self._singly.get(row.cell.id, set()):  # also where the study does not ask for them any more
+            groups.append(row.together)
+        needed = {Job(row.cell, seeds).path for seeds in groups if seeds}
+        for slot in (self.store.folder / "cells" / row.cell.id).glob("ckpt-*"):
+            if f"cells/{row.cell.id}/{slot.name}" not in needed:
+                shutil.rmtree(slot, ignore_errors=True)
+        if self._storage is None:
+            return
+        for path in {Job(row.cell, seeds).path for seeds in held if seeds} - needed:
+            try:
+                self._storage.drop(f"{self.store.name}/{path}")
+            except StorageError as problem:
+                self.notify(Callback.on_warning, row.cell, f"An old checkpoint could not be removed. {problem}")
+
+    # -- hand out --------------------------------------------------------------------------------------------
+
+    def _job(self, row: Row, leg: Leg) -> Job:
+        """The job of a leg: its seeds together, unless they failed so, or some have a checkpoint, be it with others."""
+        key, seeds = row.cell.id, leg.seeds
+        if alone := [seed for seed in seeds if seed in self._singly.get(key, ())]:
+            seeds = (alone[0],)
+        elif row.together != seeds and {*row.together} & {*seeds} and self._has_checkpoint(row):
+            seeds = row.together
+        job = self._jobs.get(key)
+        if job is None or job.seeds != seeds:
+            job = Job(row.cell, seeds, self._prints[key], attempt=int(key in self._retried), pace=self.paces.get(key))
+        left = self.standing(row).left
+        job.cell, job.rungs = row.cell, tuple(each.rounds for each in left if each.seeds == seeds and each.rung)
+        job.rungs = tuple(rounds for rounds in job.rungs if rounds < row.cell.rounds)
+        return job
+
+    def _has_checkpoint(self, row: Row) -> bool:
+        """Whether the seeds that were started together last have a checkpoint."""
+        path = Job(row.cell, row.together).path
+        if self._storage is not None:
+            return self._storage.holds(f"{self.store.name}/{path}")
+        return (self.store.folder / path).is_dir()
+
+    def _hand_out(self, row: Row, leg: Leg) -> Job:
+        key = row.cell.id
+        job = self._jobs[key] = self._job(row, leg)
+        job.rounds = []
+        self._mark(row, together=job.seeds)
+        self._running[key] = leg._replace(seeds=job.seeds)
+        self._ran.add(key)
+        self.notify(Callback.on_job_start, job.cell, job.seeds)
+        return job
+
+    # -- receive ---------------------------------------------------------------------------------------------
+
+    def _add_round(self, job: Job, records: list[Record]) -> bool:
+        """Adds the records of a round. False: the job ends here, at a rung."""
+        job.rounds.append(records)
+        number = len(job.rounds)
+        if number > job.reached:
+            self.notify(Callback.on_round_end, job.cell, records)
+        leg = self._running[job.cell.id]
+        if number < job.cell.rounds and number == leg.rounds:
+            return self._end_leg(job, Status.PARTIAL)
+        return True
+
+    def _end_leg(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> bool:
+        """Stores the results of a leg that has ended. Returns whether the job goes on with the next one."""
+        key = job.cell.id
+        self._put(job, status, output, error)
+        del self._running[key]
+        self._action = None
+        self._pass_on()
+        row = self.table.rows[key]
+        now = self.standing(row)
+        if status == Status.PARTIAL and now.state is State.QUEUED and now.left[0].seeds == job.seeds:
+            self._running[key], self._action = now.left[0], None
+            return True
+        job.reached = max(job.reached, len(job.rounds))
+        self._drop_checkpoints(row, job.seeds)
+        if now.state in _ENDED:
+            self.notify(Callback.on_cell_end, row.cell, self.store.shown_results(row.cell))
+        else:
+            self.notify(Callback.on_job_pause, row.cell, job.seeds)
+        return False
+
+    def _fail(self, job: Job, failure: Failure) -> None:
+        """Retries a failed leg, or stores its failure.
+
+        Seeds that were trained together are retried one by one, so that one failing seed does not fail the others.
+        After a crash of its process a job resumes from its checkpoint, unless it has crashed repeatedly without a new
+        round. After an out-of-memory error it resumes once, alone on its device.
+        """
+        if failure.kind == "disk":
+            raise no_room(failure.error)
+        if failure.kind == "environment":
+            raise EnvironmentProblem(failure.error)
+        if os.environ.get("FPL_TUNE_FULL_ERROR"):
+            print(failure.trace, file=sys.stderr)
+        key, crashed, retries = job.cell.id, failure.kind == "died", self.spec.execution.retries
+        job.attempt = 0 if crashed and len(job.rounds) > job.reached else job.attempt + 1
+        given_up = job.attempt > {"died": _CRASHES, "error": retries}.get(failure.kind, 0)
+        if failure.kind == "memory" and not job.alone:
+            job.alone = True
+        elif len(job.seeds) > 1 and (given_up if crashed else failure.kind != "error" or retries):
+            self._singly.setdefault(key, set()).update(job.seeds)
+            self._retried |= {key} if failure.kind == "error" else set()
+        elif given_up:
+            self._end_leg(job, Status.DIVERGED if failure.kind == "diverged" else Status.FAILED, error=failure.error)
+            return
+        job.reached = max(job.reached, len(job.rounds)) if crashed else job.reached
+        del self._running[key]
+        self._action = None

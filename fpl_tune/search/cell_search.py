@@ -1,0 +1,188 @@
+"""The search in one cell of the axes: its space, its published points, its sampler, and the cells of its trials."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from optuna.distributions import CategoricalDistribution
+
+from fpl_tune import config
+from fpl_tune.config import GROUPS, RunSpec, Study
+from fpl_tune.core.errors import ConfigError, Notice
+from fpl_tune.core.files import digest
+from fpl_tune.search.halving import FULL_TRIALS, expected_cost, resolved, spent
+from fpl_tune.search.samplers import SamplerFactory
+from fpl_tune.search.space import names_of, read_file, read_space
+from fpl_tune.study.cells import Cell, axes_of, fields_of, label, variant
+from fpl_tune.study.records import Suggestion
+from fpl_tune.study.selection import selecting_rule
+from fpl_tune.study.standing import Design, Row
+
+
+@dataclass
+class CellSearch:
+    """The search in one cell of the axes.
+
+    Raises:
+        ConfigError: the space has a field that the run lacks, or the sampler cannot search it.
+    """
+
+    spec: Study
+    varied: dict[str, Any]
+    """The cell of the axes."""
+    run: RunSpec
+    """The run of that cell, which the search varies."""
+    numbers: range
+    """Numbers of its cells in the study, by the numbers of the trials."""
+    fits: Callable[[RunSpec], object] | None = None
+    """Raises `ConfigError` for a run that cannot run."""
+    file: dict[str, Any] | None = None
+    """Content of the file of its space, as a study stores it; None: it is read."""
+
+    def __post_init__(self) -> None:
+        self.search, self.node = self.spec.search, config.as_dict(self.run)
+        self.rule = selecting_rule(self.spec.report.rule)
+        names = names_of(self.node["method"], self.varied.get("method"))
+        bundled = [name for name in fields_of(self.varied) if name not in GROUPS]
+        if self.file is None:
+            self.file = read_file(names)
+        self.space = read_space(names, self.search, [*axes_of(self.spec.axes), *bundled], self.node, self.file)
+        for param in self.space.params:
+            for value in param.ends:
+                try:
+                    self.at({**{name: values[0] for name, values in param.when.items()}, param.name: value})
+                except ConfigError as problem:  # one that the method refuses beside other values costs a trial nothing
+                    own = (f"{param.name} ", f"There is no {param.name} ")
+                    if str(problem).startswith(own) or "no field" in str(problem):
+                        raise ConfigError(f"search.space.{param.name}: {problem}") from None
+        points = (self.space.complete(point, self.node, self.varied) for point in self.space.published)
+        self.points = list({repr(point): point for point in points}.values())
+        """The published points, which are tried first."""
+        self.prune = resolved(self.spec)
+        self.samplers = SamplerFactory(self.search, self.space)
+        self.samplers.check(self.node, self.varied)
+
+    def at(self, point: Mapping[str, Any]) -> RunSpec:
+        """The run of a point. Raises `ConfigError` where the method refuses it."""
+        return replace(variant(self.spec.node, {**self.varied, **point}), data=self.run.data)
+
+    @cached_property
+    def stream(self) -> str:
+        """Digest of what is fixed within one search, ranges and the method's source left out; seeds the sampler."""
+        fixed = {
+            "record": 2,
+            "sampler": self.samplers.name,
+            "seed": self.search.seed,
+            "objectives": self.search.objectives,
+            "choices": {
+                p.name: [repr(c) for c in p.distribution.choices]
+                for p in self.space.params
+                if isinstance(p.distribution, CategoricalDistribution)
+            },
+        }
+        return f"{config.identity(self.run)}-{digest(json.dumps(fixed, sort_keys=True), 4)}"
+
+    @property
+    def name(self) -> str:
+        """What to call the search: its cell of the axes, or the method."""
+        return label(self.varied) if self.varied else self.node["method"]["name"]
+
+    def __str__(self) -> str:
+        """All that decides on its suggestions, results aside: one that has no new point has none until this changes."""
+        points = [repr(param) for param in self.space.params], self.points
+        return f"{self.stream}-{digest(json.dumps(points, sort_keys=True, default=repr), 4)}"
+
+    @cached_property
+    def first(self) -> RunSpec:
+        """A run of the space, by which the search is checked before it begins: the first published one that can run."""
+        for point in self.points:
+            try:
+                return self._run(point)
+            except ConfigError:
+                continue
+        return self.run
+
+    def _run(self, point: Mapping[str, Any]) -> RunSpec:
+        """The run of a point. Raises `ConfigError` where it cannot run."""
+        run = self.at(point)
+        if self.fits is not None:
+            self.fits(run)
+        return run
+
+    # -- its trials ------------------------------------------------------------------------------------------
+
+    def holds(self, cell: Cell) -> bool:
+        """Whether a cell is a trial of this search."""
+        return cell.role == "trial" and all(cell.varied.get(name) == value for name, value in self.varied.items())
+
+    def trial(self, suggestion: Suggestion) -> Cell:
+        """The cell of a suggestion.
+
+        Raises:
+            ConfigError: it cannot run.
+        """
+        return self._cell(suggestion, self._run(suggestion.params))
+
+    def _cell(self, suggestion: Suggestion, run: RunSpec) -> Cell:
+        varied, number = {**self.varied, **suggestion.params}, self.numbers[suggestion.number]
+        return Cell(config.identity(run), number, label(varied), "trial", varied, run, suggestion=suggestion)
+
+    def restore(self, stored: Cell) -> Cell | None:
+        """A stored trial as one of this search; None where today's study would run the same point otherwise."""
+        if stored.suggestion is None:
+            return None
+        try:
+            cell = self._cell(stored.suggestion, self.at(stored.suggestion.params))
+        except ConfigError:
+            return None
+        return cell if cell.id == stored.id else None
+
+    def remaining(self, design: Design, rows: Sequence[Row]) -> int:
+        """Trials that may still be suggested; with a budget, the number that what is left of it is expected to pay.
+
+        Args:
+            design: of the study.
+            rows: the trials so far.
+        """
+        tried = {row.cell.id for row in rows}
+        untried = sum(key not in tried for key in self.published)
+        if not untried:
+            return self._paid(design, rows)
+        # of a space that was widened, those that were outside are tried instead of what was suggested before
+        points = [row for row in rows if row.cell.id in self.published]
+        return max(self._paid(design, rows), min(untried, self._paid(design, points)))
+
+    def _paid(self, design: Design, rows: Sequence[Row]) -> int:
+        """Trials that what these leave of the budget is expected to pay."""
+        if self.search.trials:
+            return max(0, self.search.trials - len(rows))
+        full = len(design.seeds) * self.run.rounds
+        left = (self.search.budget or FULL_TRIALS) * full - sum(spent(design, row) for row in rows)
+        return max(0, math.ceil(left / (full * expected_cost(self.prune, self.run, len(design.seeds)))))
+
+    @cached_property
+    def published(self) -> list[str]:
+        """Ids of the cells of the published points that can run."""
+        found = list[str]()
+        for point in self.points:
+            with suppress(ConfigError):
+                found.append(config.identity(self._run(point)))
+        return found
+
+    def warn(self) -> None:
+        """Warns of published points that are not tried."""
+        if self.space.outside:
+            points = "; ".join(map(label, self.space.outside))
+            warnings.warn(f"Published points outside search.space are not tried: {points}", Notice, stacklevel=2)
+        for point in self.points:
+            try:
+                self._run(point)
+            except ConfigError as problem:
+                warnings.warn(f"{label(point)} cannot run and is not tried: {problem}", Notice, stacklevel=2)

@@ -1,0 +1,243 @@
+"""Successive halving in the searches of a study. Functions of the study's design and its rows; nothing is stored.
+
+It is asynchronous (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the first evaluated rounds from
+`first_rung` · `reduction`^k on. By default the first is a third of the rounds: in tables of three methods, validation
+after a sixth ranked configurations by how fast they learn, and lost one method's best. A trial runs its first seed to
+each rung, where it goes on if it is among the best 1 / `reduction` of those that reached it so far; otherwise it is
+paused with a checkpoint and goes on when its rung has room for it. The first seed's last round is the rung that the
+other seeds wait for. Once no other trial can reach a rung, at least the best one there goes on, and one published
+point, so that the gain over it is known. Trials are compared with those of the same search alone. A rung is no table of
+its own: it is read from the histories of the trials that reached it.
+
+Where learning curves cross, early rounds rank configurations the wrong way round, and the best one is always stopped.
+As a hedge, every third trial of a search passes the rungs of rounds whatever its value there. It is ranked there with
+the others, and stopped at the rung of seeds like them. These trials also say how well a rung foresees the end.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from fpl_tune.config import PruneSpec, RunSpec, StudySpec
+from fpl_tune.core.errors import ConfigError, Notice
+from fpl_tune.core.metrics import VAL, metric
+from fpl_tune.study.standing import Design, Leg, Row, State, rungs_of, standing
+from fpl_tune.study.status import FAILURES
+
+HALVING, AUTO = "halving", "auto"
+HEDGE = 3
+"""One in this many suggested trials is hedged. With one in three, a search of a table whose curves cross costs about
+what it costs TPE, which prunes nothing; with one in four, half as much again. Of three simulated tables, one in three
+costs two and a half full trials on one, and one in four nothing on any."""
+FULL_TRIALS = 20
+"""Full trials of a search that states neither trials nor a budget."""
+
+
+def resolved(study: StudySpec) -> PruneSpec:
+    """The study's `prune` with what `auto` stands for: halving for samplers with which it was measured, and a hedge."""
+    prune = study.prune
+    rule = prune.rule if prune.rule != AUTO else HALVING if _measured(study) else None
+    hedge = prune.hedge if rule == HALVING and study.search.sampler is not None else None
+    return replace(prune, rule=rule, hedge=HEDGE if hedge == AUTO else hedge)
+
+
+def _measured(study: StudySpec) -> bool:
+    """Whether halving was measured with the study's sampler and objective."""
+    search = study.search
+    if search.sampler is None or search.objectives != [VAL]:
+        return False
+    from optuna.samplers import GPSampler, QMCSampler, RandomSampler, TPESampler
+
+    from fpl_tune.search.samplers import named
+
+    return issubclass(named(search.sampler).kind, (GPSampler, QMCSampler, RandomSampler, TPESampler))
+
+
+def design_of(study: StudySpec) -> Design:
+    """The study's design; see `StudyFile.design` for that of a stored study."""
+    prune, searched = resolved(study), study.search.sampler is not None
+    halved = prune.rule == HALVING
+    return Design(
+        tuple(study.seed_list()),
+        tuple(study.declared_looks()),
+        study.search.objectives[0] if searched and study.search.objectives else VAL,
+        prune.reduction if halved else None,
+        prune.first_rung if halved else None,
+    )
+
+
+def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
+    """Refuses halving that never compares; where `auto` cannot prune, it says so.
+
+    Args:
+        study: the study.
+        runs: those of the cells of its axes.
+
+    Raises:
+        ConfigError: nothing is searched, there are several objectives, or the rungs lie outside the rounds.
+    """
+    spec = resolved(study)
+    if spec.rule is None:
+        return
+    hedged = isinstance(study.prune.hedge, int)
+    if study.search.sampler is None:
+        field = f"prune.hedge={study.prune.hedge}" if hedged else "prune.rule=halving"
+        raise ConfigError(
+            f"Halving stops trials of a search, but {study.name} has none. Remove {field}, or set search.sampler=auto."
+        )
+    if len(study.search.objectives) > 1:
+        raise ConfigError(
+            "prune.rule=halving compares trials by one objective, but search.objectives has "
+            f"{', '.join(study.search.objectives)}. Set prune.rule=null, or search for one of them."
+        )
+    last = max((run.rounds for run in runs), default=1)
+    if last == 1 or any(rungs(spec, run) for run in runs):
+        return
+    every = min(run.protocol.eval_every for run in runs)
+    rung = f" with prune.first_rung={spec.first_rung}" if spec.first_rung else ""
+    problem = (
+        f"prune.rule compares validation figures before the last round, but protocol.eval_every={every} of {last} "
+        f"rounds gives none{rung}. Lower them, or set prune.rule=null."
+    )
+    if hedged:
+        problem = (
+            f"prune.hedge={spec.hedge} lets trials pass rungs of rounds, but prune.reduction={spec.reduction} with "
+            f"protocol.eval_every={every} of {last} rounds leaves none{rung}. Lower them, or set prune.hedge=auto."
+        )
+    if study.prune.rule != AUTO or hedged:
+        raise ConfigError(problem)
+    warnings.warn(f"Every trial runs to its end: {problem}", Notice, stacklevel=2)
+
+
+# -- which trials go on --------------------------------------------------------------------------------------
+
+
+def promoted(design: Design, rows: Sequence[Row], running: Mapping[str, Leg], *, closed: bool) -> list[Row]:
+    """The paused trials of one search that go on now, the furthest and best first.
+
+    Args:
+        design: of the study.
+        rows: all trials of the search.
+        running: legs under way, by the ids of their cells.
+        closed: whether no trial is queued and none is left to suggest. Then rungs that no running trial can reach are
+            decided among those that reached them.
+    """
+    paused = [(now.rung, row) for row in rows if (now := standing(design, row)).state is State.PAUSED]
+    going = list[Row]()
+    for rung in sorted({rung for rung, _ in paused}, reverse=True):
+        ranked = at_rung(design, rows, rung)
+        places = {row: place for place, row in enumerate(ranked)}
+        best = {*_best(design, ranked, rung)}
+        here = [row for number, row in paused if number == rung]
+        passing = [row for row in here if row in best or _unranked(design, row, rung)]
+        going += sorted(passing, key=lambda row: places.get(row, -1))
+    if going or not closed:
+        return going
+    ends = [leg.rounds for key, leg in running.items() if leg.rung and any(row.cell.id == key for row in rows)]
+    for rung in sorted({rung for rung, _ in paused}):
+        if any(end <= rung for end in ends):
+            break
+        alive = [row for row in at_rung(design, rows, rung) if not _dead(design, row)]
+        published = [row for row in alive if row.cell.published]
+        first = [kind[0] for kind in (alive, published) if kind and not any(_beyond(design, r, rung) for r in kind)]
+        if going := [row for number, row in paused if number == rung and row in first]:
+            break
+    return going
+
+
+def at_rung(design: Design, rows: Sequence[Row], rung: int) -> list[Row]:
+    """The trials that have reached a rung with a value there, the best first."""
+    sign = 1.0 if metric(design.objective).maximize else -1.0
+    values = {row: _value(design, row, rung) for row in rows}
+    reached = [row for row, value in values.items() if value is not None]
+    return sorted(reached, key=lambda row: -sign * (values[row] or 0.0))
+
+
+def _value(design: Design, row: Row, rung: int) -> float | None:
+    """The objective of the first seed at a rung; None where it has not come there."""
+    run = row.runs.get(design.seeds[0])
+    return (
+        run.value(design.objective, rung)
+        if run is not None and run.rounds >= rung and design.halves(row.cell)
+        else None
+    )
+
+
+def _unranked(design: Design, row: Row, rung: int) -> bool:
+    """Whether a trial passes a rung whatever its rank: it is hedged, or has no value there."""
+    return (row.cell.hedged and rung < row.cell.rounds) or _value(design, row, rung) is None
+
+
+def _best(design: Design, ranked: Sequence[Row], rung: int) -> Sequence[Row]:
+    """The best 1 / `reduction`.
+
+    Hedged trials passed the rungs before unasked. Of as many others, one in `reduction` would have passed each, and so
+    they count: else bad ones would make room for others that are no better.
+    """
+    if not ranked:
+        return []
+    assert design.reduction is not None
+    hedged = sum(row.cell.hedged for row in ranked)
+    share = design.reduction ** sum(n < rung for n in design.rungs(ranked[0].cell))
+    return ranked[: ((len(ranked) - hedged) * share + hedged) // (share * design.reduction)]
+
+
+def _dead(design: Design, row: Row) -> bool:
+    return any(seed in row.runs and row.runs[seed].status in FAILURES for seed in design.seeds)
+
+
+def _beyond(design: Design, row: Row, rung: int) -> bool:
+    """Whether a trial has gone on from a rung."""
+    now = standing(design, row)
+    return now.state is not State.PAUSED or now.rung > rung
+
+
+# -- what trials cost ----------------------------------------------------------------------------------------
+
+
+def rungs(spec: PruneSpec, run: RunSpec) -> tuple[int, ...]:
+    """Rounds after which `halving` compares the trials of a run; empty for other rules."""
+    if spec.rule != HALVING:
+        return ()
+    return rungs_of(spec.reduction, spec.first_rung, run.protocol.eval_every, run.rounds)
+
+
+def planned_trials(study: StudySpec, run: RunSpec) -> int:
+    """Trials of the search of a run: those that the study states, or that its budget is expected to pay."""
+    search, cost = study.search, expected_cost(resolved(study), run, len(study.seed_list()))
+    return search.trials or math.ceil((search.budget or FULL_TRIALS) / cost)
+
+
+def spent(design: Design, row: Row) -> int:
+    """Rounds of all seeds that a trial costs: those that ran, and at least those of its first leg.
+
+    So a search in which all trials fail or diverge at once has an end. A hedged trial that is not over costs at least
+    all rounds of its first seed.
+    """
+    ran = sum(run.rounds for seed, run in row.runs.items() if seed in design.seeds)
+    ends = design.rungs(row.cell) if design.halves(row.cell) else ()
+    first = ends[0] if ends else row.cell.rounds * len(design.seeds)
+    if ends and row.cell.hedged and standing(design, row).state in (State.QUEUED, State.PAUSED):
+        first = row.cell.rounds
+    return max(ran, first)
+
+
+def expected_cost(spec: PruneSpec, run: RunSpec, seeds: int) -> float:
+    """Expected cost of a trial in full ones, of all rounds and seeds, if one in `reduction` passes each rung."""
+    ends = (*rungs(spec, run), run.rounds)
+    if len(ends) == 1:
+        return 1.0
+    *shares, others = leg_shares(spec, run)
+    first = math.fsum(share * (end - begin) for share, begin, end in zip(shares, (0, *ends), ends, strict=False))
+    return (first + others * (seeds - 1) * run.rounds) / (seeds * run.rounds)
+
+
+def leg_shares(spec: PruneSpec, run: RunSpec) -> list[float]:
+    """The shares of trials that are expected to begin each leg: one for each rung and the last round, and one for the
+    other seeds. At each rung, one in `reduction` passes, and at those of rounds what is hedged."""
+    hedged, number = 1 / spec.hedge if isinstance(spec.hedge, int) else 0.0, len(rungs(spec, run))
+    passed = [spec.reduction**-k for k in range(number + 2)]
+    return [1.0, *(hedged + (1 - hedged) * share for share in passed[1:-1]), passed[-1]]

@@ -1,0 +1,82 @@
+"""The trials of a study's searches as studies of Optuna, for optuna-dashboard and programs that read them."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import optuna
+from optuna.exceptions import DuplicatedStudyError
+
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.search.ask import trials_of
+from fpl_tune.search.components import quiet
+from fpl_tune.search.gains import searches
+from fpl_tune.search.samplers import directions_of
+from fpl_tune.study.cells import label
+from fpl_tune.study.store import Store
+
+OptunaStudy = optuna.Study
+
+
+def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
+    """Writes the trials of each search of a study as a study of Optuna.
+
+    Trials have the numbers and values of the study's tables. Numbers whose suggestion was refused or known already, and
+    trials that diverged or failed, are failed trials.
+
+    Args:
+        store: the study.
+        url: an Optuna storage, such as sqlite:///trials.db; None: in memory.
+
+    Returns:
+        One study for each cell of the axes; of several, each is named by the study and its cell.
+
+    Raises:
+        ConfigError: the study has no search, or the storage cannot be opened or holds a study of that name.
+    """
+    spec, design = store.spec(), store.design()
+    if spec.search.sampler is None:
+        raise ConfigError(f"{store.name} has no search, and so no trials. Export one of its cells: --cell.")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        storage = None if url is None else optuna.storages.get_storage(url)
+    except Exception as problem:  # of SQLAlchemy or a driver that is missing
+        said = " ".join(str(problem).split())[:200]
+        raise ConfigError(f"{url} cannot be opened as a storage of Optuna ({said}). Try sqlite:///trials.db.") from None
+    found = list[optuna.Study]()
+    for part in searches(spec, store):
+        rows = [store.row(cell) for cell in store.cells() if cell.suggestion is not None and part.holds(cell)]
+        name = f"{store.name}, {label(part.varied)}" if part.varied else store.name
+        with quiet():
+            try:
+                study = optuna.create_study(storage=storage, study_name=name, directions=directions_of(spec.search))
+            except DuplicatedStudyError:
+                raise ConfigError(
+                    f"{url} holds a study {name!r} already. Delete it, or name another storage."
+                ) from None
+            study.set_metric_names(list(spec.search.objectives))
+            finished = {row.cell.trial: _finished(store, row.cell) for row in rows}
+            for trial in trials_of(part, design, rows, diverged_as_worst=False):
+                number = len(study.get_trials(deepcopy=False))
+                begin, end = finished.get(number) or (_now(), _now())
+                trial.datetime_start = begin
+                trial.datetime_complete = end if trial.state.is_finished() else None
+                study.add_trial(trial)
+        found.append(study)
+    return found
+
+
+def _finished(store: Store, cell: Any) -> tuple[datetime.datetime, datetime.datetime] | None:
+    """When a trial began to train and when its last seed ended."""
+    results = [*store.seed_results(cell).values()]
+    if not results:
+        return None
+    end = (
+        max(datetime.datetime.fromisoformat(result["finished"]) for result in results).astimezone().replace(tzinfo=None)
+    )
+    return end - datetime.timedelta(seconds=sum(float(result["time/seconds"]) for result in results)), end
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now()

@@ -1,0 +1,132 @@
+"""Suggestions are a function of the table: whatever process asks, in whatever order rows are, it is told the same."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+
+from fpl_tune.search.ask import ask, trials_of
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.records import Suggestion
+from fpl_tune.study.standing import Row, Run
+from fpl_tune.study.status import Status
+
+from ..conftest import Asked, Compose, there
+from .conftest import drawn_results, score
+
+TWO = """
+axes: {}
+search: {trials: 60, only: [optim.lr, optim.momentum], space: {optim.lr: {low: 1.0e-3, high: 1.0},
+  optim.momentum: {low: 0.0, high: 0.9}}}
+"""
+NARROW = "{optim.lr: {low: 1.0e-3, high: 0.3}, optim.momentum: {low: 0.0, high: 0.9}}"
+SAMPLERS = ["random", "tpe", "gp", "qmc", "{name: nsgaii, population_size: 4}", "{name: nsgaiii, population_size: 4}"]
+
+
+def stored(rows: Sequence[Row]) -> list[Row]:
+    """Rows as another process reads them: what was suggested has been through JSON, and their order is lost."""
+    found = list[Row]()
+    for row in rows:
+        suggestion = Suggestion(**json.loads(json.dumps(asdict(there(row.cell.suggestion)))))
+        found.append(Row(replace(row.cell, suggestion=suggestion), row.runs))
+    return random.Random(len(found)).sample(found, len(found))
+
+
+def ended(asked: Asked, cell: Cell, state: str) -> None:
+    """What comes of a trial."""
+    if state == "done":
+        asked.note(cell, drawn_results(score(cell)))
+    elif state == "diverged":
+        asked.note(cell, {1: []}, "diverged")
+    elif state == "partial":
+        asked.note(cell, {1: drawn_results(score(cell), rounds=1)[1]}, "partial")
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_suggestion_depends_on_the_table_alone(compose: Compose, sampler: str) -> None:
+    made, draw = compose(TWO, f"search.sampler={sampler}"), random.Random(1)
+    asked = Asked(made)
+    for _ in range(9):
+        again = Asked(made, rows=stored(asked.rows))
+        cell = there(asked.request())
+        assert there(again.request()) == cell
+        assert again.rows[-1].cell.suggestion == cell.suggestion
+        ended(asked, cell, draw.choice(["done", "done", "partial", "running", "diverged"]))
+    assert len({cell.cell.id for cell in asked.rows}) == 9
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "nsgaii", "brute_force"])
+def test_points_that_are_known_are_gaps_and_a_sampler_without_new_ones_ends(compose: Compose, sampler: str) -> None:
+    body = "axes: {}\nsearch: {trials: 30, only: [method.n_ctx], space: {method.n_ctx: {choices: [1, 2, 4, 8]}}}"
+    asked = Asked(compose(body, f"search.sampler={sampler}"))
+    while (cell := asked.request()) is not None:
+        asked.note(cell, drawn_results(cell.run.method.n_ctx / 10))  # pyright: ignore[reportAttributeAccessIssue]
+    assert sorted(row.cell.varied["method.n_ctx"] for row in asked.rows) == [1, 2, 4, 8]
+    assert len({row.cell.trial for row in asked.rows}) == 4
+
+
+def test_trials_outside_of_the_space_are_kept_and_told_to_no_sampler(compose: Compose) -> None:
+    asked = Asked(compose(TWO, "search.sampler=random"))
+    for _ in range(8):
+        ended(asked, there(asked.request()), "done")
+    narrow = Asked(compose(TWO, "search.sampler=gp", f"search.space={NARROW}"), rows=asked.rows)
+    part, design = narrow.search.parts[0], narrow.table.design
+    told = trials_of(part, design, narrow.rows)
+    inside = {row.cell.trial for row in narrow.rows if row.cell.varied["optim.lr"] <= 0.3}
+    assert 0 < len(inside) < 8
+    assert {number for number, trial in enumerate(told) if trial.params} == inside
+    new = there(ask(part, design, narrow.rows, ()))
+    assert new.varied["optim.lr"] <= 0.3
+    assert new.trial == 1 + max(row.cell.trial for row in asked.rows), "another sampler goes on with the numbers"
+
+
+def test_a_widened_space_tries_the_published_point_that_was_outside(compose: Compose) -> None:
+    body = "axes: {}\nsearch: {sampler: random, trials: 3, only: [optim.lr], space: {optim.lr: {low: 0.1, high: 1}}}"
+    asked = Asked(compose(body))
+    asked.all()
+    assert not any(row.cell.published for row in asked.rows)
+    wide = Asked(compose(body, "search.space={optim.lr: {low: 1.0e-4, high: 1.0}}"), rows=asked.rows)
+    points = wide.search.parts[0].points
+    assert points
+    assert [cell.varied for cell in wide.all() if cell.published] == points
+
+
+def test_every_third_suggested_trial_is_hedged(compose: Compose) -> None:
+    asked = Asked(compose(TWO, "search.sampler=random", "protocol.rounds=9"))
+    cells = [there(asked.request()) for _ in range(12)]
+    assert not any(cell.hedged and cell.published for cell in cells)
+    hedged = [cell.hedged for cell in cells if not cell.published]
+    assert hedged == [i % 3 == 2 for i in range(len(hedged))]
+
+
+def test_samplers_are_told_what_trials_have_reached(compose: Compose) -> None:
+    """A trial that diverged has the worst value seen, one that was stopped its last one; what runs has none."""
+    made = compose(TWO, "search.sampler=random")
+    asked, told = Asked(made), dict[str, Any]()
+    states = ["done", "partial", "running", "diverged", "failed"]
+    for state in states:
+        cell = there(asked.request())
+        ended(asked, cell, state)
+        if state == "failed":
+            asked.table.rows[cell.id] = Row(cell, {1: Run(Status.FAILED, 0)})
+        told[state] = cell.trial
+    part, design = asked.search.parts[0], asked.table.design
+    trials = trials_of(part, design, asked.rows)
+    found = {state: trials[number] for state, number in told.items()}
+    assert {state: trial.state for state, trial in found.items()} == {
+        "done": TrialState.COMPLETE,
+        "partial": TrialState.PRUNED,
+        "running": TrialState.RUNNING,
+        "diverged": TrialState.COMPLETE,
+        "failed": TrialState.FAIL,
+    }
+    values = [found[state].values[0] for state in ("done", "partial", "diverged")]
+    assert values[2] == min(values[:2])
+    assert trials_of(part, design, asked.rows, gp=True)[told["partial"]].state is TrialState.COMPLETE
+    assert [*found["partial"].intermediate_values] == [1]
+    people = trials_of(part, design, asked.rows, diverged_as_worst=False)
+    assert people[told["diverged"]].state is TrialState.FAIL

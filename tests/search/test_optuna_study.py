@@ -1,0 +1,63 @@
+"""The trials of a study as a study of Optuna: for optuna-dashboard, and for programs that read them."""
+
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from fpl_tune.api import StudyResults, start_study
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.search.optuna_study import optuna_studies
+from fpl_tune.study.store import Store
+
+from ..conftest import Compose
+
+BODY = """
+axes: {}
+search: {sampler: random, trials: 6, only: [optim.lr], space: {optim.lr: {low: 1.0e-3, high: 1.0}}}
+prune: {first_rung: 1, reduction: 2}
+"""
+
+
+@pytest.fixture
+def store(compose: Compose, tmp_path: Path) -> Store:
+    start_study(compose(BODY, "protocol.rounds=2"), root=tmp_path)
+    return Store.open(tmp_path, "tiny")
+
+
+def test_trials_have_the_numbers_values_and_states_of_the_tables(store: Store, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/trials.db"
+    (written,) = optuna_studies(store, url)
+    study = optuna.load_study(study_name="tiny", storage=url)
+    assert study.metric_names == ["val/acc_mean"]
+    assert len(study.trials) == len(written.trials)
+    trials = {trial.user_attrs["cell"]: trial for trial in study.trials if trial.user_attrs}
+    assert trials.keys() == {cell.id for cell in store.cells()}
+    states = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
+    for cell in store.cells():
+        trial = trials[cell.id]
+        assert (trial.number, trial.state) == (cell.trial, states[store.state(cell)])
+        assert trial.params == {"optim.lr": cell.run.optim.lr}
+        assert trial.datetime_complete is not None
+    means = {row["cell"]: row["mean"] for row in store.summaries("final", "val/acc_mean")}
+    assert study.best_value == means[study.best_trial.user_attrs["cell"]]
+    assert {store.state(cell) for cell in store.cells()} == {"done", "pruned"}
+    with pytest.raises(ConfigError, match="holds a study 'tiny' already"):
+        optuna_studies(store, url)
+    assert StudyResults(store).optuna().best_params == study.best_params
+
+
+def test_what_cannot_be_written_is_refused(store: Store) -> None:
+    with pytest.raises(
+        ConfigError, match=r"foo://x cannot be opened as a storage of Optuna .* Try sqlite:///trials.db"
+    ):
+        optuna_studies(store, "foo://x")
+    with pytest.raises(ConfigError, match="no search 'pfedmoap'"):
+        StudyResults(store).optuna("pfedmoap")
+
+
+def test_a_grid_has_no_trials(compose: Compose, tmp_path: Path) -> None:
+    start_study(compose("axes: {}", "protocol.rounds=1", "seeds=1"), root=tmp_path)
+    with pytest.raises(ConfigError, match="tiny has no search"):
+        optuna_studies(Store.open(tmp_path, "tiny"))

@@ -1,0 +1,173 @@
+"""Where cells stand, on rows that the tests write down: properties of `standing`, `counts`, `legs` and `wanted`."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fpl_tune.config import RunSpec
+from fpl_tune.study.records import Cell, Suggestion
+from fpl_tune.study.standing import (
+    Design,
+    Row,
+    Run,
+    State,
+    counts,
+    legs,
+    rung_values,
+    rungs_of,
+    shown_status,
+    standing,
+    wanted,
+)
+from fpl_tune.study.status import Status
+
+ROUNDS = 9
+RUN = {"protocol": {"eval_every": 1}}
+GRID = Cell("a" * 16, 0, "a", "cell", {}, RUN, _rounds=ROUNDS)
+TRIAL = replace(GRID, role="trial", suggestion=Suggestion(0, {}))
+HALVED = Design((1, 2, 3), reduction=3)
+
+
+def history(rounds: int, value: float = 0.5) -> list[dict[str, Any]]:
+    return [{"round": number, "val/acc_mean": value} for number in range(1, rounds + 1)]
+
+
+def run(rounds: int, status: str = "") -> Run:
+    """What a seed left: all rounds unless it is said otherwise."""
+    known = Status(status or ("done" if rounds == ROUNDS else "partial"))
+    return Run(known, rounds, lambda: history(rounds))
+
+
+def runs() -> Any:
+    """Runs of some seeds: partial at a rung, whole, or ended by a failure."""
+    one = st.sampled_from([run(3), run(ROUNDS), run(2, "diverged"), run(5, "failed")])
+    return st.dictionaries(st.integers(1, 6), one, max_size=5)
+
+
+def designs() -> Any:
+    seeds = st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True).map(tuple)
+    fixed = st.builds(Design, seeds, reduction=st.sampled_from([None, 2, 3]), first_rung=st.sampled_from([None, 2, 4]))
+    looks = st.sampled_from([Design((1, 2, 3, 4, 5), looks=(2, 3, 5))])
+    return st.one_of(fixed, looks)
+
+
+def rows() -> Any:
+    cells = st.sampled_from([GRID, TRIAL, replace(TRIAL, reference="promptfl"), replace(GRID, role="reference")])
+    marks = st.frozensets(st.sampled_from([2, 3, 4, 5, 6, 8, 9]), max_size=3)
+    return st.builds(Row, cells, runs(), marks)
+
+
+@given(designs(), rows())
+def test_what_has_all_its_seeds_and_rounds_is_done_however_it_came_there(design: Design, row: Row) -> None:
+    whole = all(seed in row.runs and row.runs[seed].status == Status.DONE for seed in wanted(design, row))
+    assert (standing(design, row).state is State.DONE) == whole
+
+
+@given(designs(), rows())
+def test_what_is_left_is_of_wanted_seeds_that_did_not_end(design: Design, row: Row) -> None:
+    state, left, rung = standing(design, row)
+    assert bool(left) == (state in (State.QUEUED, State.PAUSED))
+    for leg in left:
+        assert {*leg.seeds} <= {*wanted(design, row)}
+        assert leg.rounds <= ROUNDS
+    if left:
+        assert not any(seed in row.runs and row.runs[seed].ended(left[0].rounds) for seed in left[0].seeds)
+    assert bool(rung) == (state is State.PAUSED)
+
+
+@given(designs(), rows())
+def test_following_the_legs_ends_with_every_wanted_seed(design: Design, row: Row) -> None:
+    for _ in range(20):
+        now = standing(design, row)
+        if now.state is State.PAUSED:
+            assert now.rung not in row.passed
+            row = replace(row, passed=row.passed | {now.rung})
+        elif now.state is State.QUEUED:
+            row = replace(row, runs={**row.runs, **{seed: run(now.left[0].rounds) for seed in now.left[0].seeds}})
+        else:
+            break
+    assert standing(design, row).state in (State.DONE, State.DIVERGED, State.FAILED)
+
+
+@given(designs().filter(lambda design: not design.looks), rows(), runs())
+def test_seeds_that_are_not_asked_for_decide_nothing(design: Design, row: Row, others: dict[int, Run]) -> None:
+    other = replace(row, runs={**{s: r for s, r in others.items() if s not in design.seeds}, **row.runs})
+    assert standing(design, row) == standing(design, other)
+    assert counts(design, row) == counts(design, other)
+
+
+@given(designs(), rows())
+def test_seeds_that_count_ran_whole_and_none_of_a_paused_trial_does(design: Design, row: Row) -> None:
+    counting = counts(design, row)
+    assert all(row.runs[seed].status == Status.DONE and seed in design.seeds for seed in counting)
+    if standing(design, row).state is State.PAUSED:
+        assert counting == ()
+    if standing(design, row).state is State.DONE:
+        assert {*wanted(design, row)} <= {*counting}
+
+
+@given(designs(), rows())
+def test_a_result_is_called_done_exactly_if_it_counts(design: Design, row: Row) -> None:
+    state = standing(design, row).state
+    for seed in row.runs.keys() & {*design.seeds}:
+        assert (shown_status(design, row, seed, state) == "done") == (seed in counts(design, row))
+
+
+def test_a_failure_ends_a_trial_but_not_the_other_seeds_of_a_cell_of_a_grid() -> None:
+    bad = {1: run(2, "diverged")}
+    assert standing(Design((1, 2)), Row(TRIAL, bad)).state is State.DIVERGED
+    left = standing(Design((1, 2)), Row(GRID, bad))
+    assert (left.state, left.left[0].seeds) == (State.QUEUED, (2,))
+    assert standing(Design((1, 2)), Row(GRID, {**bad, 2: run(ROUNDS)})).state is State.DIVERGED
+
+
+def test_a_halved_trial_runs_its_first_seed_to_each_rung_and_then_the_others() -> None:
+    assert [(leg.seeds, leg.rounds, leg.rung) for leg in legs(HALVED, Row(TRIAL))] == [
+        ((1,), 3, True),
+        ((1,), ROUNDS, True),
+        ((2, 3), ROUNDS, False),
+    ]
+    assert [leg.seeds for leg in legs(HALVED, Row(replace(TRIAL, reference="promptfl")))] == [(1, 2, 3)]
+    assert [leg.rounds for leg in legs(replace(HALVED, seeds=(1,)), Row(TRIAL))] == [3, ROUNDS]
+
+
+def test_a_cell_has_the_seeds_of_the_looks_that_it_passed() -> None:
+    design = Design((1, 2, 3, 4, 5), looks=(2, 3, 5))
+    assert wanted(design, Row(GRID)) == (1, 2)
+    assert wanted(design, Row(GRID, passed=frozenset({3}))) == (1, 2, 3)
+    assert wanted(design, Row(GRID, {4: run(ROUNDS)})) == (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "first", "every", "rounds", "found"),
+    [
+        (3, None, 1, 9, (3,)),
+        (3, None, 1, 10, (4,)),
+        (2, None, 1, 8, (4,)),
+        (3, 1, 1, 9, (1, 3)),
+        (2, 1, 3, 9, (3, 6)),
+        (3, None, 5, 10, (5,)),
+        (3, None, 10, 10, ()),
+        (3, None, 1, 1, ()),
+    ],
+)
+def test_rungs_are_evaluated_rounds_before_the_last(
+    reduction: int, first: int | None, every: int, rounds: int, found: tuple[int, ...]
+) -> None:
+    assert rungs_of(reduction, first, every, rounds) == found
+
+
+def test_values_at_rungs_are_those_of_the_last_evaluated_round_before() -> None:
+    records = [{"round": n} | ({"val/acc_mean": n / 10} if n % 2 == 0 else {}) for n in range(1, 6)]
+    row = Row(TRIAL, {1: Run(Status.PARTIAL, 5, lambda: records)})
+    assert rung_values(HALVED, row) == {3: 0.2}
+    assert rung_values(HALVED, Row(GRID, row.runs)) == {}
+    assert row.runs[1].value("comm/total_bytes", 3) is None
+
+
+def test_a_cell_reads_its_rounds_from_its_run() -> None:
+    cell = Cell("b" * 16, 0, "b", "cell", {}, RunSpec())
+    assert (cell.rounds, cell.eval_every) == (RunSpec().rounds, RunSpec().protocol.eval_every)
