@@ -24,6 +24,16 @@ Picks = dict[str, Any]
 """Axis -> a value or a list of values. An axis may be named by its last part, a bundle by its label."""
 
 
+def _rule(value: Any) -> Any:
+    """Accepts `auto`, `halving` and None."""
+    if value not in ("auto", "halving", None):
+        raise ValueError(
+            "must be auto, halving or null (other pruners and schedulers: in a program of your own, with "
+            "fpl_tune.objective or FederatedTrainable)"
+        )
+    return value
+
+
 def _seeds(value: Any) -> int | list[int] | str:
     """Accepts a number of seeds, a list of different seeds, or `until_decided`."""
     if value == UNTIL_DECIDED:
@@ -225,7 +235,7 @@ class SearchSpec:
 class PruneSpec:
     """Early stopping of the trials of a search; cells of a grid run whole."""
 
-    rule: Literal["auto", "halving"] | None = "auto"
+    rule: Annotated[Literal["auto", "halving"] | None, PlainValidator(_rule)] = "auto"
     """halving (successive halving that pauses and resumes, with the seeds after the first as last rung), or None. auto:
     halving in a search for `val/acc_mean` by tpe, gp, random or qmc, where a validated round precedes the last one;
     else None."""
