@@ -31,7 +31,7 @@ HALVING, AUTO = "halving", "auto"
 HEDGE = 3
 """One in this many suggested trials is hedged. With one in three, a search of a table whose curves cross costs about
 what it costs TPE, which prunes nothing; with one in four, half as much again. Of three simulated tables, one in three
-costs two and a half full trials on one, and one in four nothing on any."""
+costs two full trials on one, and one in four nothing on any."""
 FULL_TRIALS = 20
 """Full trials of a search that states neither trials nor a budget."""
 
