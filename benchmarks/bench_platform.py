@@ -133,7 +133,7 @@ def suggestion_seconds(root: Path, overrides: Sequence[str], trials: int) -> flo
     for number in range(trials + 20):
         if number == trials:
             began = time.perf_counter()
-        cell = ask(plan.parts[0], design, rows, {row.cell.id for row in rows})
+        cell = ask(plan.parts[0], design, rows)
         assert cell is not None
         history = _made_up(cell)
         rows.append(Row(cell, {1: Run(Status.DONE, cell.rounds, lambda history=history: history)}))

@@ -266,7 +266,7 @@ class Asked:
 
         while (part := asking(self.table, self._exhausted)) is not None:
             trials = self.table.trials(part)
-            cell = ask(part, self.table.design, trials, {row.cell.id for row in trials})
+            cell = ask(part, self.table.design, trials)
             if cell is not None:
                 self.table.rows[cell.id] = Row(cell)
                 return cell

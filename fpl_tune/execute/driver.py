@@ -33,7 +33,6 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.looks import Judge
-from fpl_tune.study.records import differing
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 from fpl_tune.study.selection import objectives_of
@@ -180,9 +179,7 @@ class Driver:
         self._skipped = {key for key, state in states.items() if state in over}
         for key, row in rows.items():
             if row.stale and states[key] is State.QUEUED:
-                found = self.store.all_results(row.cell).values()
-                reasons = dict.fromkeys(why for r in found for why in differing(r["fingerprints"], self._prints[key]))
-                self.notify(Callback.on_stale, row.cell, [*reasons])
+                self.notify(Callback.on_stale, row.cell, row.stale)
         for part in self.table.searches:
             if not self.table.trials(part):
                 part.warn()
@@ -306,7 +303,7 @@ class Driver:
         from fpl_tune.search.ask import ask  # with Optuna
 
         trials = self.table.trials(search)
-        cell = ask(search, self.table.design, trials, {row.cell.id for row in trials})
+        cell = ask(search, self.table.design, trials)
         self._action = None
         if cell is None:
             self._exhausted.add(str(search))

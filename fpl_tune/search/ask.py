@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import optuna
-from optuna.samplers import GPSampler, RandomSampler
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
@@ -36,14 +36,13 @@ CELL = "cell"
 _REPEATS = 30  # suggestions in a row that are known, after which a search has no new point
 
 
-def ask(search: CellSearch, design: Design, rows: Sequence[Row], known: Container[str]) -> Cell | None:
+def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
     """Suggests the next trial of a search: a published point that was not tried, or one of the sampler.
 
     Args:
         search: the search.
         design: of the study.
         rows: its trials so far.
-        known: ids of the cells that are trials already.
 
     Returns:
         Its cell; None where the sampler suggests nothing new.
@@ -51,24 +50,16 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row], known: Containe
     Raises:
         ConfigError: the method rejects nearly every combination.
     """
-    number = 1 + max((row.cell.trial for row in rows), default=-1)
-    for point in search.points:
-        try:
-            cell = search.trial(Suggestion(number, point, published=True))
-        except ConfigError:  # `CellSearch.warn` says so
-            continue
-        if cell.id not in known:
-            return cell
+    number, known = 1 + max((row.cell.trial for row in rows), default=-1), {row.cell.id for row in rows}
+    for key, point in search.published.items():
+        if key not in known:
+            return search.trial(Suggestion(number, point, published=True))
     hedge, suggested = search.prune.hedge, sum(not row.cell.published for row in rows)
     hedged = isinstance(hedge, int) and suggested % hedge == hedge - 1
     storage = InMemoryStorage()
-    study = study_of(search, design, rows, storage)
+    study = study_of(search, design, rows, storage, search.samplers.make(number, search.stream))
     repeated = refused = 0
     while repeated < _REPEATS:
-        study.sampler = search.samplers.make(number, search.stream)
-        if repeated:
-            seed = derive("repeat", search.search.seed, search.stream, number) % 2**32
-            study.sampler = RandomSampler(seed)
         with quiet():
             trial = study.ask()
             params = search.space.suggest(trial, search.node, search.varied)
@@ -87,20 +78,21 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row], known: Containe
                     f"{', '.join(param.name for param in search.space.params)}: {problem} Narrow search.space."
                 ) from None
         number += 1
+        if repeated:
+            study.sampler = RandomSampler(derive("repeat", search.search.seed, search.stream, number) % 2**32)
+        else:
+            study.sampler = search.samplers.make(number, search.stream)
     return None
 
 
-def study_of(search: CellSearch, design: Design, rows: Sequence[Row], storage: InMemoryStorage) -> optuna.Study:
-    """The trials of a search as the one study of Optuna in a storage in memory, for samplers."""
-    number = 1 + max((row.cell.trial for row in rows), default=-1)
+def study_of(
+    search: CellSearch, design: Design, rows: Sequence[Row], storage: InMemoryStorage, sampler: BaseSampler
+) -> optuna.Study:
+    """The trials of a search as the one study of Optuna in a storage in memory, for a sampler."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     with quiet():
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        study = optuna.create_study(
-            storage=storage,
-            directions=directions_of(search.search),
-            sampler=search.samplers.make(number, search.stream),
-        )
-    found = trials_of(search, design, rows, gp=isinstance(study.sampler, GPSampler))
+        study = optuna.create_study(storage=storage, directions=directions_of(search.search), sampler=sampler)
+    found = trials_of(search, design, rows, gp=isinstance(sampler, GPSampler))
     for trial in found:
         storage.create_new_trial(0, trial)
     last = max(rows, key=lambda row: row.cell.trial, default=None)

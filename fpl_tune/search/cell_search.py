@@ -102,12 +102,7 @@ class CellSearch:
     @cached_property
     def first(self) -> RunSpec:
         """A run of the space, by which the search is checked before it begins: the first published one that can run."""
-        for point in self.points:
-            try:
-                return self._run(point)
-            except ConfigError:
-                continue
-        return self.run
+        return self.at(next(iter(self.published.values()))) if self.published else self.run
 
     def _run(self, point: Mapping[str, Any]) -> RunSpec:
         """The run of a point. Raises `ConfigError` where it cannot run."""
@@ -152,7 +147,7 @@ class CellSearch:
             rows: the trials so far.
         """
         tried = {row.cell.id for row in rows}
-        untried = sum(key not in tried for key in self.published)
+        untried = len(self.published.keys() - tried)
         if not untried:
             return self._paid(design, rows)
         # of a space that was widened, those that were outside are tried instead of what was suggested before
@@ -168,12 +163,12 @@ class CellSearch:
         return max(0, math.ceil(left / (full * expected_cost(self.prune, self.run, len(design.seeds)))))
 
     @cached_property
-    def published(self) -> list[str]:
-        """Ids of the cells of the published points that can run."""
-        found = list[str]()
+    def published(self) -> dict[str, dict[str, Any]]:
+        """The published points that can run, by the ids of their cells."""
+        found = dict[str, dict[str, Any]]()
         for point in self.points:
             with suppress(ConfigError):
-                found.append(config.identity(self._run(point)))
+                found.setdefault(config.identity(self._run(point)), point)
         return found
 
     def warn(self) -> None:

@@ -57,16 +57,8 @@ def _measured(study: StudySpec) -> bool:
 
 
 def design_of(study: StudySpec) -> Design:
-    """The study's design; see `StudyFile.design` for that of a stored study."""
-    prune, searched = resolved(study), study.search.sampler is not None
-    halved = prune.rule == HALVING
-    return Design(
-        tuple(study.seed_list()),
-        tuple(study.declared_looks()),
-        study.search.objectives[0] if searched and study.search.objectives else VAL,
-        prune.reduction if halved else None,
-        prune.first_rung if halved else None,
-    )
+    """The study's design."""
+    return Design.of(study, halved=resolved(study).rule == HALVING)
 
 
 def check(study: StudySpec, runs: Collection[RunSpec]) -> None:

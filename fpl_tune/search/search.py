@@ -77,10 +77,6 @@ class Search:
         """The run of each cell of the axes, which its search varies."""
         return [part.run for part in self.parts]
 
-    def part_of(self, cell: Cell) -> CellSearch | None:
-        """The search of which a cell is a trial."""
-        return next((part for part in self.parts if part.holds(cell)), None)
-
     def restore(self, stored: Iterable[Cell]) -> list[Cell]:
         """Those of a study's stored cells that are trials of these searches."""
         found = (part.restore(cell) for cell in stored for part in self.parts)

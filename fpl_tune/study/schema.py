@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_valid
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import FOLDER, NotRegular, digest, kind_of, regular
-from fpl_tune.core.metrics import METRICS, VAL, Metric, add_metric
+from fpl_tune.core.metrics import METRICS, Metric, add_metric
 from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.study.records import Cell, Role, Suggestion
@@ -76,17 +76,6 @@ class StudyFile(Seeds, BaseModel):
     search: _Search
     prune: _Prune
     report: _Report
-
-    def design(self, effective: Effective) -> Design:
-        """The study's design."""
-        searched, prune = self.search.sampler is not None, self.prune if effective.halving else None
-        return Design(
-            tuple(self.seed_list()),
-            tuple(self.declared_looks()),
-            self.search.objectives[0] if searched else VAL,
-            prune.reduction if prune else None,
-            prune.first_rung if prune else None,
-        )
 
 
 class Effective(BaseModel):
@@ -168,7 +157,7 @@ class Order(BaseModel):
     complete: bool = False
     """Whether the last run ended with nothing left to run."""
     exhausted: list[str] = []
-    """Searches whose sampler had no new point to suggest; see `search.CellSearch.stream`."""
+    """Searches whose sampler had no new point to suggest; each by the text of its `search.CellSearch`."""
     cells: list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]] = []
     earlier: set[str] = set()
 
@@ -273,7 +262,7 @@ def read_design(path: Path, stamp: int) -> tuple[StudyFile, Design]:
     """As `read_study`: the fields that tables and choices read, and the study's design."""
     node, effective = read_study(path, stamp)
     study = checked(path, StudyFile.model_validate, node)
-    return study, study.design(effective)
+    return study, Design.of(study, halved=effective.halving)
 
 
 def read_history(path: Path, rounds: int, noted: str) -> list[dict[str, Any]]:

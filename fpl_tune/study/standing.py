@@ -25,7 +25,7 @@ from enum import StrEnum
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fpl_tune.core.metrics import TOTAL_BYTES
+from fpl_tune.core.metrics import TOTAL_BYTES, VAL
 from fpl_tune.study.records import Cell
 from fpl_tune.study.status import FAILURES, Status
 
@@ -64,11 +64,23 @@ class Design:
     """All of them; of a study with looks those of the last one."""
     looks: tuple[int, ...] = ()
     """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
-    objective: str = "val/acc_mean"
+    objective: str = VAL
     """By which halving compares trials."""
     reduction: int | None = None
     """Of halving; None: no trial is stopped early."""
     first_rung: int | None = None
+
+    @classmethod
+    def of(cls, study: Any, *, halved: bool) -> Design:
+        """The design of a study, as it is composed or as it is stored; `halved`: whether its trials are."""
+        searched, prune = study.search.sampler is not None and study.search.objectives, study.prune
+        return cls(
+            tuple(study.seed_list()),
+            tuple(study.declared_looks()),
+            study.search.objectives[0] if searched else VAL,
+            prune.reduction if halved else None,
+            prune.first_rung if halved else None,
+        )
 
     def halves(self, cell: Cell) -> bool:
         """Whether halving may stop a cell. A trial that is a reference too runs whole."""
@@ -138,8 +150,8 @@ class Row:
     """Rungs that it was let pass: rounds or, of looks, numbers of seeds."""
     together: tuple[int, ...] = ()
     """Seeds that were started together last, and so may have a checkpoint."""
-    stale: bool = False
-    """Whether there are results of another version."""
+    stale: tuple[str, ...] = ()
+    """What differs from the versions with which the results that are left out were made, in words."""
     standings: dict[Design, Standing] = field(default_factory=dict, init=False, repr=False)
     """Where it stands, by design; see `standing`, which computes it once: a row never changes."""
 

@@ -333,16 +333,17 @@ class Store:
             prints: fingerprints of its run today; None: at the last start.
         """
         now = self.prints(cell) if prints is None else prints
-        found, runs = self.all_results(cell), dict[int, Run]()
-        for seed, result in found.items():
-            if not differing(result["fingerprints"], now):
+        stale, runs = dict[str, None](), dict[int, Run]()
+        for seed, result in self.all_results(cell).items():
+            if reasons := differing(result["fingerprints"], now):
+                stale |= dict.fromkeys(reasons)
+            else:
                 records = partial(self.records, cell, seed)
                 runs[seed] = Run(Status(result["status"]), result["rounds"], records)
         noted = self._marks(cell)
-        stale = len(runs) < len(found)
         if noted is None or differing(noted.prints, now):
-            return Row(cell, runs, stale=stale)
-        return Row(cell, runs, frozenset(noted.passed), tuple(noted.together), stale)
+            return Row(cell, runs, stale=tuple(stale))
+        return Row(cell, runs, frozenset(noted.passed), tuple(noted.together), tuple(stale))
 
     def _marks(self, cell: Cell) -> schema.MarksFile | None:
         """What marks.json of a cell holds."""
@@ -355,19 +356,18 @@ class Store:
 
     def state(self, cell: Cell) -> State:
         """Where a cell stands. One of an earlier run is not asked for any more, and so has nothing left to run."""
-        order, design, row = self._order(), self.design(), self.row(cell)
+        return self._state(self.row(cell))
+
+    def _state(self, row: Row) -> State:
+        order, design = self._order(), self.design()
         found = standing(design, row).state
-        if cell.id in order.earlier and found in (State.QUEUED, State.PAUSED):
+        if row.cell.id in order.earlier and found in (State.QUEUED, State.PAUSED):
             return State.DONE if counts(design, row) else State.PRUNED
         return State.PRUNED if found is State.PAUSED and order.complete else found
 
     def rung_values(self, cell: Cell) -> dict[int, float]:
         """The objective of a trial at the rungs that it has reached, by round."""
         return rung_values(self.design(), self.row(cell))
-
-    def counts(self, cell: Cell) -> tuple[int, ...]:
-        """Seeds of a cell that enter means."""
-        return counts(self.design(), self.row(cell))
 
     def seed_folder(self, cell: Cell, seed: int) -> Path:
         """The folder of one seed."""
@@ -394,7 +394,8 @@ class Store:
 
         Their status is `done` exactly if they count; see `standing.shown_status`.
         """
-        design, row, state, found = self.design(), self.row(cell), self.state(cell), self.seed_results(cell)
+        design, row, found = self.design(), self.row(cell), self.seed_results(cell)
+        state = self._state(row)
         return {s: {**r, "status": shown_status(design, row, s, state)} for s, r in found.items()}
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
@@ -536,10 +537,10 @@ class Store:
 
     def status(self) -> dict[str, Any]:
         """Counts cells by status, and seeds that have a result."""
-        cells, design = self.cells(), self.design()
-        states, rows = [self.state(cell) for cell in cells], [self.row(cell) for cell in cells]
+        design, rows = self.design(), [self.row(cell) for cell in self.cells()]
+        states = [self._state(row) for row in rows]
         return {
-            "cells": len(cells),
+            "cells": len(rows),
             **{state.value: states.count(state) for state in State},
             "seeds": sum(len(row.runs.keys() & {*design.seeds}) for row in rows),
             "seeds_wanted": sum(len({*wanted(design, row)} | row.runs.keys() & {*design.seeds}) for row in rows),

@@ -225,10 +225,6 @@ def rungs_of(study: Mapping[str, Any]) -> list[int]:
     return [rung for rung in found if rung < rounds]
 
 
-_OF_CELLS = ("state", "n", "mean", "std", "min", "max", "val", "bytes", "seconds")
-"""Keys of the figures of one cell."""
-
-
 def check_surfaces(machine: Machine) -> None:
     """Pages, tables, MLflow and Python say what a plain computation says."""
     for line in json.loads((machine.aside / "surfaces").read_text()):

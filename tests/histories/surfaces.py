@@ -181,23 +181,16 @@ class Judge:
         """Labels of cells."""
         return "; ".join(self.facts.cell(key).label for key in keys) or "none"
 
-    def choice(self, says: Sequence[str], best: Sequence[str] | None = None, *, final: bool = False) -> None:
+    def choice(self, says: Sequence[str], best: Sequence[str] | None = None) -> None:
         """Compares the chosen cells, in any order.
 
         Args:
             says: ids that a surface names.
             best: what is expected; None: the choice by the study's rule.
-            final: what is named may be the choice by the rule `final`, whatever the study's is: a fault of its own.
         """
         expects = self.expected.best if best is None else best
         if {*says} != {*expects}:
-            key = "best-rule" if final and {*says} == {*oracle.choose(self.facts)[0]} else "best-differs"
-            self.say(key, "best", self.labels(says), self.labels(expects))
-
-
-def known(metric: str) -> bool:
-    """Whether a metric is one that every simulation reports."""
-    return metric.partition("/")[0] in ("train", "comm", "time", "val", "test")
+            self.say("best-differs", "best", self.labels(says), self.labels(expects))
 
 
 def printed(mean: float, std: float, metric: str, digits: int) -> str:
@@ -317,15 +310,15 @@ def _best(judge: Judge, folder: Path) -> None:
     """`show --best`, which chooses by the study's rule unless it is told another."""
     ended = call("show", judge.name, "--best", "--format", "json")
     if ended.code:
-        judge.choice([], final=True)
+        judge.choice([])
         judge.same("message", "lines of the refusal", len(ended.err.strip().splitlines()), 1)
         return
     found = json.loads(ended.out)
     if judge.expected.front:
-        judge.choice([row["id"] for row in found], final=True)
+        judge.choice([row["id"] for row in found])
         return
     keys = found["id"].split()
-    judge.choice(keys, final=True)
+    judge.choice(keys)
     if {*keys} == {*judge.expected.best}:
         rule = judge.rule if judge.rule in ("final", "best_val") else "final"
         key = "best-value" if found["rule"] == rule else "best-rule"
@@ -412,7 +405,7 @@ def _export(judge: Judge, out: Path) -> None:
     files = [path.stem for path in out.rglob(f"{judge.name}-*.yaml")]
     if ended.code and len(ended.err.strip().splitlines()) != 1:
         judge.say("message", "the refusal", ended.err, "one line")
-    judge.choice([stem.rpartition("-")[2] for stem in files], best=[] if judge.expected.front else None, final=True)
+    judge.choice([stem.rpartition("-")[2] for stem in files], best=[] if judge.expected.front else None)
     if judge.expected.best and not judge.expected.front:
         cell = judge.facts.cell(judge.expected.best[0])
         judge.at, place = "export --cell", out.with_name("cell")

@@ -79,7 +79,7 @@ def test_trials_outside_of_the_space_are_kept_and_told_to_no_sampler(compose: Co
     inside = {row.cell.trial for row in narrow.rows if row.cell.varied["optim.lr"] <= 0.3}
     assert 0 < len(inside) < 8
     assert {number for number, trial in enumerate(told) if trial.params} == inside
-    new = there(ask(part, design, narrow.rows, ()))
+    new = there(ask(part, design, narrow.rows))
     assert new.varied["optim.lr"] <= 0.3
     assert new.trial == 1 + max(row.cell.trial for row in asked.rows), "another sampler goes on with the numbers"
 

@@ -28,7 +28,6 @@ from fpl_tune.simulation import bounds
 from fpl_tune.study import looks, rates
 from fpl_tune.study.cells import Cell, expand
 from fpl_tune.study.fingerprints import Fingerprints
-from fpl_tune.study.records import differing
 from fpl_tune.study.standing import State, standing
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
@@ -220,14 +219,11 @@ def _missing(spec: Study, store: Store, cell: Cell, prints: Fingerprints) -> tup
     """The seeds of a cell that would run, and why its results are stale, so that all of them would."""
     if not store.exists:
         return spec.first_seeds(), []
-    now = prints(cell.run)
-    row = store.row(cell, now)
+    row = store.row(cell, prints(cell.run))
     runs = {seed: run for seed, run in row.runs.items() if run.status != Status.FAILED}  # those run again
     state, left, _ = standing(halving.design_of(spec), replace(row, runs=runs))
     left = () if state is State.PAUSED else left
-    found = store.all_results(cell).values() if row.stale and left else ()
-    reasons = dict.fromkeys(why for result in found for why in differing(result["fingerprints"], now))
-    return list(dict.fromkeys(seed for leg in left for seed in leg.seeds)), [*reasons]
+    return list(dict.fromkeys(seed for leg in left for seed in leg.seeds)), [*row.stale] if left else []
 
 
 def _reasons(peak: int, setup: ExecutionContext) -> list[str]:
