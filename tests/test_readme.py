@@ -22,7 +22,7 @@ from fpl_tune.execute.plan.overrides import compose
 from fpl_tune.method import generator
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.search.search import Search
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 from fpl_tune.testing import assert_same, check_method, play, toy_task
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,7 +27,8 @@ from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import needs_of
 from fpl_tune.study import claims
-from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.grid import expand
 
 from .conftest import Asked
 

@@ -12,10 +12,10 @@ from fpl_tune.cli import output
 from fpl_tune.cli.common import Format, FormatOption, RuleOption, StoredStudy, app, stored
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import value_text
-from fpl_tune.study.records import axes_of, label
+from fpl_tune.study.cells import axes_of, label
 
 if TYPE_CHECKING:
-    from fpl_tune.study.records import Cell
+    from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
 
 _TRIALS = 10  # of a search that are printed

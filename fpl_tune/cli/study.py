@@ -35,7 +35,7 @@ def study(
 
     spec = compose(name, overrides or [])
     if cfg:
-        from fpl_tune.study.cells import expand
+        from fpl_tune.study.grid import expand
 
         expand(spec)  # refuses cells that cannot be made
         output.emit_config(spec.node)

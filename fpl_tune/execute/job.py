@@ -20,9 +20,8 @@ from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, differing
 from fpl_tune.study.fingerprints import fingerprints
-from fpl_tune.study.records import differing
 
 Output = dict[int, tuple[str, str | None]]
 """Of a finished job, by seed: hash of its split, and name of the file with what it learned, if it did."""

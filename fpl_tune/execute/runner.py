@@ -27,7 +27,7 @@ from fpl_tune.search import halving
 from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.study import looks
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import Held, locked
 from fpl_tune.study.looks import Judge
 from fpl_tune.study.store import Store

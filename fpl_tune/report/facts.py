@@ -18,11 +18,11 @@ from fpl_tune.report.reference import Reference
 from fpl_tune.search.foresight import Foresight, foresight
 from fpl_tune.search.gains import Gain, gains, searches
 from fpl_tune.study import rates, results
-from fpl_tune.study.cells import axes_of, label, shown
+from fpl_tune.study.cells import SETTING, axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.partition import Shares, shares
 from fpl_tune.study.results import VAL
-from fpl_tune.study.selection import SETTING, Choice, choose, objectives_of, rows, setting_of, sign
+from fpl_tune.study.selection import Choice, choose, objectives_of, rows, setting_of, sign
 from fpl_tune.study.standing import State
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from fpl_tune.core.metrics import TEST
 from fpl_tune.method import derive
 from fpl_tune.search.components import quiet
 from fpl_tune.search.samplers import directions_of
-from fpl_tune.study.records import Suggestion
+from fpl_tune.study.cells import Suggestion
 from fpl_tune.study.results import aggregate, figure
 from fpl_tune.study.standing import Design, Row, State, counts, standing
 

@@ -20,8 +20,8 @@ from fpl_tune.core.files import digest
 from fpl_tune.search.halving import FULL_TRIALS, expected_cost, resolved, spent
 from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import names_of, read_file, read_space
-from fpl_tune.study.cells import Cell, axes_of, fields_of, label, variant
-from fpl_tune.study.records import Suggestion
+from fpl_tune.study.cells import Cell, Suggestion, axes_of, fields_of, label
+from fpl_tune.study.grid import variant
 from fpl_tune.study.selection import selecting_rule
 from fpl_tune.study.standing import Design, Row
 

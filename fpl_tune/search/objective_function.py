@@ -23,8 +23,8 @@ from fpl_tune.search.search import Search
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
+from fpl_tune.study.cells import differing
 from fpl_tune.study.fingerprints import fingerprints
-from fpl_tune.study.records import differing
 from fpl_tune.study.results import figure
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.metrics import objectives
-from fpl_tune.study.cells import Cell, expand, grid, label
+from fpl_tune.study.cells import Cell, label
+from fpl_tune.study.grid import expand, grid
 
 if TYPE_CHECKING:  # Optuna, a third of a second, is for studies that search
     from fpl_tune.search.cell_search import CellSearch

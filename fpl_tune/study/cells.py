@@ -1,36 +1,169 @@
-"""Cells, the configurations that a study runs: the grid of its axes, and the references.
-
-A cell's id is the digest of its canonical configuration, so that the same configuration is the same cell in
-whatever order axes were written, and `lam=1` is `lam=1.0`.
-"""
+"""Cells, the configurations of a study, and what labels and tables write of them. Needs neither PyTorch nor Hydra."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
-from collections.abc import Iterator, Mapping
-from copy import deepcopy
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from fpl_tune import config
-from fpl_tune.config import GROUPS, RunSpec, Study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import counted
-from fpl_tune.core.nested import MAPPINGS
-from fpl_tune.data import load
-from fpl_tune.study.records import Cell, Role, axes_of, label, shown, unfold
-from fpl_tune.study.selection import SETTING
+from fpl_tune.core.nested import GROUPS, MAPPINGS, flatten
 
-__all__ = [
-    "CELLS", "Cell", "Role", "apply", "axes_of", "expand", "fields_of", "grid", "is_setting", "label", "shown",
-    "variant",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from fpl_tune.config import RunSpec
 
-_TRAINING = ("optim", "protocol")
-CELLS = 100_000
-"""Largest number of cells of the axes."""
+COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "seeds", "earlier")
+"""Columns of the result table beside the axes and the metrics."""
+SETTING = ("data", "partition", "protocol")
+"""Groups of fields that say where a cell runs, and not what."""
+EARLIER = "earlier"
+"""What tables call a cell that an earlier run of the study has done."""
+Role = Literal["cell", "reference", "trial", "ablation"]
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What was true of a trial when it was suggested."""
+
+    number: int
+    """Within its search, from 0. Points that were refused or known leave gaps."""
+    params: dict[str, Any]
+    """The values of the searched fields."""
+    published: bool = False
+    """Whether it is a point of a paper."""
+    hedged: bool = False
+    """Whether it passes all rungs of rounds."""
+    attrs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the sampler noted, for its trial and for its study."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration of a study, without its seed."""
+
+    id: str
+    """See `config.identity`."""
+    number: int
+    """Position in the study, from 0."""
+    label: str
+    """Only what varies: "lam=0.5"; for references "promptfl"."""
+    role: Role
+    varied: dict[str, Any]
+    """Dotted field (or group) -> value."""
+    source: RunSpec | Mapping[str, Any] = field(compare=False, repr=False)
+    """The typed run where one was composed, or its plain mapping as it was read; see `run` and `node`."""
+    reference: str = ""
+    """Of a cell or trial that is a reference too: its label as a reference."""
+    suggestion: Suggestion | None = field(default=None, compare=False, repr=False)
+    """Of a trial."""
+    _rounds: int = field(default=0, compare=False, repr=False)
+    """As they were stored."""
+
+    @cached_property
+    def rounds(self) -> int:
+        """Communication rounds; see `RunSpec.rounds`."""
+        return self._rounds or self.run.rounds
+
+    @cached_property
+    def eval_every(self) -> int:
+        """Rounds between evaluations."""
+        run = self.source
+        return run["protocol"]["eval_every"] if isinstance(run, Mapping) else run.protocol.eval_every
+
+    @cached_property
+    def run(self) -> RunSpec:
+        """The typed run; composed, which takes PyTorch, where the cell was read from a file.
+
+        Raises:
+            ConfigError: the stored run holds what this release refuses.
+        """
+        if not isinstance(self.source, Mapping):
+            return self.source
+        from fpl_tune import config
+
+        try:
+            return config.to_run(self.source, stored=True)
+        except (ConfigError, KeyError, AttributeError, TypeError) as problem:
+            raise ConfigError(f"Cell {self.id} ({self.label}) cannot be composed: {problem}") from None
+
+    @cached_property
+    def node(self) -> Mapping[str, Any]:
+        """The run as a plain mapping, in JSON's types."""
+        if isinstance(self.source, Mapping):
+            return self.source
+        from fpl_tune import config
+
+        return json.loads(json.dumps(config.as_dict(self.source)))
+
+    @property
+    def candidate(self) -> bool:
+        """Whether the cell may be chosen as the best: references and steps of an ablation may not."""
+        return self.role in ("cell", "trial")
+
+    @property
+    def trial(self) -> int:
+        """Number of a trial within its search; of other cells their number in the study."""
+        return self.number if self.suggestion is None else self.suggestion.number
+
+    @property
+    def hedged(self) -> bool:
+        """Whether it is a trial that passes all rungs of rounds."""
+        return self.suggestion is not None and self.suggestion.hedged
+
+    @property
+    def published(self) -> bool:
+        """Whether it is a trial of a published point."""
+        return self.suggestion is not None and self.suggestion.published
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether others are compared with the cell, be it a trial or not."""
+        return self.role == "reference" or self.reference != ""
+
+
+_PRINTS = {"method": "method source", "data": "data", "weights": "weights"}
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What two fingerprints differ in, in words, versions of packages aside; nothing where one of them is empty."""
+    return [word for key, word in _PRINTS.items() if one and other and one.get(key) != other.get(key)]
+
+
+def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Axes as dotted name -> values, nested mappings flattened.
+
+    Raises:
+        ConfigError: an axis without a list of values, or an empty one.
+    """
+    found = flatten(axes)
+    for dotted, values in found.items():
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            axis, *names = dotted.split(".")
+            variants = f"{axis}=[{{label: {names[0]}, method.lam: 0.5}}, ...]" if names and axis not in GROUPS else ""
+            raise ConfigError(
+                f"An axis is a list of at least one value, but axes.{dotted} is {values!r}. Write axes."
+                f"{variants or f'{dotted}=[a,b]'}."
+            )
+    return {dotted: list(values) for dotted, values in found.items()}
+
+
+def unfold(bundle: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides of a bundle by dotted name, groups' own names kept; groups first, since they bring the fields.
+
+    Raises:
+        ConfigError: its label is not a text.
+    """
+    if not isinstance(bundle.get("label", ""), str):
+        raise ConfigError(f"A label is a text, but is {bundle['label']!r}. Quote it.")
+    found: dict[str, Any] = {}
+    for name, value in bundle.items():
+        if isinstance(value, Mapping) and name not in MAPPINGS and not (name == "method" and "name" in value):
+            found.update({f"{name}.{inner}": part for inner, part in unfold(cast(Any, value)).items()})
+        else:
+            found[name] = value
+    return dict(sorted(found.items(), key=lambda item: item[0] not in GROUPS))
 
 
 def fields_of(varied: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,10 +175,10 @@ def fields_of(varied: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in varied.items():
         bundle = isinstance(value, Mapping) and name not in (*GROUPS, *MAPPINGS)
-        for field, own in unfold(value if bundle else {name: value}).items():
-            if field in found and field != "label":
-                raise ConfigError(f"A cell gets {field} twice, {found[field]!r} and {own!r}. Vary it in one axis.")
-            found[field] = own
+        for dotted, own in unfold(value if bundle else {name: value}).items():
+            if dotted in found and dotted != "label":
+                raise ConfigError(f"A cell gets {dotted} twice, {found[dotted]!r} and {own!r}. Vary it in one axis.")
+            found[dotted] = own
     found.pop("label", None)
     return found
 
@@ -55,112 +188,26 @@ def is_setting(varied: Mapping[str, Any]) -> bool:
     return all(name.partition(".")[0] in SETTING for name in fields_of(varied))
 
 
-def apply(node: dict[str, Any], dotted: str, value: Any) -> None:
-    """Sets a field, or chooses a group's option (`method: promptfl`), of a composed dict in place.
-
-    Raises:
-        ConfigError: there is no such field or option.
-    """
-    if dotted in GROUPS and isinstance(value, str):
-        root = node["data"].get("root")
-        node.update(deepcopy(config.choose(dotted, value)))
-        if dotted == "data" and node["data"].get("root") is None:
-            node["data"]["root"] = root
-    elif dotted == "method":
-        node.update(method=deepcopy(value), stages=[])
-    else:
-        config.set_field(node, dotted, deepcopy(value))
+def label(varied: Mapping[str, Any]) -> str:
+    """Short text of what varies: the last part of each name, values of groups alone."""
+    shorts = [str(name).rsplit(".", 1)[-1] for name in varied]  # a class may go by its number
+    parts = []
+    for (name, value), short in zip(varied.items(), shorts, strict=True):
+        if isinstance(value, Mapping):
+            parts.append(shown(value))
+        elif name in GROUPS or name == "label":
+            parts.append(str(value))
+        else:
+            parts.append(f"{short if shorts.count(short) == 1 else name}={shown(value)}")
+    return ", ".join(parts) or "base"
 
 
-def variant(node: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunSpec:
-    """The run of a composed dict with overrides by dotted name; groups first: they bring the fields.
-
-    Raises:
-        ConfigError: there is no such field, it refuses the value, or it has two.
-    """
-    here = {name: deepcopy(node[name]) for name in config.RUN_FIELDS}
-    for name, value in sorted(fields_of(overrides).items(), key=lambda field: field[0] not in GROUPS):
-        apply(here, name, value)
-    return config.to_run(here)
-
-
-def expand(spec: Study) -> list[Cell]:
-    """All cells of the axes, then the references; equal configurations once.
-
-    A reference has a cell for every value of the axes outside the method that it leaves open; one that trains nothing,
-    such as zero-shot CLIP, is run once for all settings of training.
-
-    Raises:
-        ConfigError: an axis or reference that names no field, a value that its field refuses, or one label twice.
-    """
-    cells: dict[str, Cell] = {}
-    roles: list[tuple[Role, Iterator[tuple[dict[str, Any], RunSpec]]]] = [
-        ("cell", grid(spec)),
-        ("reference", _references(spec)),
-    ]
-    for role, points in roles:
-        for varied, run in points:
-            key, text = config.identity(run), label(varied)
-            known = cells.setdefault(key, Cell(key, len(cells), text, role, varied, run))
-            labelled = "label" in varied  # by which claims and tables name it
-            if role == "reference" and known.role == "cell" and (labelled or not known.reference):
-                cells[key] = replace(known, reference=text)
-            elif labelled and known.role == "reference" and "label" not in known.varied:
-                cells[key] = replace(known, label=text, varied=varied)
-    named: dict[str, Cell] = {}
-    for cell in cells.values():
-        if cell is not named.setdefault(cell.label, cell):
-            raise ConfigError(
-                f"Two cells have the label {cell.label!r}, by which tables and claims name one. Give each its own: "
-                "{label: ..., field: value}; numbers in labels have six digits."
-            )
-    return list(cells.values())
-
-
-def grid(spec: Study, axes: Mapping[str, list[Any]] | None = None) -> Iterator[tuple[dict[str, Any], RunSpec]]:
-    """Yields the varied fields and the run of each point of the study's axes, or of others."""
-    axes, contents = axes_of(spec.axes) if axes is None else axes, dict[str, str]()
-    several = len(_roots(spec)) > 1
-    number = math.prod(len(values) for values in axes.values())
-    if number > CELLS:
-        raise ConfigError(
-            f"A study has at most {counted(CELLS, 'cell')}, but axes.{', axes.'.join(axes)} make {number}."
-        )
-    for values in itertools.product(*axes.values()):
-        varied = dict(zip(axes, values, strict=True))
-        run = variant(spec.node, varied)
-        if several and run.data.root and run.data.content is None:  # else roots of one study would be one cell
-            key = json.dumps([vars(run.data), run.partition.file], sort_keys=True)
-            contents[key] = contents.get(key) or load(run.data, run.partition.file).fingerprint
-            run = replace(run, data=replace(run.data, content=contents[key]))
-        yield varied, run
-
-
-def _roots(spec: Study) -> set[str]:
-    """The folders of data that a study names."""
-    bundles = [{axis: value} for axis, values in axes_of(spec.axes).items() for value in values]
-    bundles += [{"data": spec.node["data"]}, *(each for each in spec.references if isinstance(each, Mapping))]
-    return {str(root) for bundle in bundles if (root := fields_of(bundle).get("data.root"))}
-
-
-def _references(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:
-    for reference in spec.references:
-        if not isinstance(reference, Mapping) or not reference:
-            raise ConfigError(
-                f"A reference is a mapping of overrides, but is {reference!r}. Write {{method: promptfl}}."
-            )
-        overrides = unfold(reference)
-        named = {"label": overrides.pop("label")} if "label" in overrides else {}
-        open_axes = {
-            name: values
-            for name, values in axes_of(spec.axes).items()
-            if name.split(".")[0] != "method" and name not in overrides and not isinstance(values[0], Mapping)
-        }
-        untrained: list[dict[str, Any]] = []
-        for varied, run in grid(spec, {name: [value] for name, value in overrides.items()} | open_axes):
-            if not run.learns:
-                kept = {n: v for n, v in varied.items() if n in overrides or n.split(".")[0] not in _TRAINING}
-                if kept in untrained:
-                    continue
-                untrained.append(varied := kept)
-            yield {**named, **varied}, run
+def shown(value: Any) -> str:
+    """A value as labels and tables show it."""
+    if isinstance(value, Mapping):
+        return str(value["label"]) if "label" in value else label(unfold(value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return "+".join(shown(v) for v in value)
+    return "none" if value is None else str(value)

@@ -13,7 +13,7 @@ from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.formatting import counted, percent
 from fpl_tune.core.spec import join_name
 from fpl_tune.study import results
-from fpl_tune.study.records import Cell, shown
+from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.standing import State
 from fpl_tune.study.store import Store
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpl_tune.core.nested import GROUPS, flatten
-from fpl_tune.study.records import Cell
+from fpl_tune.study.cells import Cell
 
 _BROUGHT = {"method": "stages", "data": "partition"}
 """Group -> what choosing one of its options may set besides."""

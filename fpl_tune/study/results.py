@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune.core.metrics import TEST, TOTAL_BYTES, VAL, report_rules, shown_beside
 from fpl_tune.core.metrics import metric as known_metric
 from fpl_tune.core.nested import get_field
-from fpl_tune.study.records import Cell
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import FAILURES, Status
 
 if TYPE_CHECKING:

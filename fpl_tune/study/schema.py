@@ -20,7 +20,7 @@ from fpl_tune.core.files import FOLDER, NotRegular, digest, kind_of, regular
 from fpl_tune.core.metrics import METRICS, Metric, add_metric
 from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
-from fpl_tune.study.records import Cell, Role, Suggestion
+from fpl_tune.study.cells import Cell, Role, Suggestion
 from fpl_tune.study.standing import Design
 from fpl_tune.study.status import Status
 

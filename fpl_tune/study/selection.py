@@ -22,7 +22,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, metric
 from fpl_tune.core.nested import GROUPS, flatten
-from fpl_tune.study.records import Cell, axes_of
+from fpl_tune.study.cells import SETTING, Cell, axes_of
 from fpl_tune.study.results import TEST, VAL, Row, aggregate
 from fpl_tune.study.status import Status
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from fpl_tune.study.schema import StudyFile
     from fpl_tune.study.store import Store
 
-SETTING = ("data", "partition", "protocol")
 TUNABLE = frozenset({
     "data.views",
     *(f"protocol.{name}" for name in ("rounds", "epochs", "participation", "sampling", "first_round_all")),

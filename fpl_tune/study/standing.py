@@ -26,7 +26,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fpl_tune.core.metrics import TOTAL_BYTES, VAL
-from fpl_tune.study.records import Cell
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import FAILURES, Status
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from fpl_tune.core.files import FOLDER, REGULAR, digest, kind_of, remove, write_
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, results, schema
-from fpl_tune.study.records import COLUMNS, EARLIER, Cell, differing
+from fpl_tune.study.cells import COLUMNS, EARLIER, Cell, differing
 from fpl_tune.study.schema import SCHEMA, DamagedFile, Effective, Order, StudyFile
 from fpl_tune.study.standing import Design, Row, Run, State, counts, marks, rung_values, shown_status, standing, wanted
 from fpl_tune.study.status import Status

@@ -8,7 +8,7 @@ import pytest
 from fpl_tune import data, methods
 from fpl_tune.cli.new import class_name, render
 from fpl_tune.config import compose_study
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 from fpl_tune.testing import check_dataset
 
 from .conftest import Command

@@ -11,7 +11,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.methods.zeroshot import ZeroShot
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 
 
 def test_defaults_and_overrides() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fpl_tune.config import RunSpec, StudySpec, as_dict, compose_run, compose_study, identity, to_run
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.grid import expand
 
 HEAD = "defaults: [/study, _self_]\n"
 SECONDS = 5.0

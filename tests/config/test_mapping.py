@@ -14,7 +14,7 @@ from fpl_tune import config
 from fpl_tune.config import Study
 from fpl_tune.config.files import parse
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 
 WORDS = st.text(st.characters(categories=("L", "N", "P", "S")) | st.sampled_from(" ,'\"=\\{}[]:~#%()"), max_size=12)
 SCALARS = WORDS | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none()

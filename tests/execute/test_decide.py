@@ -10,7 +10,7 @@ import pytest
 from fpl_tune.execute.decide import Ask, Done, Pass, Start, Table, Wait, asking, next_action
 from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.halving import spent
-from fpl_tune.study.records import Cell, Suggestion
+from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.standing import Design, Leg, Row, Run, State, standing
 from fpl_tune.study.status import Status
 

@@ -16,7 +16,8 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.eta import Eta
 from fpl_tune.execute.job import Job
 from fpl_tune.simulation.simulation import Record
-from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 

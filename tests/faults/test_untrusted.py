@@ -16,7 +16,7 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.execute.callback import Callback
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 

@@ -15,7 +15,7 @@ from fpl_tune.report import page as page_of
 from fpl_tune.report import table
 from fpl_tune.report.facts import Facts
 from fpl_tune.report.reference import against
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 
 from .conftest import put
 

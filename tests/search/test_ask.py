@@ -10,8 +10,7 @@ import pytest
 from optuna.trial import TrialState
 
 from fpl_tune.search.ask import ask, trials_of
-from fpl_tune.study.cells import Cell
-from fpl_tune.study.records import Suggestion
+from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.standing import Row, Run
 from fpl_tune.study.status import Status
 

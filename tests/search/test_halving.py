@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpl_tune.search.halving import at_rung, promoted, spent
-from fpl_tune.study.records import Cell, Suggestion
+from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.standing import Design, Leg, Row, Run, State, standing
 from fpl_tune.study.status import Status
 

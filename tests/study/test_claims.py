@@ -14,8 +14,8 @@ from fpl_tune.execute.plan.overrides import compose as compose_checked
 from fpl_tune.report.answer import claims as section
 from fpl_tune.report.answer import sentence
 from fpl_tune.report.facts import Facts
-from fpl_tune.study.cells import expand
 from fpl_tune.study.claims import contrasts, counts, evaluate
+from fpl_tune.study.grid import expand
 
 BODY = """
 axes:

@@ -11,7 +11,7 @@ from fpl_tune.core.paths import list_studies
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.study import rates
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 
 from ..conftest import Compose
 

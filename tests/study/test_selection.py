@@ -12,8 +12,9 @@ from fpl_tune import config, methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report.facts import Facts
-from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.export import export
+from fpl_tune.study.grid import expand
 from fpl_tune.study.selection import best, choose, chosen, common_seeds
 from fpl_tune.study.store import Store
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpl_tune.config import RunSpec
-from fpl_tune.study.records import Cell, Suggestion
+from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.standing import (
     Design,
     Row,

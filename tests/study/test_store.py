@@ -18,7 +18,7 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report.facts import Facts
 from fpl_tune.study import earlier
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 from fpl_tune.study.schema import SCHEMA, DamagedFile
 from fpl_tune.study.selection import best
 from fpl_tune.study.standing import standing

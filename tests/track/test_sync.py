@@ -19,8 +19,8 @@ from fpl_tune import track
 from fpl_tune.core.redact import redact
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study import tracking
+from fpl_tune.study.cells import Suggestion
 from fpl_tune.study.lock import locked
-from fpl_tune.study.records import Suggestion
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store

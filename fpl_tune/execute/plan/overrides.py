@@ -10,7 +10,8 @@ from fpl_tune import config
 from fpl_tune.config import GROUPS, SearchSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.search.search import Search
-from fpl_tune.study.cells import axes_of, expand, grid, label
+from fpl_tune.study.cells import axes_of, label
+from fpl_tune.study.grid import expand, grid
 
 
 def compose(name: str, overrides: Sequence[str] = ()) -> Study:

@@ -26,8 +26,9 @@ from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import bounds
 from fpl_tune.study import looks, rates
-from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints
+from fpl_tune.study.grid import expand
 from fpl_tune.study.standing import State, standing
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store

@@ -36,7 +36,8 @@ from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.simulation.worlds import threads_of
-from fpl_tune.study.cells import Cell, variant
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.grid import variant
 from fpl_tune.study.versions import versions
 
 STUDY = "study"

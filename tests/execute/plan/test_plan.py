@@ -20,7 +20,7 @@ from fpl_tune.execute.resources import setup_of
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.simulation.bounds import estimate
 from fpl_tune.simulation.engine import kept_bytes
-from fpl_tune.study.cells import expand
+from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
 
 from ...conftest import Asked, Compose, outdated

@@ -21,7 +21,8 @@ from fpl_tune.execute.ray import executor, trainable
 from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
 from fpl_tune.execute.ray.trainable import REPORT, STUDY, SentJob
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.study.cells import Cell, expand
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.versions import versions
 

@@ -10,7 +10,8 @@ import pytest
 from fpl_tune import config, data, methods
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.study.cells import expand, label, variant
+from fpl_tune.study.cells import label
+from fpl_tune.study.grid import expand, variant
 from fpl_tune.study.partition import shares
 
 
