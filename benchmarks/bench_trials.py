@@ -16,7 +16,6 @@ from fpl_tune.api import start_study
 from fpl_tune.cli.live import ReportWriter, Watcher
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.eta import Eta
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 from fpl_tune.track import Recorder
@@ -58,8 +57,8 @@ def bench_trials(trials: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir=os.environ.get("FPL_TUNE_OUTPUT")) as folder:
         root = Path(folder)
         file = study_file(root / "trials.yaml", {"axes": {"optim.lr": [1e-5 * (i + 1) for i in range(trials)]}})
-        eta, costs = Eta(), Costs()
-        callbacks = [eta, Watcher(eta, quiet=True), ReportWriter(), Recorder(), costs]
+        costs = Costs()
+        callbacks = [Watcher(quiet=True), ReportWriter(), Recorder(), costs]
         outcome = start_study(config.compose_study(str(file), _SHORT), root=root, callbacks=callbacks)
         assert outcome.done == trials, outcome
         times, sizes = zip(*costs.marks, strict=True)

@@ -92,7 +92,7 @@ def run(
         ...                       callback=lambda records: print(records[0]["round"]))
         >>> rounds.groupby("round")["test/acc_mean"].mean().plot()
     """
-    from fpl_tune.execute.progress import Line
+    from fpl_tune.execute.line import Line
 
     given, chosen = config.take_seeds(_texts(overrides, seeds))
     spec = config.compose_run(given)
@@ -250,13 +250,12 @@ def run_study(
         >>> print(study.answer)
         >>> study.summary()
     """
-    from fpl_tune.execute.eta import Eta
+    from fpl_tune.execute.line import ProgressLine
     from fpl_tune.execute.plan.overrides import compose
-    from fpl_tune.execute.progress import ProgressLine
 
-    spec, eta = compose(name, _texts(overrides, seeds)), Eta()
-    shown = [ProgressLine(eta)] if _talks(progress) else []
-    start_study(spec, root=output_root(), callbacks=[eta, *shown, *callbacks])
+    spec = compose(name, _texts(overrides, seeds))
+    shown = [ProgressLine()] if _talks(progress) else []
+    start_study(spec, root=output_root(), callbacks=[*shown, *callbacks])
     return load_study(spec.name)
 
 

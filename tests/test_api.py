@@ -78,8 +78,8 @@ def test_a_study_of_a_mapping_with_its_progress(study_file: str, capsys: pytest.
     seen = capsys.readouterr()
     assert seen.out == ""
     *_, last = lines = [line.rstrip() for line in re.split(r"[\r\n]+", seen.err) if line.strip()]
-    assert re.fullmatch(r"tiny: 3/3 cells, 10 of 10 rounds, best on validation \d+\.\d % lr=0\.\d", last)
-    assert re.fullmatch(r"tiny: \d/3 cells, \d+ of 10 rounds, (starting|about .* left).*", lines[0])
+    assert re.fullmatch(r"tiny: 3 of 3 cells, 10 of 10 rounds, best on validation \d+\.\d % lr=0\.\d", last)
+    assert re.fullmatch(r"tiny: \d of 3 cells, \d+ of 10 rounds, (starting|about .* left).*", lines[0])
     assert seen.err.endswith("\n")
     fpl_tune.run_study(study_file, given, seeds=[3, 5])
     assert capsys.readouterr().err == "", "neither a terminal nor a notebook"

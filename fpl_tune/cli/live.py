@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
 
 from fpl_tune.cli import output
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.eta import Eta
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.progress import Progress, short, validation
+from fpl_tune.execute.progress import Progress, short
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.looks import Look
@@ -23,40 +24,43 @@ from fpl_tune.study.results import VAL, aggregate
 from fpl_tune.study.standing import State
 from fpl_tune.study.store import Store
 
+_LINE_EVERY = 60.0
+"""Seconds between two lines of a study without a terminal while no cell ends, at least."""
 
-class Watcher(Progress):
+
+class Watcher(Callback):
     """Shows cells, their rounds and the time left.
 
     Args:
-        eta: a callback of the same study, called before this one.
         quiet: shows warnings alone.
-        every: seconds between two lines of a running study without a terminal, at least.
     """
 
-    def __init__(self, eta: Eta, quiet: bool = False, every: float = 60.0) -> None:
-        super().__init__(eta)
-        self._every, self._said = every, time.monotonic()
+    def __init__(self, quiet: bool = False) -> None:
         self._console = output.console()
         self._console.quiet = quiet
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=28),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[note]}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column()),  # goes on below if it is long
             console=self._console,
             transient=True,
             disable=quiet or not self._console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._setup = ""  # what was said last to take time
         self._pruned = 0  # cells that ended early, and have no line of their own
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
-        super().on_study_start(store, cells, jobs)
-        self._study = self._bars.add_task(store.name, total=0, note="cells")
+        self._study = self._bars.add_task(store.name, total=None, note="")
+        self._said = -math.inf if jobs else time.monotonic()  # with something to run, the first line is due
         if jobs:
             self._bars.start()
-            if self._bars.disable:
-                before = sum(cell.id not in self._known for cell in cells)
-                self._console.print(f"{counted(self.total, 'cell')} to run, {before} done before")
+
+    def on_setup(self, text: str) -> None:
+        self._bars.update(self._study, note=f"{self._progress}, {text}")
+        if self._bars.disable and (what := text.partition(":")[0]) != self._setup:
+            self._setup = what
+            self._console.print(what)
 
     def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
         self._console.print(f"{cell.label} runs again: {'; '.join(reasons)}", style="yellow")
@@ -66,37 +70,31 @@ class Watcher(Progress):
             self._bars.remove_task(self._tasks.pop(cell.id))
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        super().on_round_end(cell, records)
         if cell.id not in self._tasks:
-            self._tasks[cell.id] = self._bars.add_task(short(cell.label), total=cell.run.rounds, note="rounds")
-        self._bars.update(self._tasks[cell.id], completed=records[0]["round"])
-        if VAL in records[0]:
-            seen = aggregate([record[VAL] for record in records])["mean"]
-            self._bars.update(self._tasks[cell.id], note=f"{100 * seen:.1f} %")
-        self._update()
-        if self._bars.disable and time.monotonic() - self._said >= self._every:
+            self._tasks[cell.id] = self._bars.add_task(short(cell.label), total=cell.run.rounds, note="")
+        seen = [record[VAL] for record in records if VAL in record]
+        note = f"{records[0]['round']} of {counted(cell.run.rounds, 'round')}"
+        note += f", {100 * aggregate(seen)['mean']:.1f} %" if seen else ""
+        self._bars.update(self._tasks[cell.id], completed=records[0]["round"], note=note)
+
+    def on_progress(self, progress: Progress) -> None:
+        self._progress = progress
+        line = progress.line(again=" (Ctrl-C again: at once)")
+        self._bars.update(self._study, completed=progress.done, total=progress.total, note=line)
+        if self._bars.disable and time.monotonic() - self._said >= _LINE_EVERY:
             self._said = time.monotonic()
-            cells = f"{self.complete}/{counted(self.total, 'cell')} done"
-            self._console.print(f"{cells}, {self.rounds}, {self._time_left()}")
+            self._console.print(line)
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self.on_job_pause(cell, list(results))
-        before = self.best
-        super().on_cell_end(cell, results)
-        self._update()
-        if self._bars.disable and {r["status"] for r in results.values()} == {State.PRUNED}:
+        states = {str(result["status"]) for result in results.values()}
+        if self._bars.disable and states == {State.PRUNED}:
             self._pruned += 1  # often dozens at once, at the end of a search
         elif self._bars.disable:
-            states = sorted({str(r["status"]) for r in results.values()} - {State.DONE.value})
-            text = validation(results) or ", ".join(states)
-            text += ", the best so far" if self.best is not before and before[1] else ""
-            more = self.complete < self.total and self._eta.seconds is not None
-            left = f", {self._time_left()}" if more else ""
-            self._console.print(f"{cell.label}: {text}  ({self.complete}/{counted(self.total, 'cell')}{left})")
+            text = validation(results) or ", ".join(sorted(states - {State.DONE.value}))
+            self._console.print(f"{cell.label}: {text}  ({self._progress.line()})")
 
     def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
-        super().on_look(look, jobs)
-        self._update()
         self._console.print(str(look))
 
     def on_warning(self, cell: Cell, text: str) -> None:
@@ -110,13 +108,11 @@ class Watcher(Progress):
     def on_abort(self) -> None:
         self._bars.stop()
 
-    def _update(self) -> None:
-        """Shows the cells that ended, the time left and the best cell in the study's bar."""
-        note = ", ".join(filter(None, ["cells", self._time_left(), self.best_text]))
-        self._bars.update(self._study, completed=self.complete, total=self.total, note=note)
 
-    def _time_left(self) -> str:
-        return self.time_left(again=" (Ctrl-C again: at once)")
+def validation(results: dict[int, dict[str, Any]]) -> str:
+    """The mean validation accuracy of the seeds that are done, in words; empty where none is."""
+    good = [result["rules"]["final"][VAL] for result in results.values() if result["status"] == State.DONE]
+    return f"validation {100 * aggregate(good)['mean']:.1f} %" if good else ""
 
 
 _EVERY = 30.0

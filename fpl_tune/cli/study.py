@@ -43,11 +43,10 @@ def study(
     from fpl_tune.api import start_study
     from fpl_tune.cli.live import ReportWriter, Watcher
     from fpl_tune.execute import manage
-    from fpl_tune.execute.eta import Eta
     from fpl_tune.study.store import Store
 
-    store, eta, table = Store(output_root(), spec.name), Eta(), format == "table"
-    callbacks: list[Callback] = [eta, Watcher(eta, quiet=not table), ReportWriter()]
+    store, table = Store(output_root(), spec.name), format == "table"
+    callbacks: list[Callback] = [Watcher(quiet=not table), ReportWriter()]
     if spec.tracking.enabled:
         from fpl_tune.track import Recorder
 

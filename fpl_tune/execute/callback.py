@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpl_tune.execute.job import Job
+from fpl_tune.execute.progress import Progress
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.looks import Look
@@ -28,9 +29,6 @@ class Callback:
             jobs: what is queued.
         """
 
-    def on_trials_queued(self, cells: Sequence[Cell], remaining: int) -> None:
-        """The search has suggested these trials, and has a number of them left; also called before `on_study_start`."""
-
     def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
         """Stored results of a cell are out of date and run again."""
 
@@ -42,6 +40,12 @@ class Callback:
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         """A round has ended; one record per seed of the job."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """How far the study is: at its start and end, before each `on_cell_end`, and now and then as rounds end."""
+
+    def on_setup(self, text: str) -> None:
+        """Something takes time before the next round: `text` says what, such as "starting Ray"."""
 
     def on_warning(self, cell: Cell, text: str) -> None:
         """A problem that does not stop the study."""

@@ -7,6 +7,7 @@ that are there, so that a start after a kill, a start after an edit and the next
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import sys
@@ -25,6 +26,7 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.decide import Action, Ask, Done, Pass, Start, Table, next_action
 from fpl_tune.execute.job import Failure, Job, Output, Report
 from fpl_tune.execute.manage import stop_requested
+from fpl_tune.execute.progress import Meter
 from fpl_tune.execute.remote import RemoteStorage, StorageError
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.search import Search
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 _CRASHES = 3  # of a job's process in a row without a new round
+_TELL_EVERY = 0.2  # seconds between two values of the progress while rounds end, at least
 _ENDED = (State.DONE, State.DIVERGED, State.FAILED)
 _log = logging.getLogger(__name__)
 
@@ -81,6 +84,7 @@ class Driver:
         """Planned seconds of a round of one seed, by the cell's id."""
         self.order: dict[str, float] = {}
         """Places of cells that do not start in the study's order, by id."""
+        self._meter, self._told = Meter(self.table, spec, self.paces), -math.inf
         self._judge = judge if spec.declared_looks() else None
         self._again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
         self._forget: list[tuple[Cell, int]] = []  # seeds that run again
@@ -110,6 +114,14 @@ class Driver:
                     self._warned.add(where)
                     _log.warning("%s.%s failed, and the study goes on: %s: %s", *where, type(problem).__name__, problem)
                     _log.debug("its traceback", exc_info=problem)
+
+    def _tell(self, *, every: float = 0.0) -> None:
+        """Tells the callbacks how far the study is, unless it was told so less than `every` seconds ago."""
+        if (now := time.monotonic()) - self._told >= every:
+            jobs = [self._jobs[key] for key in self._running]
+            progress = self._meter.measure(jobs, self._exhausted, ending=self.stopping)
+            self._told = now
+            self.notify(Callback.on_progress, progress)
 
     # -- the table -------------------------------------------------------------------------------------------
 
@@ -186,10 +198,9 @@ class Driver:
         self._look(silent=True)
         if isinstance(action := self._pass_on(), Ask):  # so that the study starts with something to run
             self._ask(action.search)
-        if self.search:
-            self.notify(Callback.on_trials_queued, [], self.remaining)
         cells = [row.cell for row in self.table.rows.values()]
         self.notify(Callback.on_study_start, self.store, cells, self.queued())
+        self._tell()
 
     def _stays(self, cell: Cell) -> bool:
         """Whether an earlier cell stays in the tables: it has results, and they are of today's method and data."""
@@ -206,6 +217,7 @@ class Driver:
         """Writes how the study has ended, and ends the callbacks."""
         complete = not self.stopping and isinstance(self._next(), Done)
         self.store.end(complete=complete, exhausted=self._exhausted)
+        self._tell()
         self._stop_file.unlink(missing_ok=True)
         for row in self.table.having(State.PAUSED) if complete and not (self._complete and not self._ran) else ():
             self.notify(Callback.on_cell_end, row.cell, self.store.shown_results(row.cell))
@@ -273,6 +285,8 @@ class Driver:
         """
         for text in report.warnings:
             self.notify(Callback.on_warning, job.cell, text)
+        if report.rounds and not report.resumed:
+            self._meter.ran(job, report.rounds)
         for records in report.rounds:
             if not self._add_round(job, records):
                 return False
@@ -311,8 +325,6 @@ class Driver:
         self.plan([cell])
         row = self.table.rows[cell.id]
         self.store.add(row.cell, self._prints[cell.id])
-        queued = self.standing(row).state is State.QUEUED
-        self.notify(Callback.on_trials_queued, [row.cell] if queued else [], self.remaining)
 
     def _look(self, *, silent: bool = False) -> None:
         """Once nothing is left, looks at the comparisons: the cells of undecided ones run on to the next look."""
@@ -322,6 +334,7 @@ class Driver:
             row = self.table.rows[key]
             self._mark(row, passed=row.passed | {look.further[-1]})
         if not silent:
+            self._tell()
             self.notify(Callback.on_look, look, self.queued())
 
     # -- write -----------------------------------------------------------------------------------------------
@@ -379,7 +392,7 @@ class Driver:
             seeds = row.together
         job = self._jobs.get(key)
         if job is None or job.seeds != seeds:
-            job = Job(row.cell, seeds, self._prints[key], attempt=int(key in self._retried), pace=self.paces.get(key))
+            job = Job(row.cell, seeds, self._prints[key], attempt=int(key in self._retried))
         left = self.standing(row).left
         job.cell, job.rungs = row.cell, tuple(each.rounds for each in left if each.seeds == seeds and each.rung)
         job.rungs = tuple(rounds for rounds in job.rungs if rounds < row.cell.rounds)
@@ -398,6 +411,9 @@ class Driver:
         job.rounds = []
         self._mark(row, together=job.seeds)
         self._running[key] = leg._replace(seeds=job.seeds)
+        if not self._ran:
+            data, clip = job.cell.run.data.name, job.cell.run.clip.name
+            self.notify(Callback.on_setup, f"loading {data} and {clip} (the first time, images are encoded)")
         self._ran.add(key)
         self.notify(Callback.on_job_start, job.cell, job.seeds)
         return job
@@ -410,6 +426,7 @@ class Driver:
         number = len(job.rounds)
         if number > job.reached:
             self.notify(Callback.on_round_end, job.cell, records)
+            self._tell(every=_TELL_EVERY)
         leg = self._running[job.cell.id]
         if number < job.cell.rounds and number == leg.rounds:
             return self._end_leg(job, Status.PARTIAL)
@@ -430,6 +447,7 @@ class Driver:
         job.reached = max(job.reached, len(job.rounds))
         self._drop_checkpoints(row, job.seeds)
         if now.state in _ENDED:
+            self._tell()
             self.notify(Callback.on_cell_end, row.cell, self.store.shown_results(row.cell))
         else:
             self.notify(Callback.on_job_pause, row.cell, job.seeds)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, JobRun, Report
 from fpl_tune.simulation.simulation import Simulation
@@ -12,6 +14,11 @@ from fpl_tune.simulation.simulation import Simulation
 
 def execute(driver: Driver, context: ExecutionContext, *, simulate: Callable[..., Simulation] | None = None) -> None:
     """Runs the legs of the study; `simulate` makes their simulations, see `JobRun`."""
+
+    def encoding(done: int, total: int, pool: str) -> None:
+        driver.notify(Callback.on_setup, f"encoding {pool}: {done:,} of {total:,} images")
+
+    simulate = simulate or partial(Simulation, progress=encoding)
     while (job := driver.next_leg()) is not None:
         run, goes_on = JobRun(job, context, simulate=simulate), True
         while goes_on:

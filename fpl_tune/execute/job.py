@@ -47,8 +47,6 @@ class Job:
     """Runs without other trials on its device, after an out-of-memory error beside some."""
     gpus: float = 0.0
     """Share of a GPU that it has while it runs."""
-    pace: float | None = None
-    """Planned seconds of a round of one seed; None: not planned."""
 
     @property
     def path(self) -> str:
@@ -150,6 +148,8 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     last: bool = True
     """No step follows."""
+    resumed: bool = False
+    """Its rounds are those of a checkpoint: an earlier run has trained them."""
 
 
 class JobRun:
@@ -195,7 +195,7 @@ class JobRun:
         if self.simulation is None and stopping():
             return Report([])
         output = failure = None
-        stopped = False
+        stopped = resumed = False
         try:
             resumed = self.simulation is None and self.begin().round > 0
             simulation, until = self.begun, time.perf_counter() + seconds
@@ -214,7 +214,8 @@ class JobRun:
         except (Exception, SystemExit) as problem:
             failure = Failure.of(problem)
         fresh, self._reported = self.history[self._reported :], len(self.history)
-        return Report(fresh, output, failure, self.warnings(), last=stopped or bool(output or failure))
+        last = stopped or bool(output or failure)
+        return Report(fresh, output, failure, self.warnings(), last, resumed)
 
     @property
     def begun(self) -> Simulation:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import time
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.files import regular
+from fpl_tune.study.cells import axes_of
 from fpl_tune.study.lock import STOP_FILE, owner
 from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
+    from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
-
-ETA_FILE = "study.eta"
-"""In the study's folder while it runs: when it is expected to be done."""
 
 
 def stop_requested(folder: Path) -> bool:
@@ -27,15 +26,48 @@ def stop_requested(folder: Path) -> bool:
 
 
 def status(store: Store) -> dict[str, Any]:
-    """Counts the cells by state and the seeds with a result; with the process that runs the study, its ETA."""
+    """Counts the cells by state and the seeds with a result; with the process that runs the study, the seconds left."""
     found = {"study": store.name, **store.status(), "run_by": None, "seconds_left": None, "ending": False}
     if running := owner(store.folder):
         found["run_by"] = f"process {running['pid']} on {running['host']} since {running['since']}"
-        with suppress(OSError, ValueError):  # there is none before the first round
-            until = json.loads(regular(store.folder / ETA_FILE).read_text())["until"]
-            found["seconds_left"] = max(0, round(until - time.time()))
+        with suppress(ValueError):  # a file has a time that nobody can read
+            left = _seconds_left(store, datetime.fromisoformat(running["since"]).timestamp())
+            found["seconds_left"] = None if left is None else round(left)
         found["ending"] = stop_requested(store.folder)
     return found
+
+
+def _seconds_left(store: Store, began: float) -> float | None:
+    """Seconds until a running study is done, from its files alone, in which rounds of cells under way are not seen.
+
+    Args:
+        store: the study's.
+        began: when its process began, in seconds since 1970.
+
+    Returns:
+        None before the first result of that process.
+    """
+    from fpl_tune.execute.work import time_left, work_left, work_to_come
+
+    def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that learns nothing has one round
+        return float(not cell.rounds == 1 < cell.node["protocol"]["rounds"])
+
+    design, search, before = store.design(), store.study().search, store.earlier
+    cells = [cell for cell in store.cells() if cell.id not in before]
+    rows = [store.row(cell) for cell in cells]
+    more = 0.0
+    if search.sampler is not None:
+        parts = math.prod(map(len, axes_of(store.study().axes).values()))
+        more = work_to_come(design, [row for row in rows if row.cell.role == "trial"], search, parts, cost)
+    work = work_left(design, rows, cost, more=more)
+    results = [result for cell in filter(cost, cells) for result in store.seed_results(cell).values()]
+    ended = [(datetime.fromisoformat(r["finished"]).timestamp(), r["time/seconds"], r["rounds"]) for r in results]
+    ended = [one for one in ended if one[0] >= began]
+    if not ended:
+        return None
+    first = max(began, min(at - took for at, took, _ in ended))  # before it, Ray was starting
+    last = max(at for at, _, _ in ended)
+    return time_left(work, sum(rounds for _, _, rounds in ended), last - first, time.time() - last)
 
 
 def stop(store: Store) -> None:

@@ -1,200 +1,169 @@
-"""How far a running study is: cells, rounds, the time left and the best cell so far, and these in one line."""
+"""How far a running study is: one value, which follows from its table and from what is under way."""
 
 from __future__ import annotations
 
 import math
-import shutil
-import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from weakref import WeakKeyDictionary
 
-from fpl_tune.core.formatting import counted, figure, left
-from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.eta import Eta
+from fpl_tune.config import StudySpec
+from fpl_tune.core.formatting import figure, left
+from fpl_tune.execute import work
+from fpl_tune.execute.decide import Table
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.manage import stop_requested
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import results as tables
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.looks import Look
-from fpl_tune.study.results import VAL, aggregate
+from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import objectives_of, selecting_rule, sign
-from fpl_tune.study.standing import State
-from fpl_tune.study.store import Store
+from fpl_tune.study.standing import Row, Run, State, standing, wanted
+from fpl_tune.study.status import Status
 
-_LABEL = 44  # letters of a cell's label in a line
-_EVERY = 0.2  # seconds between two lines, at least
+_LABEL = 44  # characters of a cell's label in a line
 
 
-class Progress(Callback):
-    """Counts the cells and rounds of a study, and keeps the best cell so far.
+@dataclass(frozen=True)
+class Progress:
+    """How far a study is. What an earlier run has done is done; totals change only where a look adds seeds."""
+
+    done: float
+    """Cells that are over. Of a search: trials that have a result, or the full trials that their rounds amount to."""
+    total: float
+    """Cells of the study. Of a search: its limit, in all cells of the axes."""
+    unit: str
+    """cell, trial or full trial"""
+    rounds: int
+    """Rounds of all seeds that are done, or that a cell that failed will not run."""
+    of_rounds: int
+    """Rounds of all seeds and cells; 0: a search decides how many."""
+    seconds: float | None
+    """Expected seconds until the study is done; None before its first round."""
+    ending: bool
+    """Whether it ends after the rounds under way, because of a signal or `fpl-tune stop`."""
+    best: str
+    """The best cell so far and its value, in words; empty before the first is done, or if several objectives choose."""
+
+    def __str__(self) -> str:
+        """`3 of 12 cells, 40 of 120 rounds`."""
+        done, total = (f"{number:,.1f}".removesuffix(".0") for number in (self.done, self.total))
+        text = f"{done} of {total} {self.unit}{'' if self.total == 1 else 's'}"
+        return f"{text}, {self.rounds:,} of {self.of_rounds:,} rounds" if self.of_rounds else text
+
+    def line(self, *, over: bool = False, again: str = "") -> str:
+        """The counts, the time left and the best cell so far.
+
+        Args:
+            over: whether the study has ended.
+            again: is added while the study ends.
+        """
+        ahead = "" if over or self.seconds == 0 else left(self.seconds, ending=self.ending, again=again)
+        return ", ".join(filter(None, [str(self), ahead, self.best]))
+
+
+class Meter:
+    """Measures how far a study is, and how fast it goes.
 
     Args:
-        eta: a callback of the same study, called before this one.
+        table: the study's.
+        spec: the study.
+        paces: planned seconds of a round of one seed, by the cell's id; of none or some cells.
     """
 
-    def __init__(self, eta: Eta) -> None:
-        self._eta = eta
-        self._folder = Path()
-        self._known: set[str] = set()  # cells that this process runs
-        self._again = 0  # times that a cell runs on after a look
-        self._unasked = 0  # trials that the search has not suggested yet
-        self._seeds = 0  # of a trial; the first ones are suggested before the study starts, and are among its jobs then
-        self._rounds: dict[str, dict[int, int]] = {}  # by cell and seed
-        self._planned: dict[str, int] = {}  # rounds of all seeds by cell; of one that ended, those that it ran
-        self.complete = 0
-        """Cells that ended."""
-        self.best = -math.inf, ""
-        """The first objective, negated where less is better, and the cell's label, which is empty before the first."""
+    def __init__(self, table: Table, spec: StudySpec, paces: Mapping[str, float]) -> None:
+        self._table, self._search, self._paces, self._ablated = table, spec.search, paces, bool(spec.ablate)
+        self._objectives, self._rule = objectives_of(spec), selecting_rule(spec.report.rule)
+        self._pace: work.Pace | None = None
+        self._slots = 1  # jobs side by side, at most
+        self._values = WeakKeyDictionary[Row, float]()  # of cells that are done, whose histories are read once
 
-    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
-        self._store, self._folder, study = store, store.folder, store.study()
-        self._known = {job.cell.id for job in jobs}
-        self._objectives, self._rule = objectives_of(study), selecting_rule(study.report.rule)
-        self._seeds = len(study.seed_list())
-        for job in jobs:
-            self._planned[job.cell.id] = self._planned.get(job.cell.id, 0) + job.cell.run.rounds * len(job.seeds)
-        for cell in cells:
-            if cell.id not in self._known:
-                self._remember(cell, store.shown_results(cell))
+    def ran(self, job: Job, rounds: Sequence[Sequence[Record]]) -> None:
+        """A job has trained rounds, which are not among its own yet. The clock starts with the first of them."""
+        now, cost = time.monotonic(), self._cost(job.cell)
+        if cost and self._pace is None:
+            took = sum(record["time/seconds"] for record in rounds[-1])
+            took -= sum(record["time/seconds"] for record in job.rounds[-1]) if job.rounds else 0.0
+            self._pace = work.Pace(now - took)
+        if cost and self._pace is not None:
+            self._pace.add(now, cost * len(rounds) * len(job.seeds), self._slots)
 
-    def on_trials_queued(self, cells: Sequence[Cell], remaining: int) -> None:
-        self._planned |= {cell.id: cell.run.rounds * self._seeds for cell in cells if cell.id not in self._known}
-        self._known |= {cell.id for cell in cells}
-        self._unasked = remaining
+    def _cost(self, cell: Cell) -> float:
+        """The cost of a round; cells that learn nothing take next to none."""
+        if not cell.run.learns:
+            return 0.0
+        return self._paces.get(cell.id) or fmean(self._paces.values() or [1.0])
 
-    def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._again += job.cell.id in self._known
-            self._known.add(job.cell.id)
-            ran = sum(self._rounds.get(job.cell.id, {}).values())
-            self._planned[job.cell.id] = ran + job.cell.run.rounds * len(job.seeds)
+    def measure(self, jobs: Sequence[Job], exhausted: Collection[str], *, ending: bool) -> Progress:
+        """How far the study is.
 
-    def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
-        self._known.add(cell.id)
+        Args:
+            jobs: those under way.
+            exhausted: searches whose sampler has no new point.
+            ending: whether the study ends after the rounds under way.
+        """
+        self._slots = max(self._slots, len(jobs))
+        stored = self._table.rows
+        rows = [*{**stored, **{job.cell.id: under_way(stored[job.cell.id], job) for job in jobs}}.values()]
+        ahead = self._work(rows, exhausted)
+        seconds = None if ahead else 0.0
+        if ahead and self._pace is not None:
+            seconds = self._pace.seconds(time.monotonic(), ahead)
+        return Progress(*self._counts(rows), seconds, ending, self._best())
 
-    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        seeds = self._rounds.setdefault(cell.id, {})
-        seeds.update({int(record["seed"]): int(record["round"]) for record in records})
-        ran = sum(seeds.values())
-        self._planned[cell.id] = max(self._planned.get(cell.id, 0), ran)  # seeds may follow one another
+    def _work(self, rows: Sequence[Row], exhausted: Collection[str]) -> float:
+        """The work that is left, of trials that are still to be suggested too."""
+        design, going = self._table.design, [part for part in self._table.searches if str(part) not in exhausted]
+        trials = [row for row in rows if any(part.holds(row.cell) for part in going)]
+        if not trials:  # they are to come after the references
+            trials = [Row(Cell("", 0, "", "trial", part.varied, part.run)) for part in going]
+        more = work.work_to_come(design, trials, self._search, len(going), self._cost)
+        return work.work_left(design, rows, self._cost, slots=self._slots, more=more)
 
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self.complete += 1
-        self._planned[cell.id] = sum(self._rounds.get(cell.id, {}).values())
-        self._remember(cell, results)
+    def _counts(self, rows: Sequence[Row]) -> tuple[float, float, str, int, int]:
+        """The first fields of the progress."""
+        design, parts = self._table.design, len(self._table.searches)
+        if not parts or self._ablated:  # a search whose best trial is ablated is over
+            over = sum(standing(design, row).state is not State.QUEUED for row in rows)
+            rounds = sum(row.cell.rounds * len(wanted(design, row)) for row in rows)
+            ahead = sum(work.rounds_left(design, row) for row in rows)
+            return over, len(rows), "cell", round(rounds - ahead), rounds
+        trials, number = [row for row in rows if row.cell.role == "trial"], self._search.trials
+        # Of trials that are counted, one counts once it has a result; of a budget, its rounds count as they end.
+        ran = [row for row in trials if (self._table.rows[row.cell.id] if number else row).runs]
+        most = parts * work.limit(self._search)
+        return min(most, work.used(design, ran, self._search)), most, "trial" if number else "full trial", 0, 0
 
-    @property
-    def total(self) -> int:
-        """Cells that this process runs, counted again where they run on after a look."""
-        return len(self._known) + self._again + self._unasked
-
-    @property
-    def rounds(self) -> str:
-        """Rounds that were trained of all cells and seeds, and of how many, unless a search asks for more trials."""
-        done = sum(sum(seeds.values()) for seeds in self._rounds.values())
-        return f"{done:,}{'' if self._unasked else f' of {sum(self._planned.values()):,}'} rounds"
-
-    @property
-    def best_text(self) -> str:
-        """The best cell and its value; empty before the first."""
-        reached, label = self.best
-        if not label:
+    def _best(self) -> str:
+        """The best of the cells that are done, the first of equals."""
+        name, *others = self._objectives
+        values = {row.cell.label: self._value(row, name) for row in self._table.rows.values() if not others}
+        found = {label: value for label, value in values.items() if not math.isnan(value)}
+        if not found or not sign(name):
             return ""
-        name = self._objectives[0]
+        label = max(found, key=lambda label: sign(name) * found[label])
         if name == VAL:
-            return f"best on validation {100 * reached:.1f} % {short(label)}"
-        return f"best {name} {figure(sign(name) * reached, name)} {short(label)}"
+            return f"best on validation {100 * found[label]:.1f} % {short(label)}"
+        return f"best {name} {figure(found[label], name)} {short(label)}"
 
-    def time_left(self, again: str = "") -> str:
-        """The ETA, unless the study stops after this round because of a signal or `fpl-tune stop`; `again` is added."""
-        return left(self._eta.seconds, ending=stop_requested(self._folder), again=again)
-
-    def _remember(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        """Keeps a cell whose seeds are all done, if the objective makes it the best."""
-        whole = bool(results) and all(result["status"] == State.DONE for result in results.values())
-        if whole and cell.candidate and len(self._objectives) == 1:
-            (objective,) = self._objectives
-            histories = (self._store.history(cell, seed) for seed in results)
-            reached = aggregate([tables.figure(history, objective, self._rule) for history in histories])["mean"]
-            self.best = max(self.best, (sign(objective) * reached, cell.label), key=lambda known: known[0])
+    def _value(self, row: Row, objective: str) -> float:
+        """The mean of the objective over seeds; NaN of a cell that is not done, or does not compete."""
+        if not row.cell.candidate or standing(self._table.design, row).state is not State.DONE:
+            return math.nan
+        if row not in self._values:
+            runs = (row.runs[seed] for seed in wanted(self._table.design, row))
+            self._values[row] = fmean(tables.figure(run.records(), objective, self._rule) for run in runs)
+        return self._values[row]
 
 
-def validation(results: dict[int, dict[str, Any]]) -> str:
-    """The mean validation accuracy of the seeds that are done, in words; empty where none is."""
-    good = [result["rules"]["final"][VAL] for result in results.values() if result["status"] == State.DONE]
-    return f"validation {100 * aggregate(good)['mean']:.1f} %" if good else ""
+def under_way(row: Row, job: Job) -> Row:
+    """A row with the rounds of its job that runs, of which nothing is stored yet."""
+    number, before = len(job.rounds), {seed: run.rounds for seed, run in row.runs.items()}
+    fresh = {seed: Run(Status.PARTIAL, number) for seed in job.seeds if number > before.get(seed, 0)}
+    return replace(row, runs={**row.runs, **fresh})
 
 
 def short(label: str) -> str:
     """A label that fits in a line."""
     return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
-
-
-class Line:
-    """A line on standard error that is written again and again: for notebooks and programs of one's own."""
-
-    def __init__(self) -> None:
-        self._width = 0  # of the text that stands there
-
-    def show(self, text: str) -> None:
-        """Writes over the text; one that is wider than the terminal could not be written over."""
-        if sys.stderr.isatty():
-            text = text[: shutil.get_terminal_size().columns - 1]
-        print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
-        self._width = len(text)
-
-    def end(self, text: str) -> None:
-        """Writes over the text for the last time; what follows stands below."""
-        print(f"\r{text:<{self._width}}", file=sys.stderr, flush=True)
-        self._width = 0
-
-    def close(self) -> None:
-        """Leaves the text that stands there; what follows stands below."""
-        if self._width:
-            print(file=sys.stderr, flush=True)
-            self._width = 0
-
-
-class ProgressLine(Progress):
-    """Shows the progress in a line, which each round writes again."""
-
-    def __init__(self, eta: Eta) -> None:
-        super().__init__(eta)
-        self._line, self._written = Line(), -math.inf
-
-    def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        super().on_round_end(cell, records)
-        self._show()
-
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        super().on_cell_end(cell, results)
-        self._show()
-
-    def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
-        super().on_look(look, jobs)
-        self._line.end(f"{self._store.name}: {look}")
-
-    def on_warning(self, cell: Cell, text: str) -> None:
-        self._line.end(f"{cell.label}: {' '.join(text.split())}")
-
-    def on_study_end(self, store: Store, outcome: Outcome) -> None:
-        if self.complete or self._rounds:
-            self._show(over=True)
-        for failure in outcome.failures:
-            self._line.end(" ".join(failure.split()))
-
-    def on_abort(self) -> None:
-        self._line.close()
-
-    def _show(self, over: bool = False) -> None:
-        now = time.monotonic()
-        if over or now - self._written >= _EVERY:
-            self._written = now
-            parts = [f"{self.complete}/{counted(self.total, 'cell')}", self.rounds]
-            parts += [] if over else [self.time_left()]
-            parts += filter(None, [self.best_text])
-            write = self._line.end if over else self._line.show
-            write(f"{self._store.name}: {', '.join(parts)}")

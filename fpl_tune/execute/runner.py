@@ -21,7 +21,7 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Interrupted
 from fpl_tune.execute.plan import preflight
-from fpl_tune.execute.plan.profile import cost_key, earlier_paces
+from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.search import halving
 from fpl_tune.search.ablation import ablation_cells
@@ -95,7 +95,7 @@ def run_study(
 
 
 def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None:
-    """Checks that what is queued can run. Where cells cost differently, the ETA gets their planned paces.
+    """Checks that what is queued can run. Where cells cost differently, the time left needs their planned paces.
 
     Side by side, those that take longest start first, unless their order decides what is searched.
 
@@ -121,7 +121,7 @@ def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None
             return
         with suppress(Exception):  # a method's own error: the run reports it with its place
             pace = paces.get(cost_key(job.cell.run)) or loaded.typical_pace(job.cell.run, setup.device)
-            driver.paces[job.cell.id] = pace
+            driver.paces[job.cell.id] = pace + TRIAL_SECONDS / (job.cell.rounds * len(job.seeds))
             if setup.parallel > 1 or setup.address is not None:
                 driver.order[job.cell.id] = -pace * job.cell.rounds * len(job.seeds)
 

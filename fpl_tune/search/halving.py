@@ -20,12 +20,15 @@ import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from fpl_tune.config import PruneSpec, RunSpec, StudySpec
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.metrics import VAL, metric
 from fpl_tune.study.standing import Design, Leg, Row, State, rungs_of, standing
 from fpl_tune.study.status import FAILURES
+
+if TYPE_CHECKING:
+    from fpl_tune.config import PruneSpec, RunSpec, StudySpec
 
 HALVING, AUTO = "halving", "auto"
 HEDGE = 3

@@ -60,6 +60,8 @@ class _Report(BaseModel):
 
 class _Search(BaseModel):
     sampler: Any
+    trials: int | None
+    budget: float | None
     space: dict[str, Any]
     only: list[str]
     objectives: list[str]

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 _OF_STUDY = (
     "study.yaml", "cells.json", "results.csv", "report.html", "table.md", "table.tex", "table.csv",
-    "mlflow.json", "mlflow.digest", "study.eta",
+    "mlflow.json", "mlflow.digest",
 )  # fmt: skip
 """Files that every run of a study writes, its page and its tables among them."""
 _OF_CELL, _OF_SEED = ("cell.json", "marks.json"), ("metrics.jsonl", "prompts.safetensors", "result.json")

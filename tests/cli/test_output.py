@@ -15,7 +15,7 @@ from fpl_tune.cli import live, output
 from fpl_tune.cli.show import print_results
 from fpl_tune.core.paths import list_studies
 from fpl_tune.execute.job import Job
-from fpl_tune.study.cells import Cell
+from fpl_tune.execute.progress import Progress
 from fpl_tune.study.results import VAL
 from fpl_tune.study.store import Store
 
@@ -76,31 +76,46 @@ def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
     cell = store.cells()[0]
     terminal = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
     monkeypatch.setattr(live.output, "console", lambda: terminal)
-    watcher = live.Watcher(live.Eta())
+    watcher = live.Watcher()
     watcher.on_study_start(store, [cell], [Job(cell, (1, 2))])
     watcher.on_job_start(cell, (1, 2))
     for val in (0.25, 0.5):
         watcher.on_round_end(cell, [{"seed": s, "round": 3, VAL: val + s / 100, "time/seconds": 1.0} for s in (1, 2)])
     with terminal.capture() as seen:
         watcher.on_abort()
-    assert f"3/{cell.run.rounds} 51.5 %" in seen.get()
+    assert f"3 of {cell.run.rounds} rounds, 51.5 %" in seen.get()
 
 
-def test_the_bar_of_a_study_names_the_best_cell_that_ended(
+def progress(done: int, rounds: int, seconds: float | None = None, *, best: str = "", ending: bool = False) -> Progress:
+    return Progress(done, 2, "cell", rounds, 32, seconds, ending, best)
+
+
+def test_the_bar_of_a_study_says_what_it_waits_for_and_names_the_best_cell_so_far(
     make_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store()
-    low, high, *_ = cells = store.cells()
-    terminal = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    low, *_ = cells = store.cells()
+    terminal = Console(file=io.StringIO(), width=150, force_terminal=True, color_system=None)
     monkeypatch.setattr(live.output, "console", lambda: terminal)
-    watcher = live.Watcher(live.Eta())
-    watcher.on_study_start(store, cells, [Job(cell, (1, 2, 3)) for cell in (low, high)])
-    for cell in (high, low):
-        watcher.on_cell_end(cell, store.shown_results(cell))
-    with terminal.capture() as seen:
-        watcher.on_abort()
-    assert "2/2 cells" in seen.get()
-    assert f"best on validation {100 * watcher.best[0]:.1f} %" in seen.get()
+    watcher = live.Watcher()
+    watcher.on_study_start(store, cells, [Job(low, (1, 2, 3))])
+
+    def shown() -> str:
+        with terminal.capture() as seen:
+            watcher._bars.refresh()
+        return seen.get()
+
+    watcher.on_progress(progress(0, 0))
+    assert "0 of 2 cells, 0 of 32 rounds, starting" in shown()
+    watcher.on_setup("encoding caltech101: 128 of 8,242 images")
+    assert "0 of 2 cells, 0 of 32 rounds, encoding caltech101: 128 of 8,242 images" in shown()
+    watcher.on_progress(progress(1, 20, 65.0, best="best on validation 71.4 % lam=0"))
+    assert "1 of 2 cells, 20 of 32 rounds, about 1 min 05 s left, best on validation 71.4 % lam=0" in shown()
+    watcher.on_progress(progress(1, 22, 61.0, ending=True))
+    text = shown()
+    assert "1 of 2 cells, 22 of 32 rounds, ending after the round (Ctrl-C again: at once)" in text
+    assert "running" not in text
+    watcher.on_abort()
 
 
 @pytest.fixture
@@ -116,28 +131,29 @@ def test_a_study_without_a_terminal_says_where_it_is_once_a_minute(
 ) -> None:
     store = make_store(["protocol.rounds=8"], fill=lambda cell, seed: False)
     first, second = store.cells()[:2]
-    watcher = live.Watcher(live.Eta())
-    watcher.on_trials_queued([first, second], 0)  # as a search does, before the study starts
+    watcher = live.Watcher()
     watcher.on_study_start(store, [first, second], [Job(first, (1, 2)), Job(second, (1, 2))])
-
-    def ran(cell: Cell, number: int) -> None:
-        clock[0] += 25
-        watcher.on_round_end(cell, [{"seed": s, "round": number, VAL: 0.5, "time/seconds": 1.0} for s in (1, 2)])
-
+    watcher.on_progress(progress(0, 0))
+    for text in (
+        "starting Ray",
+        "encoding caltech101: 128 of 8,242 images",
+        "encoding caltech101: 256 of 8,242 images",
+    ):
+        watcher.on_setup(text)
+    assert _lines(capsys) == ["0 of 2 cells, 0 of 32 rounds, starting", "starting Ray", "encoding caltech101"]
     for number in range(1, 9):
-        ran(first, number)
+        clock[0] += 25
+        watcher.on_progress(progress(0, 2 * number, 400.0 - 25 * number))
+    watcher.on_progress(progress(1, 16, 200.0, best="best on validation 50.0 % lam=0"))
     watcher.on_cell_end(first, {s: {"status": "done", "rules": {"final": {VAL: 0.5}}} for s in (1, 2)})
-    for number in range(1, 4):
-        ran(second, number)
-    minutes = [line for line in _lines(capsys) if "rounds" in line]
-    assert minutes == [
-        "0/2 cells done, 6 of 32 rounds, starting", "0/2 cells done, 12 of 32 rounds, starting",
-        "1/2 cells done, 18 of 32 rounds, starting",
+    assert _lines(capsys) == [
+        "0 of 2 cells, 6 of 32 rounds, about 5 min 25 s left", "0 of 2 cells, 12 of 32 rounds, about 4 min 10 s left",
+        f"{first.label}: validation 50.0 %  (1 of 2 cells, 16 of 32 rounds, about 3 min 20 s left, "
+        "best on validation 50.0 % lam=0)",
     ]  # fmt: skip
-    watcher.on_trials_queued([], 3)
-    for number in range(4, 7):
-        ran(second, number)
-    assert _lines(capsys) == ["1/5 cells done, 24 rounds, starting"], "how many rounds a search takes is not known"
+    watcher.on_progress(progress(2, 32, 0.0))
+    watcher.on_cell_end(second, {s: {"status": "diverged", "rules": {}} for s in (1, 2)})
+    assert _lines(capsys) == [f"{second.label}: diverged  (2 of 2 cells, 32 of 32 rounds)"]
 
 
 @pytest.mark.parametrize("what", ["encoding", ""])

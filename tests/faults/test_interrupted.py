@@ -269,7 +269,7 @@ def test_a_dead_process_continues_its_job_and_is_given_up_where_it_comes_no_furt
         while (job := driver.next_leg()) is not None:
             rounds = next(reach)
             heard.append((job.seeds, rounds))
-            records = [[{"seed": s, "round": r + 1} for s in job.seeds] for r in range(rounds)]
+            records = [[{"seed": s, "round": r + 1, "time/seconds": 1.0} for s in job.seeds] for r in range(rounds)]
             failure = Failure("The process of the trial died.", "died")
             assert not driver.receive(job, Report(records, failure=failure))
 

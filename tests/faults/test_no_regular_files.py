@@ -27,7 +27,7 @@ OVERRIDES = ["protocol.rounds=1", "tracking.enabled=false"]
 OF_SEED = ["seed=1/result.json", "seed=1/metrics.jsonl", "seed=1/prompts.safetensors"]
 READ = ["study.yaml", "cells.json", "cell.json", "marks.json", *OF_SEED]
 """Files that are read; those of a cell without its folder."""
-WRITTEN = ["results.csv", "report.html", "table.md", "table.tex", "table.csv", "mlflow.json", "study.eta"]
+WRITTEN = ["results.csv", "report.html", "table.md", "table.tex", "table.csv", "mlflow.json"]
 """Files that are made of those."""
 
 Damage = Callable[[Path], None]

@@ -19,7 +19,7 @@ from fpl_tune.core.metrics import check_reported
 from fpl_tune.core.plugins import describe_error
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
-from fpl_tune.execute.plan.profile import cost_key, earlier_paces
+from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.search import halving
 from fpl_tune.search.ablation import ablation_cells
@@ -35,8 +35,6 @@ from fpl_tune.study.store import Store
 
 RAY_SECONDS = 15.0
 """Typical seconds until Ray has started on this machine, and its first processes have imported the package."""
-TRIAL_SECONDS = 0.5
-"""Typical seconds of a trial besides its rounds: its set-up, and its files."""
 PROCESS_BYTES = 700 << 20
 """Typical memory of a process that holds PyTorch and this package, besides what a trial adds."""
 

@@ -14,6 +14,8 @@ from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.store import Store
 
+TRIAL_SECONDS = 0.5
+"""Typical seconds of a trial besides its rounds: its set-up, and its files."""
 _STUDIES = 20  # studies that are read, the newest first
 
 

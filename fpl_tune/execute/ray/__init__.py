@@ -26,6 +26,10 @@ def execute(driver: Driver, setup: ExecutionContext) -> None:
     """
     if setup.address is None:  # Ray, which reads it where it is imported, then listens at 127.0.0.1 only
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    from fpl_tune.execute.callback import Callback
+
+    starting = "starting Ray" if setup.address is None else f"joining the Ray cluster at {setup.address}"
+    driver.notify(Callback.on_setup, starting)
     from fpl_tune.execute.ray.executor import run
 
     if not driver.stopping:  # Ctrl-C during the import, which takes a second

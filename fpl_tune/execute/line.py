@@ -1,0 +1,71 @@
+"""The progress of a study in one line, for notebooks and programs of one's own."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+
+from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.job import Job
+from fpl_tune.execute.progress import Progress
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.looks import Look
+from fpl_tune.study.store import Store
+
+
+class Line:
+    """A line on standard error that is written again and again."""
+
+    def __init__(self) -> None:
+        self._width = 0  # of the text that stands there
+
+    def show(self, text: str) -> None:
+        """Writes over the text; one that is wider than the terminal could not be written over."""
+        if sys.stderr.isatty():
+            text = text[: shutil.get_terminal_size().columns - 1]
+        print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
+        self._width = len(text)
+
+    def end(self, text: str) -> None:
+        """Writes over the text for the last time; what follows stands below."""
+        print(f"\r{text:<{self._width}}", file=sys.stderr, flush=True)
+        self._width = 0
+
+    def close(self) -> None:
+        """Leaves the text that stands there; what follows stands below."""
+        if self._width:
+            print(file=sys.stderr, flush=True)
+            self._width = 0
+
+
+class ProgressLine(Callback):
+    """Shows the progress of a study in a line, which is written again as it goes on."""
+
+    def __init__(self) -> None:
+        self._line, self._name, self._text = Line(), "", ""
+
+    def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
+        self._name = store.name
+
+    def on_setup(self, text: str) -> None:
+        self._line.show(f"{self._name}: {text}")
+
+    def on_progress(self, progress: Progress) -> None:
+        self._text = f"{self._name}: {progress.line(over=True)}"
+        self._line.show(f"{self._name}: {progress.line()}")
+
+    def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
+        self._line.end(f"{self._name}: {look}")
+
+    def on_warning(self, cell: Cell, text: str) -> None:
+        self._line.end(f"{cell.label}: {' '.join(text.split())}")
+
+    def on_study_end(self, store: Store, outcome: Outcome) -> None:
+        if self._text:
+            self._line.end(self._text)
+        for failure in outcome.failures:
+            self._line.end(" ".join(failure.split()))
+
+    def on_abort(self) -> None:
+        self._line.close()
