@@ -36,7 +36,7 @@ def main(studies: list[str]) -> None:
     rows = {line.partition(":")[0]: line for line in lines if not line.startswith("#")}
     points: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for store in map(stored, studies):
-        means = store.summary().set_index("cell")[VAL]
+        means = {row["cell"]: row[VAL] for row in store.table().summary()}
         for cell in store.cells():
             variant = cell.varied["variant"]
             fields = {**cell.varied, **variant}

@@ -150,17 +150,17 @@ class StudyResults:
     @property
     def results(self) -> pd.DataFrame:
         """A row per cell, seed and reporting rule: the content of results.csv."""
-        return self.store.frame()
+        return self.store.table().frame()
 
     @property
     def rounds(self) -> pd.DataFrame:
         """A row per cell, seed and round with all metrics."""
         return pd.DataFrame(
             [
-                {"cell": cell.id, "label": cell.label, **record}
-                for cell in self.store.cells()
-                for seed in self.store.seeds(cell)
-                for record in self.store.history(cell, seed)
+                {"cell": key, "label": stored.cell.label, **record}
+                for key, stored in self.store.table().cells.items()
+                for seed in stored.results
+                for record in stored.history(seed)
             ]
         )
 
@@ -183,7 +183,7 @@ class StudyResults:
         except ConfigError:  # a stored round may have one of a method that is not loaded
             if metric not in self.rounds:
                 raise
-        return self.store.summary(rule=rule, metric=metric)
+        return pd.DataFrame(self.store.table().summary(rule, metric))
 
     def optuna(self, part: str = "") -> OptunaStudy:
         """The trials of a search as a study of Optuna in memory, for its importance, plots and samplers.
@@ -266,14 +266,13 @@ def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = (), 
         ConfigError: the study is wrong or infeasible; nothing was started.
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
-    from fpl_tune import report
     from fpl_tune.execute.runner import run_study
 
     if spec.execution.executor == "inline":
         from fpl_tune.execute.inline import execute
     else:
         from fpl_tune.execute.ray import execute
-    return run_study(spec, root=root, executor=execute, callbacks=callbacks, retry=retry, judge=report.look)
+    return run_study(spec, root=root, executor=execute, callbacks=callbacks, retry=retry)
 
 
 def load_study(name: str) -> StudyResults:

@@ -31,7 +31,7 @@ FREE = {"cli", "__main__", "__init__"}
 LIBRARIES = {
     "ray": {"execute"},
     "mlflow": {"track"},
-    "optuna": {"search"},
+    "optuna": {"report", "search"},
     "hydra": {"config"},
     "omegaconf": {"config"},
     "typer": {"cli"},

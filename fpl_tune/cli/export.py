@@ -48,7 +48,7 @@ def export(
         return
     if out is None:
         raise ConfigError(f"Name a new folder to write to: fpl-tune export {name} FOLDER.")
-    cells = selection.best(store, rule).cells if cell == "best" else (store.cell(cell),)
+    cells = selection.best(store.table(), rule).cells if cell == "best" else (store.cell(cell),)
     places = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
     files = [path for one, place in zip(cells, places, strict=True) for path in exporting.export(store, one, place)]
     again = " and ".join(f"fpl-tune study {shlex.quote(str(p))}" for p in files if p.name.startswith(f"{name}-"))

@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -103,7 +104,19 @@ def emit(
         writer.writeheader()
         writer.writerows(rows)
         return
-    table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
+    console().print(_table(rows, title or None, best, caption or None, narrow=narrow))
+
+
+def _table(
+    rows: Sequence[Row],
+    title: str | None = None,
+    best: Collection[int] = (),
+    caption: str | None = None,
+    *,
+    narrow: bool,
+) -> Table:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     if narrow:
         table.box, table.padding = SIMPLE_HEAD, (0, 0, 0, 1)
     for name in columns:
@@ -111,7 +124,13 @@ def emit(
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for i, row in enumerate(rows):
         table.add_row(*(Text(_shown(row.get(n))) for n in columns), style="bold green" if i in best else None)
-    console().print(table)
+    return table
+
+
+def width(rows: Sequence[Row]) -> int:
+    """Characters across, of a narrow table that breaks no line."""
+    talk = console()
+    return Measurement.get(talk, talk.options.update(max_width=10_000), _table(rows, narrow=True)).maximum
 
 
 def emit_config(node: Mapping[str, Any]) -> None:

@@ -11,12 +11,13 @@ import typer
 from fpl_tune.cli import output
 from fpl_tune.cli.common import Format, FormatOption, RuleOption, StoredStudy, app, stored
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import value_text
-from fpl_tune.study.cells import axes_of, label
+from fpl_tune.core.formatting import titles
+from fpl_tune.study.cells import axes_of, field_text, label
 
 if TYPE_CHECKING:
+    from fpl_tune.config import ReportSpec
     from fpl_tune.study.cells import Cell
-    from fpl_tune.study.store import Store
+    from fpl_tune.study.table import StudyTable
 
 _TRIALS = 10  # of a search that are printed
 
@@ -33,38 +34,38 @@ def show(
     from fpl_tune.core.metrics import check_rule
 
     store = stored(name)
+    table = store.table()
     if best:
-        _print_best(store, rule, format)
+        _print_best(table, rule, format)
         return
-    chosen = rule or store.study().report.rule
+    chosen = rule or table.study.report.rule
     check_rule(chosen)
     if claims:
-        _print_claims(store, chosen, format)
+        _print_claims(store.spec().report, table, chosen, format)
     else:
-        print_results(store, chosen, format)
+        print_results(table, chosen, format)
 
 
-def print_results(store: Store, rule: str, format: Format) -> None:
+def print_results(table: StudyTable, rule: str, format: Format) -> None:
     """Prints a study's cells under a reporting rule; the best one, or the front of several objectives, in bold.
 
-    A search has a table for each part of its axes, with a column for each searched field.
+    A search has a table for each part of its axes, with a column for each searched field that has room.
     """
     from fpl_tune.core.formatting import counted, figure, plus_minus
-    from fpl_tune.study import results, selection
+    from fpl_tune.study import selection
+    from fpl_tune.study.results import TEST, VAL
     from fpl_tune.study.standing import State
 
-    study, cells = store.study(), store.cells()
-    metric, seeds = study.report.metric, study.first_seeds()
-    table, objectives = selection.rows(store, study, metric), selection.objectives_of(study)
-    records = results.summarise(table, cells, store.states(), rule, metric)
-    titles = output.other_sets(table[0] if table and rule != "mean_last5" else ())
-    for record in records:
-        own = results.meant([row for row in table if (row["cell"], row["rule"]) == (record["cell"], rule)])
-        record.update({name: results.over_seeds(own, name)["mean"] for name in [*objectives, *titles]})
+    study, cells = table.study, {key: stored.cell for key, stored in table.cells.items()}
+    metric, seeds, objectives = study.report.metric, study.first_seeds(), selection.objectives_of(study)
+    results = [by_rule for s in table.cells.values() for r in s.results.values() for by_rule in r["rules"].values()]
+    held = dict.fromkeys(name for each in results for name in each) if rule != "mean_last5" else ()
+    sets = output.other_sets(held)
+    records = table.summary(rule, metric, *objectives, *sets)
     if format != "table":
         output.emit(records, format)
         return
-    choice, by_id = selection.choose(table, cells, study, rule), {cell.id: cell for cell in cells}
+    choice = selection.choose(table, cells.values(), rule)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     marked = "on the front" if choice and choice.front else "best"
     title = study.title or study.name
@@ -77,33 +78,25 @@ def print_results(store: Store, rule: str, format: Format) -> None:
 
     def reached(record: Mapping[str, Any], validation: str) -> dict[str, str]:
         status = [marked] * (record["cell"] in chosen) + [record["status"]] * (record["status"] != State.DONE)
-        row = {"status": ", ".join(status), validation: output.percent(record[results.VAL])}
-        row |= {n: figure(record[n], n) for n in objectives if n not in (results.VAL, metric)}
-        row["test" if metric == results.TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
-        return row | {title: output.percent(record[name]) for name, title in titles.items()}
+        row = {"status": ", ".join(status), validation: output.percent(record[VAL])}
+        row |= {n: figure(record[n], n) for n in objectives if n not in (VAL, metric)}
+        row["test" if metric == TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
+        row |= {title: output.percent(record[name]) for name, title in sets.items()}
+        return row | {"seeds": str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"}
 
     def bold(of: Sequence[Mapping[str, Any]]) -> list[int]:
         return [i for i, record in enumerate(of) if record["cell"] in chosen]
 
-    def ran(record: Mapping[str, Any]) -> str:
-        return str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"
-
-    parts = _parts(records, by_id, list(axes_of(study.axes)))
-    others = [record for record in records if not any(record in part for part in parts.values())]
+    parts = _parts(records, cells, list(axes_of(study.axes)))
+    others = [record for record in records if record["role"] != "trial"]
     for part, trials in parts.items():
         trials.sort(key=lambda record: _place(record, objectives[0]))
         most = max(_TRIALS // len(parts), 3)
         leading = [record for i, record in enumerate(trials) if i < most or record["cell"] in chosen]
-        found = [by_id[record["cell"]] for record in leading]
-        every = [by_id[record["cell"]] for record in trials]
-        fields, same = _fields(found, every)
-        rows = [
-            {"trial": str(cell.trial)}
-            | {title: value_text(cell.varied.get(name)) for name, title in fields.items()}
-            | reached(record, "val") | {"seeds": ran(record)}
-            for cell, record in zip(found, leading, strict=True)
-        ]  # fmt: skip
-        more = [f"in all of them: {', '.join(same)}"] if same else []
+        rows, more = _rows(
+            [(cells[record["cell"]], reached(record, "val")) for record in leading],
+            [cells[record["cell"]] for record in trials],
+        )
         if any(record["status"] == State.PRUNED for record in leading):
             more.append("values of pruned trials are of fewer rounds or seeds")
         if left := len(trials) - len(leading):
@@ -112,7 +105,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         named = ": ".join(filter(None, [title if part == next(iter(parts)) else "", part]))
         output.emit(rows, format, title=named, best=bold(leading), caption="; ".join(more), narrow=True)
     if others or not parts:
-        rows = [{"cell": record["label"], **reached(record, "validation"), "seeds": ran(record)} for record in others]
+        rows = [{"cell": record["label"], **reached(record, "validation")} for record in others]
         output.emit(rows, format, title="references" if parts else title, best=bold(others), narrow=bool(parts))
     output.console().print("; ".join(notes))
 
@@ -137,55 +130,77 @@ def _place(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float
     return record["status"] == State.PRUNED, math.isnan(record[objective]), -sign(objective) * record[objective]
 
 
-def _fields(leading: Sequence[Cell], trials: Sequence[Cell]) -> tuple[dict[str, str], list[str]]:
-    """Titles by dotted name of the fields in which trials differ; and those that the leading ones have in common."""
+def _rows(
+    leading: Sequence[tuple[Cell, dict[str, str]]], trials: Sequence[Cell]
+) -> tuple[list[dict[str, str]], list[str]]:
+    """The rows of a search's table, with those searched fields that have room, and what it leaves out.
+
+    Fields that differ most among the trials that are shown come first.
+
+    Args:
+        leading: the trials that are shown, with their figures by column.
+        trials: all trials of the search.
+    """
     names = dict.fromkeys(name for cell in trials for name in cell.varied)
-    searched = [name for name in names if len({repr(cell.varied.get(name)) for cell in trials}) > 1]
-    last = [name.rpartition(".")[2] for name in searched]
-    titles = {name: word if last.count(word) == 1 else name for name, word in zip(searched, last, strict=True)}
-    values = {name: {value_text(cell.varied.get(name)) for cell in leading} for name in titles}
-    same = [name for name, found in values.items() if len(found) == 1 < len(leading)]
-    return {n: t for n, t in titles.items() if n not in same}, [f"{titles[n]}={next(iter(values[n]))}" for n in same]
+    fields = titles(name for name in names if len({repr(cell.varied.get(name)) for cell in trials}) > 1)
+    values = {name: [field_text(cell, name) for cell, _ in leading] for name in fields}
+    same = [name for name in fields if len({*values[name]}) == 1 < len(leading)]
+    ranked = sorted((name for name in fields if name not in same), key=lambda name: -len({*values[name]}))
+    kept = [name for name in fields if name in ranked]
+
+    def table() -> list[dict[str, str]]:
+        return [
+            {"trial": str(cell.trial)} | {fields[name]: values[name][i] for name in kept} | figures
+            for i, (cell, figures) in enumerate(leading)
+        ]
+
+    while ranked and output.width(table()) > output.console().width:
+        kept.remove(ranked.pop())
+    left = [fields[name] for name in fields if name not in (*same, *kept)]
+    notes = [f"in all of them: {', '.join(f'{fields[n]}={values[n][0]}' for n in same)}"] if same else []
+    return table(), [*notes, *([f"columns without room: {', '.join(left)}"] if left else [])]
 
 
-def _print_claims(store: Store, rule: str, format: Format) -> None:
+def _print_claims(report: ReportSpec, table: StudyTable, rule: str, format: Format) -> None:
     """Prints the verdict on every claim of a study."""
     from fpl_tune.study import claims
 
-    judged = claims.evaluate(store, rule)
+    judged = claims.evaluate(table, report, rule)
     if not judged:
-        raise ConfigError(f"{store.name} checks no claims. A study names them in report.claims, as `claims` does.")
+        raise ConfigError(
+            f"{table.study.name} checks no claims. A study names them in report.claims, as `claims` does."
+        )
     rows = [vars(claim) for claim in judged]
     if format == "table":
         rows = [{"": c.status, "claim": c.says, "shown in": c.source, "figures": c.reason} for c in judged]
     output.emit(rows, format, title="Claims", caption=claims.counts(judged))
 
 
-def _print_best(store: Store, rule: str | None, format: Format) -> None:
+def _print_best(table: StudyTable, rule: str | None, format: Format) -> None:
     """Prints the cell that validation selects by a rule, or the cells of the front."""
     from fpl_tune.core.formatting import figure
     from fpl_tune.study import selection
     from fpl_tune.study.results import TEST, VAL
 
-    rule = rule or selection.selecting_rule(store.study().report.rule)
-    found, table = selection.chosen(store, rule), format == "table"
+    rule = rule or selection.selecting_rule(table.study.report.rule)
+    found, worded = selection.chosen(table, rule), format == "table"
     if found.front:
-        tested = {row["cell"]: row for row in store.summaries(rule)}
+        tested = {row["cell"]: row for row in table.summary(rule)}
         records = []
         for cell, values in zip(found.cells, found.values, strict=True):
             test, named = tested[cell.id], dict(zip(found.objectives, values, strict=True))
             record = {"cell": cell.label, "id": cell.id, "rule": rule, "compared on seeds": found.seeds}
-            if table:
+            if worded:
                 named = {name: figure(value, name) for name, value in named.items()}
                 records.append({**record, **named, "test %": output.percent(test["mean"], test["std"])})
             else:
                 records.append({**record, **named, TEST: test["mean"], "test_std": test["std"], "seeds": test["n"]})
-        output.emit(records, format, caption=f"{found.by}: no cell is best", title=store.name)
+        output.emit(records, format, caption=f"{found.by}: no cell is best", title=table.study.name)
         return
     ids, name = " ".join(cell.id for cell in found.cells), found.objectives[0]
     chosen = {"cell": found.label, "id": ids, "chosen by": found.by, "rule": rule}
     chosen |= {"compared on seeds": found.seeds, "tested on seeds": found.tested}
-    if table:
+    if worded:
         value = output.percent(found.value) if name == VAL else figure(found.value, name)
         chosen |= {"validation %" if name == VAL else name: value, "test %": output.percent(found.test, found.test_std)}
     else:

@@ -66,13 +66,13 @@ def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
     from fpl_tune.cli.show import print_results
     from fpl_tune.study import tracking
 
-    table, whole = format == "table", outcome.exit_code < 128
+    table, whole, stored = format == "table", outcome.exit_code < 128, store.table()
     if outcome.done or outcome.skipped:
         if table and whole:
             from fpl_tune import report
 
             output.console().print(f"\n{report.sentence(store)}\n", style="bold")
-        print_results(store, store.study().report.rule, format)
+        print_results(stored, stored.study.report.rule, format)
         if table:
             page = store.folder / "report.html" if whole else f"fpl-tune report {store.name}"
             print(f"report   {page}")

@@ -88,8 +88,20 @@ def upper(text: str) -> str:
 
 
 def short(dotted: str) -> str:
-    """A field without its group where that is clear enough: `method.lam` is `lam`, `optim.lr` is `lr`."""
-    return dotted.rpartition(".")[2] if dotted.count(".") == 1 else dotted
+    """The last part of a field's name: `method.lam` is `lam`."""
+    return dotted.rpartition(".")[2]
+
+
+def titles(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """What labels, tables and charts call fields, by dotted name: the last part, unless two of them have the same.
+
+    Args:
+        names: of the fields.
+        taken: what else is called so.
+    """
+    names = [*names]
+    last = [*map(short, names), *taken]
+    return {name: short(name) if last.count(short(name)) == 1 else name for name in names}
 
 
 def axis_name(dotted: str) -> str:
@@ -123,15 +135,6 @@ def plus_minus(mean: float | None, spread: float | None, metric: str, digits: in
     if spread is None or math.isnan(spread):
         return figure(mean, metric, digits)
     return f"{figure(mean, metric, digits)} ± {figure(spread, metric, digits)}"
-
-
-def value_text(value: Any) -> str:
-    """A field's value, numbers in three significant digits; `–` for none."""
-    if value is None or value != value:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def signed(value: float, metric: str) -> str:

@@ -34,7 +34,6 @@ from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.lock import STOP_FILE
-from fpl_tune.study.looks import Judge
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 from fpl_tune.study.selection import objectives_of
@@ -62,7 +61,6 @@ class Driver:
         callbacks: receive its events. An exception in one is a warning, and the study goes on.
         began: when the command started, in seconds of the monotonic clock.
         retry: whether seeds that diverged run again; those that failed always do.
-        judge: says which cells run on where seeds are added until comparisons are decided.
     """
 
     def __init__(
@@ -74,7 +72,6 @@ class Driver:
         began: float,
         *,
         retry: bool = False,
-        judge: Judge | None = None,
     ) -> None:
         self.store, self.spec, self.search = store, spec, search
         self.callbacks, self.began = list(callbacks), began
@@ -85,7 +82,6 @@ class Driver:
         self.order: dict[str, float] = {}
         """Places of cells that do not start in the study's order, by id."""
         self._meter, self._told = Meter(self.table, spec, self.paces), -math.inf
-        self._judge = judge if spec.declared_looks() else None
         self._again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
         self._forget: list[tuple[Cell, int]] = []  # seeds that run again
         self._running: dict[str, Leg] = {}
@@ -220,7 +216,7 @@ class Driver:
         self._tell()
         self._stop_file.unlink(missing_ok=True)
         for row in self.table.having(State.PAUSED) if complete and not (self._complete and not self._ran) else ():
-            self.notify(Callback.on_cell_end, row.cell, self.store.shown_results(row.cell))
+            self.notify(Callback.on_cell_end, row.cell, self.store.read(row.cell).results)
         outcome = self.outcome()
         self.notify(Callback.on_study_end, self.store, outcome)
         return outcome
@@ -328,7 +324,11 @@ class Driver:
 
     def _look(self, *, silent: bool = False) -> None:
         """Once nothing is left, looks at the comparisons: the cells of undecided ones run on to the next look."""
-        if self._judge is None or not isinstance(self._next(), Done) or (look := self._judge(self.store)) is None:
+        if not self.table.design.looks or not isinstance(self._next(), Done):
+            return
+        from fpl_tune.study import comparisons, findings  # with pandas, which other studies do not need here
+
+        if (look := comparisons.look(findings.Findings(self.spec, self.store.table()))) is None:
             return
         for key in (key for key in look.goes_on if key in self.table.rows):  # an earlier cell stays as it is
             row = self.table.rows[key]
@@ -448,7 +448,7 @@ class Driver:
         self._drop_checkpoints(row, job.seeds)
         if now.state in _ENDED:
             self._tell()
-            self.notify(Callback.on_cell_end, row.cell, self.store.shown_results(row.cell))
+            self.notify(Callback.on_cell_end, row.cell, self.store.read(row.cell).results)
         else:
             self.notify(Callback.on_job_pause, row.cell, job.seeds)
         return False

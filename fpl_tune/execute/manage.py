@@ -18,6 +18,7 @@ from fpl_tune.study.status import FAILURES
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
+    from fpl_tune.study.table import StudyTable
 
 
 def stop_requested(folder: Path) -> bool:
@@ -27,21 +28,22 @@ def stop_requested(folder: Path) -> bool:
 
 def status(store: Store) -> dict[str, Any]:
     """Counts the cells by state and the seeds with a result; with the process that runs the study, the seconds left."""
-    found = {"study": store.name, **store.status(), "run_by": None, "seconds_left": None, "ending": False}
+    table = store.table()
+    found = {"study": store.name, **table.status(), "run_by": None, "seconds_left": None, "ending": False}
     if running := owner(store.folder):
         found["run_by"] = f"process {running['pid']} on {running['host']} since {running['since']}"
         with suppress(ValueError):  # a file has a time that nobody can read
-            left = _seconds_left(store, datetime.fromisoformat(running["since"]).timestamp())
+            left = _seconds_left(table, datetime.fromisoformat(running["since"]).timestamp())
             found["seconds_left"] = None if left is None else round(left)
         found["ending"] = stop_requested(store.folder)
     return found
 
 
-def _seconds_left(store: Store, began: float) -> float | None:
+def _seconds_left(table: StudyTable, began: float) -> float | None:
     """Seconds until a running study is done, from its files alone, in which rounds of cells under way are not seen.
 
     Args:
-        store: the study's.
+        table: the study's.
         began: when its process began, in seconds since 1970.
 
     Returns:
@@ -52,15 +54,15 @@ def _seconds_left(store: Store, began: float) -> float | None:
     def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that learns nothing has one round
         return float(not cell.rounds == 1 < cell.node["protocol"]["rounds"])
 
-    design, search, before = store.design(), store.study().search, store.earlier
-    cells = [cell for cell in store.cells() if cell.id not in before]
-    rows = [store.row(cell) for cell in cells]
+    design, search = table.design, table.study.search
+    asked = [stored for stored in table.cells.values() if not stored.earlier]
+    rows = [stored.row for stored in asked]
     more = 0.0
     if search.sampler is not None:
-        parts = math.prod(map(len, axes_of(store.study().axes).values()))
+        parts = math.prod(map(len, axes_of(table.study.axes).values()))
         more = work_to_come(design, [row for row in rows if row.cell.role == "trial"], search, parts, cost)
     work = work_left(design, rows, cost, more=more)
-    results = [result for cell in filter(cost, cells) for result in store.seed_results(cell).values()]
+    results = [result for stored in asked if cost(stored.cell) for result in stored.results.values()]
     ended = [(datetime.fromisoformat(r["finished"]).timestamp(), r["time/seconds"], r["rounds"]) for r in results]
     ended = [one for one in ended if one[0] >= began]
     if not ended:

@@ -29,7 +29,6 @@ from fpl_tune.search.search import Search
 from fpl_tune.study import looks
 from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import Held, locked
-from fpl_tune.study.looks import Judge
 from fpl_tune.study.store import Store
 
 _PLAN_SECONDS = 10.0  # large towers take longer: their jobs run in the study's order
@@ -44,7 +43,6 @@ def run_study(
     executor: Executor,
     callbacks: Iterable[Callback] = (),
     retry: bool = False,
-    judge: Judge | None = None,
 ) -> Outcome:
     """Runs the missing cells and seeds of a study.
 
@@ -54,16 +52,12 @@ def run_study(
         executor: runs the jobs.
         callbacks: receive the study's events.
         retry: whether seeds that diverged run again; those that failed always do.
-        judge: says which cells run on with `seeds=until_decided`, as `fpl_tune.report.look` does.
 
     Raises:
-        ValueError: seeds are to be added until comparisons are decided, and no judge is given.
         ConfigError: the study is wrong, infeasible, or run by another process; nothing was started or written.
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
     began, folder = time.monotonic(), root / spec.name
-    if spec.declared_looks() and judge is None:
-        raise ValueError("A study with seeds=until_decided needs a judge.")
     check_reported(spec.report.metric)
     looks.check(spec)
     search = Search.plan(spec, preflight.check_of_sizes())
@@ -74,7 +68,7 @@ def run_study(
     with _disk_errors(folder), _nothing_left(folder), locked(folder):
         store = Store(root, spec.name)
         looks.check_declared(spec, store)
-        driver = Driver(store, spec, search, callbacks, began, retry=retry, judge=judge)
+        driver = Driver(store, spec, search, callbacks, began, retry=retry)
         driver.plan([*cells, *ablated])
         if search is not None:
             driver.plan(search.restore([*store.cells(), *store.earlier_cells()]))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from fpl_tune.core.formatting import counted, interval, signed
 from fpl_tune.report.charts import Spec
 
 
@@ -62,3 +63,9 @@ class Part:
 def plain_table(header: list[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of texts, which the page does not sort."""
     return Table(header, [Row([Td(text) for text in row]) for row in rows])
+
+
+def judged(metric: str, row: Mapping[Any, Any]) -> list[str]:
+    """Difference, interval and verdict of a comparison as texts; of declared looks also the one that decided."""
+    verdict = f"{row['verdict']} at {counted(row['look'], 'seed')}" if row.get("look") else str(row["verdict"])
+    return [signed(row["difference"], metric), interval(row, metric), verdict]

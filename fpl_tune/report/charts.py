@@ -6,12 +6,15 @@ parameter `kept`: numbers of the cells that the page's filter leaves, or null fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from fpl_tune.core.formatting import axis_name, figure, numeric, percent, quantity, some
-from fpl_tune.report.facts import Facts
-from fpl_tune.study.cells import shown
+from fpl_tune.study.cells import Cell, shown
+from fpl_tune.study.findings import Findings
 from fpl_tune.study.standing import State
 
 Spec = dict[str, Any]
@@ -41,12 +44,62 @@ def measured(metric: str, field: str = "mean") -> Spec:
     return number(field, quantity(metric, unit=False), ".2~%" if percent(metric) else ".4~g")
 
 
-def place(facts: Facts, axis: str, field: str) -> Spec:
+def column(axis: str) -> str:
+    """A field's name in the page's data: Vega-Lite reads dots as nesting."""
+    return axis.replace(".", "_")
+
+
+def cell_rows(findings: Findings) -> list[dict[str, Any]]:
+    """The page's data: the table's rows, in the order of the page."""
+    found = []
+    for cell in findings.listed:
+        row = findings.frame.loc[cell.id].to_dict()
+        found.append({
+            "number": findings.numbers[cell.id], "trial": cell.trial,
+            "label": findings.name(cell), "role": cell.role, "status": findings.stored(cell).called,
+            "series": findings.part(cell) or ("references" if cell.role == "reference" else "cells"),
+            "best": cell.id in findings.marked, "seeds": int(row["n"]),
+            **{column(axis): row[axis] for axis in findings.axes}, "validation": row["val"],
+            "objective": findings.reached(cell), "cost": findings.costs.get(cell.id),
+            **{name: row[name] for name in ("mean", "std", "seconds", *findings.beside)}, "MB": row["bytes"] / 1e6,
+        })  # fmt: skip
+    return found
+
+
+def point(
+    findings: Findings, cell: Cell, metric: str, mean: float, half: float, seeds: Iterable[int]
+) -> dict[str, Any]:
+    """A mean over seeds with its band, for `lines`; a band of accuracies ends at 0 and 1."""
+    low, high = (mean, mean) if math.isnan(half) else (mean - half, mean + half)
+    low, high = (max(low, min(mean, 0.0)), min(high, max(mean, 1.0))) if percent(metric) else (low, high)
+    label, number = findings.name(cell), findings.numbers[cell.id]
+    return {"mean": mean, "low": low, "high": high, "label": label, "number": number,
+            "seeds": ", ".join(map(str, seeds))}  # fmt: skip
+
+
+def curve_of(findings: Findings, cell: Cell, metric: str) -> pd.DataFrame:
+    """A metric by round (rows) and seed (columns); rounds that were not evaluated are left out."""
+    series = {}
+    for seed in findings.seeds(cell):
+        records = [r for r in findings.stored(cell).history(seed) if r.get(metric) is not None]
+        series[seed] = pd.Series({r["round"]: float(r[metric]) for r in records}, dtype=float)
+    return pd.DataFrame(series).sort_index()
+
+
+def notable(findings: Findings, limit: int) -> list[Cell]:
+    """About `limit` cells to draw, in the study's order: one of each reference, and the best by the objective."""
+    families = {findings.family(cell): cell for cell in reversed(findings.finished) if cell.is_reference}
+    own = findings.best_first(cell for cell in findings.finished if cell.candidate)
+    kept = [*own[: max(limit - len(families), 1)], *families.values()]
+    return sorted(kept, key=lambda cell: cell.number)
+
+
+def place(findings: Findings, axis: str, field: str) -> Spec:
     """The channel of a field that varies: numbers, on a log scale where they are searched so, or names."""
-    values = [v for v in dict.fromkeys(facts.table[axis]) if v is not None and v == v]
+    values = [v for v in dict.fromkeys(findings.frame[axis]) if v is not None and v == v]
     if numeric(values):
-        whole = all(isinstance(cell.varied.get(axis, 0), int) for cell in facts.own)
-        return number(field, axis_name(axis), "d" if whole else ".4~g", log=facts.logarithmic(axis))
+        whole = all(isinstance(cell.varied.get(axis, 0), int) for cell in findings.own)
+        return number(field, axis_name(axis), "d" if whole else ".4~g", log=findings.logarithmic(axis))
     return names(field, axis_name(axis), [shown(v) for v in values])
 
 

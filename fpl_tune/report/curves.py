@@ -11,55 +11,56 @@ import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import axis_name, counted, figure, numeric, percent, plus_minus, quantity, short, upper
+from fpl_tune.core.formatting import axis_name, counted, figure, numeric, percent, plus_minus, quantity, upper
 from fpl_tune.report import charts, search
-from fpl_tune.report.blocks import Part, Table, plain_table
+from fpl_tune.report.blocks import Part, Table, judged, plain_table
 from fpl_tune.report.charts import Spec, layer, measured, names
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import compared, judged, study_file
+from fpl_tune.report.reproduce import study_file
 from fpl_tune.search.ablation import Step, ablation_paths
 from fpl_tune.study.cells import shown
+from fpl_tune.study.comparisons import Comparisons, compare_pairs
+from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import VAL
 
 SHOWN = 8
 """Cells drawn at once; of more, those that the objective puts first."""
 
 
-def learning(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def learning(findings: Findings, comparisons: Comparisons) -> Part | None:
     """How fast is it learned?"""
-    cells = facts.notable(SHOWN)
+    cells = charts.notable(findings, SHOWN)
     part = Part("Learning curves")
-    if left := [facts.name(cell) for cell in facts.finished if cell not in cells]:
+    if left := [findings.name(cell) for cell in findings.finished if cell not in cells]:
         more = f" and {len(left) - 6} more" if len(left) > 6 else ""
-        part.texts.append(f"Left out, since {facts.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
-    own = [name for name in facts.beside if not name.startswith("test/")]
-    for metric in dict.fromkeys([VAL, facts.metric, *own]):
-        found = [(cell, curve) for cell in cells if len(curve := facts.curve(cell, metric)) > 1]
+        part.texts.append(f"Left out, since {findings.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
+    own = [name for name in findings.beside if not name.startswith("test/")]
+    for metric in dict.fromkeys([VAL, findings.metric, *own]):
+        found = [(cell, curve) for cell in cells if len(curve := charts.curve_of(findings, cell, metric)) > 1]
         rows = [
-            {**facts.point(cell, metric, *at, curve.columns), "round": number, "series": facts.name(cell)}
+            {**charts.point(findings, cell, metric, *at, curve.columns), "round": number, "series": findings.name(cell)}
             for cell, curve in found
             for number, at in zip(curve.index, zip(curve.mean(axis=1), curve.std(axis=1), strict=True), strict=True)
         ]
         if rows:
-            colour = charts.colours({facts.name(cell): facts.ages[cell.id] for cell, _ in found})
+            colour = charts.colours({findings.name(cell): findings.ages[cell.id] for cell, _ in found})
             drawn = charts.lines(rows, charts.number("round", "communication round", "d"), measured(metric), colour)
             caption = f"{upper(quantity(metric, unit=False))}, mean and standard deviation over seeds."
             part.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption
     return part if part.charts else None
 
 
-def explore(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def explore(findings: Findings, comparisons: Comparisons) -> Part | None:
     """Which combinations of values are good? Parallel coordinates of all fields, validation and the metric."""
-    if len(facts.own) < 4 or len(facts.axes) < 2:
+    if len(findings.own) < 4 or len(findings.axes) < 2:
         return None
     # The data hold a row per cell with its places on all axes, from 0 to 1, which the chart unfolds. A rectangle drawn
     # with the pointer is the parameter `brush`, by which the page filters.
-    cells = [cell for cell in facts.own if not math.isnan(facts.table.loc[cell.id, "val"])]
-    table = facts.table.loc[[cell.id for cell in cells]]
-    columns = {name: table[axis] for axis, name in facts.titles.items()}
-    for metric, key in ((VAL, "val"), (facts.metric, "mean")):
+    cells = [cell for cell in findings.own if not math.isnan(findings.frame.loc[cell.id, "val"])]
+    table = findings.frame.loc[[cell.id for cell in cells]]
+    columns = {name: table[axis] for axis, name in findings.titles.items()}
+    for metric, key in ((VAL, "val"), (findings.metric, "mean")):
         columns[quantity(metric, over="")] = table[key] * (100 if percent(metric) else 1)
-    logs = [name for axis, name in facts.titles.items() if facts.logarithmic(axis)]
+    logs = [name for axis, name in findings.titles.items() if findings.logarithmic(axis)]
     places: list[list[float | None]] = [[] for _ in cells]
     labels = list[dict[str, Any]]()
     for axis, column in columns.items():
@@ -76,7 +77,7 @@ def explore(facts: Facts, tests: pd.DataFrame) -> Part | None:
         ]
         for place, value in zip(places, column, strict=True):
             place.append(round(float(at[value]), 4) if value in at else None)
-    rows = [{"number": facts.keys[cell.id], "place": place} for cell, place in zip(cells, places, strict=True)]
+    rows = [{"number": findings.numbers[cell.id], "place": place} for cell, place in zip(cells, places, strict=True)]
     colour = measured(VAL, "validation")
     x: Spec = {"field": "axis", "type": "nominal", "sort": list(columns), "title": None,
                "axis": {"labelAngle": 0, "orient": "top", "grid": True, "domain": False, "labelLimit": 130},
@@ -102,12 +103,12 @@ def explore(facts: Facts, tests: pd.DataFrame) -> Part | None:
     return Part("All fields at once", [text], {"parallel": (drawn, caption)})
 
 
-def grid(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def grid(findings: Findings, comparisons: Comparisons) -> Part | None:
     """How do the two axes of a grid act together?"""
-    if len(facts.axes) != 2 or facts.searched:
+    if len(findings.axes) != 2 or findings.searched:
         return None
-    down, across = sorted(facts.axes, key=lambda axis: facts.table[axis].nunique(), reverse=True)
-    table = facts.table.loc[[cell.id for cell in facts.own]].dropna(subset=["val", down, across])
+    down, across = sorted(findings.axes, key=lambda axis: findings.frame[axis].nunique(), reverse=True)
+    table = findings.frame.loc[[cell.id for cell in findings.own]].dropna(subset=["val", down, across])
     if min(table[down].nunique(), table[across].nunique()) < 2:
         return None
     rows = [{"r": shown(r["r"]), "c": shown(r["c"]), "validation": r["val"]}
@@ -124,82 +125,84 @@ def grid(facts: Facts, tests: pd.DataFrame) -> Part | None:
         layer("text", {**place, "text": {"field": "validation", "format": ".1~%"}, "color": ink}, fontSize=11),
         height={"step": 26},
     )
-    title = f"Validation accuracy by {facts.titles[down]} and {facts.titles[across]}"
-    return Part(title, charts={"heat_map": (drawn, f"Mean over seeds; {facts.basis}.")})
+    title = f"Validation accuracy by {findings.title(down)} and {findings.title(across)}"
+    return Part(title, charts={"heat_map": (drawn, f"Mean over seeds; {findings.basis}.")})
 
 
-def slices(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def slices(findings: Findings, comparisons: Comparisons) -> Part | None:
     """Which values of each searched field are good?"""
-    return search.slices(facts) if facts.searched else None
+    return search.slices(findings) if findings.searched else None
 
 
-def matters(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def matters(findings: Findings, comparisons: Comparisons) -> Part | None:
     """Which hyper-parameters matter?"""
-    if facts.searched:
-        return search.matters(facts)
-    ids = [cell.id for cell in facts.own if cell.id not in facts.pruned]
-    table, part = facts.table.loc[ids].dropna(subset=["val"]), Part("What matters")
-    fields = [axis for axis in facts.axes if table[axis].map(repr).nunique() > 1]
+    if findings.searched:
+        return search.matters(findings)
+    ids = [cell.id for cell in findings.own if findings.compared(cell)]
+    table, part = findings.frame.loc[ids].dropna(subset=["val"]), Part("What matters")
+    fields = [axis for axis in findings.axes if table[axis].map(repr).nunique() > 1]
     if len(fields) < 2:
         return None
-    frame = facts.long()
+    frame = findings.table.values(VAL, findings.rule)
     noise = analysis.noise_of(frame.loc[frame["cell"].isin(table.index)])
     found = analysis.importance(table.rename(columns={"val": "value"}), fields, noise=noise)
-    called = found["field"].map(lambda name: facts.titles.get(str(name), str(name)))
+    called = found["field"].map(lambda name: findings.title(str(name)))
     bars = [{"name": name, "value": 100 * share}
             for name, share in zip(called, found["share"], strict=True) if share == share]  # fmt: skip
     for note, untold in called.groupby(found["note"], sort=False):
         part.texts += [f"nothing is said of {', '.join(untold)}: {note}."] if note else []
     if bars:
         caption = "Share of the variance of the validation accuracy over cells that a field explains beside the others"
-        caption += f" (ω²); the rest to 100 % is interactions. {facts.basis}."
+        caption += f" (ω²); the rest to 100 % is interactions. {findings.basis}."
         part.charts["importance"] = charts.bars(bars, "share of variance (%)"), caption
     return part
 
 
-def ablation(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def ablation(findings: Findings, comparisons: Comparisons) -> Part | None:
     """Which of the changes from the published point to the best cell make the difference?"""
-    if facts.spec.ablate is None and not any(cell.role == "ablation" for cell in facts.store.cells()):
+    if findings.spec.ablate is None and not any(
+        stored.cell.role == "ablation" for stored in findings.table.cells.values()
+    ):
         return None
     part = Part("From the published point to the best cell")
     try:
-        paths = ablation_paths(facts.spec, facts.store)
+        paths = ablation_paths(findings.spec, findings.table)
     except ConfigError as problem:
         part.texts.append(str(problem))
         return part
     part.texts.append(
         "One field changes in each row, the most important first; every row is a run. Differences are to the "
-        f"row above, paired by seed, with 95 % intervals that are corrected for the number of rows; {facts.basis}."
+        f"row above, paired by seed, with 95 % intervals that are corrected for the number of rows; {findings.basis}."
     )
-    part.tables = [_path(facts, path) for path in paths]
-    if missing := sum(not facts.store.seeds(step.cell) for path in paths for step in path):
+    part.tables = [_path(findings, path) for path in paths]
+    if missing := sum(not findings.stored(step.cell).results for path in paths for step in path):
         part.texts.append(f"{counted(missing, 'step')} without results.")
-        part.code.append(f"fpl-tune study {study_file(facts)} ablate=best")
+        part.code.append(f"fpl-tune study {study_file(findings)} ablate=best")
     return part
 
 
-def _path(facts: Facts, path: list[Step]) -> Table:
+def _path(findings: Findings, path: list[Step]) -> Table:
     """A row per step, and the whole path in the last one."""
     cells = [step.cell for step in path]
     rows = [(cell.id, seed, value) for cell in {cell.id: cell for cell in cells}.values()
-            for seed, value in facts.by_seed(cell, facts.metric).items()]  # fmt: skip
+            for seed, value in findings.by_seed(cell, findings.metric).items()]  # fmt: skip
     frame = pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "value"]))
     present = set(frame["cell"])
     steps = {cell.id: before.id for before, cell in itertools.pairwise(cells) if {before.id, cell.id} <= present}
-    tests = compared(facts, steps, frame).to_dict("index")
+    tests = compare_pairs(findings, steps, frame).to_dict("index")
     body = []
     for i, step in enumerate(path):
         then, now = cells[i - 1].varied if i else {}, step.cell.varied
-        change = ", ".join(f"{short(name)}: {_value(then, name)} → {_value(now, name)}" for name in step.fields)
-        reached = [figure(facts.objective(step.cell), facts.objectives[0]),
-                   plus_minus(*facts.spread(step.cell, facts.metric), facts.metric)]  # fmt: skip
-        gap = judged(facts, tests[step.cell.id]) if step.cell.id in tests else ["", "", ""]
-        body.append([str(i), change or "published point", *reached, *gap])
+        changes = (f"{findings.title(name)}: {_value(then, name)} → {_value(now, name)}" for name in step.fields)
+        reached = [figure(findings.objective(step.cell), findings.objectives[0]),
+                   plus_minus(*findings.spread(step.cell, findings.metric), findings.metric)]  # fmt: skip
+        gap = judged(findings.metric, tests[step.cell.id]) if step.cell.id in tests else ["", "", ""]
+        body.append([str(i), ", ".join(changes) or "published point", *reached, *gap])
     if {cells[0].id, cells[-1].id} <= present and len(path) > 2:
-        (whole,) = compared(facts, {cells[-1].id: cells[0].id}, frame).to_dict("records")
-        body.append(["", "all of them", "", "", *judged(facts, whole)])
-    header = ["step", "change", quantity(facts.objectives[0], over=""), f"{quantity(facts.metric, over='')} ± std",
-              "difference", "95 % interval", "verdict"]  # fmt: skip
+        (whole,) = compare_pairs(findings, {cells[-1].id: cells[0].id}, frame).to_dict("records")
+        body.append(["", "all of them", "", "", *judged(findings.metric, whole)])
+    measured_by = [quantity(findings.objectives[0], over=""), f"{quantity(findings.metric, over='')} ± std"]
+    header = ["step", "change", *measured_by, "difference", "95 % interval", "verdict"]
     return plain_table(header, body)
 
 

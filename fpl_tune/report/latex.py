@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from fpl_tune.core.formatting import figure, percent, plus_minus, quantity
 from fpl_tune.report.blocks import Table
-from fpl_tune.report.facts import Facts
 from fpl_tune.report.table import note
 from fpl_tune.study.cells import Cell, axes_of, is_setting, label, shown
+from fpl_tune.study.comparisons import Comparisons
+from fpl_tune.study.findings import Findings
 from fpl_tune.study.selection import sign
 
 _LATEX = {
@@ -28,7 +29,7 @@ def text_of(text: str) -> str:
     return text.translate(str.maketrans(_LATEX))
 
 
-def table(facts: Facts, found: Table) -> str:
+def table(findings: Findings, comparisons: Comparisons, found: Table) -> str:
     """The table as LaTeX, with what its values are as a comment. Needs \\usepackage{booktabs}.
 
     A study of methods (labelled variants, or names of methods) on one axis of settings (data, partition or protocol)
@@ -36,19 +37,20 @@ def table(facts: Facts, found: Table) -> str:
     and columns of the page, the chosen cell in bold.
 
     Args:
-        facts: the study.
+        findings: the study.
+        comparisons: its comparisons with the reference.
         found: the page's table; see `table.table`.
     """
-    crossed = _crossed(facts)
-    return _listed(facts, found) if crossed is None else _by_setting(facts, crossed)
+    crossed = _crossed(findings)
+    return _listed(findings, comparisons, found) if crossed is None else _by_setting(findings, crossed)
 
 
-def _listed(facts: Facts, found: Table) -> str:
+def _listed(findings: Findings, comparisons: Comparisons, found: Table) -> str:
     rows = [[text_of(td.text) for td in row.cells] for row in found.rows]
     rows = [[rf"\textbf{{{text}}}" for text in texts] if row.kind == "best" else texts
             for texts, row in zip(rows, found.rows, strict=True)]  # fmt: skip
     titles, columns = " & ".join(map(text_of, found.header)), f"l{'r' * (len(found.header) - 1)}"
-    return _tabular(facts, note(facts), columns, [rf"{titles} \\ \midrule"], rows)
+    return _tabular(findings, note(findings, comparisons), columns, [rf"{titles} \\ \midrule"], rows)
 
 
 class _Crossed(NamedTuple):
@@ -59,19 +61,19 @@ class _Crossed(NamedTuple):
     """Method -> setting -> cell; the references come last."""
 
 
-def _crossed(facts: Facts) -> _Crossed | None:
+def _crossed(findings: Findings) -> _Crossed | None:
     """The cells by method and setting; None where the study has other axes, or a cell has no place."""
-    axes = axes_of(facts.spec.axes)
+    axes = axes_of(findings.spec.axes)
     settings = [axis for axis, values in axes.items() if all(is_setting({axis: value}) for value in values)]
     others = [axis for axis in axes if axis not in settings]
-    if facts.kind != "table" or (len(settings), len(others)) != (1, 1):
+    if findings.kind != "table" or (len(settings), len(others)) != (1, 1):
         return None
     (where,), (what,) = settings, others
     if what != "method" and not all(isinstance(value, Mapping) for value in axes[what]):
         return None
     rows: dict[str, dict[str, Cell]] = {}
     columns = [_setting(where, value) for value in axes[where]]
-    for cell in facts.cells:
+    for cell in findings.cells:
         name = label({axis: value for axis, value in cell.varied.items() if axis != where})
         if where in cell.varied:
             places = [_setting(where, cell.varied[where])]
@@ -91,35 +93,35 @@ def _setting(axis: str, value: object) -> str:
     return shown(value) if isinstance(value, (str, Mapping)) else label({axis: value})
 
 
-def _by_setting(facts: Facts, crossed: _Crossed) -> str:
-    """Values are mean ± standard deviation; in each column, all that print the best mean are bold."""
+def _by_setting(findings: Findings, crossed: _Crossed) -> str:
+    """Values are mean ± standard deviation of cells that are compared; all that print the best of a column are bold."""
     columns, rows = crossed
-    values = {cell.id: facts.spread(cell, facts.metric) for cell in facts.finished if cell.id not in facts.pruned}
-    means = {key: figure(mean, facts.metric) for key, (mean, _) in values.items()}
+    values = {cell.id: findings.spread(cell, findings.metric) for cell in findings.finished if findings.compared(cell)}
+    means = {key: figure(mean, findings.metric) for key, (mean, _) in values.items()}
     best: dict[str, str] = {}
-    for column in columns if sign(facts.metric) else ():
+    for column in columns if sign(findings.metric) else ():
         here = [row[column].id for row in rows.values() if column in row and row[column].id in values]
         if here:
-            best[column] = means[max(here, key=lambda key: sign(facts.metric) * values[key][0])]
+            best[column] = means[max(here, key=lambda key: sign(findings.metric) * values[key][0])]
 
     def shown_in(column: str, cell: Cell | None) -> str:
         if cell is None or cell.id not in values:
             return text_of("–")
-        text = text_of(plus_minus(*values[cell.id], facts.metric))
+        text = text_of(plus_minus(*values[cell.id], findings.metric))
         return rf"\textbf{{{text}}}" if means[cell.id] == best.get(column) else text
 
     body = [[text_of(name), *(shown_in(c, row.get(c)) for c in columns)] for name, row in rows.items()]
-    n, metric = len(columns), text_of(quantity(facts.metric, over=""))
+    n, metric = len(columns), text_of(quantity(findings.metric, over=""))
     head = [
         rf" & \multicolumn{{{n}}}{{c}}{{{metric}}} \\ \cmidrule(lr){{2-{n + 1}}}",
         rf" & {' & '.join(map(text_of, columns))} \\ \midrule",
     ]
-    over = " of the mean over clients" if percent(facts.metric) and facts.metric.endswith("/acc_mean") else ""
-    said = f"Mean ± standard deviation over seeds{over}; {facts.basis}. Bold: the best mean of each column."
-    return _tabular(facts, " ".join([said, facts.rates]), f"l{'c' * n}", head, body)
+    over = " of the mean over clients" if percent(findings.metric) and findings.metric.endswith("/acc_mean") else ""
+    said = f"Mean ± standard deviation over seeds{over}; {findings.basis}. Bold: the best mean of each column."
+    return _tabular(findings, " ".join([said, findings.rates]), f"l{'c' * n}", head, body)
 
 
-def _tabular(facts: Facts, said: str, columns: str, head: list[str], rows: list[list[str]]) -> str:
-    comment = " ".join(f"{facts.spec.title or facts.spec.name}. {said}".split())
+def _tabular(findings: Findings, said: str, columns: str, head: list[str], rows: list[list[str]]) -> str:
+    comment = " ".join(f"{findings.spec.title or findings.spec.name}. {said}".split())
     top = [f"% {comment}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *head]
     return "\n".join([*top, *(rf"{' & '.join(row)} \\" for row in rows), r"\bottomrule", r"\end{tabular}", ""])

@@ -29,8 +29,10 @@ from fpl_tune.core import metrics
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import points, quantity
 from fpl_tune.report.blocks import Part, plain_table
-from fpl_tune.report.facts import Facts, without_data
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.comparisons import Comparisons
+from fpl_tune.study.findings import Findings, without_data
+from fpl_tune.study.partition import shares
 from fpl_tune.study.results import aggregate
 
 BEST = "best on validation"
@@ -67,15 +69,15 @@ class Printed(NamedTuple):
         return self.ours - self.mean if self.comparable else math.nan
 
 
-def paper(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def paper(findings: Findings, comparisons: Comparisons) -> Part | None:
     """What does the paper print?"""
-    asked: Mapping[str, Any] = facts.spec.report.paper
+    asked: Mapping[str, Any] = findings.spec.report.paper
     if not asked:
         return None
     forms = {"paper": "{}", "table": "Table {}", "figure": "Fig. {}", "protocol": "{}"}
     source = ", ".join(form.format(asked[key]) for key, form in forms.items() if key in asked)
     part = Part(f"Beside the paper: {source}", [f"Expected: {asked['expected']}"] if "expected" in asked else [])
-    for metric, rows in beside(facts).items():
+    for metric, rows in beside(findings).items():
         unit, name = metrics.metric(metric).unit, quantity(metric, over="")
         if not any(row.comparable for row in rows):
             part.texts.append(
@@ -109,11 +111,11 @@ def printed_results(asked: Mapping[str, Any], metric: str) -> Iterator[tuple[str
         ]  # fmt: skip
 
 
-def beside(facts: Facts) -> dict[str, list[Printed]]:
+def beside(findings: Findings) -> dict[str, list[Printed]]:
     """Sets what the study's paper prints beside our values, by metric, the study's own first."""
-    found: dict[str, list[Printed]] = {facts.metric: []}
-    for metric, name, figures in printed_results(facts.spec.report.paper, facts.spec.report.metric):
-        cells = [c for c in facts.finished if (c.id in facts.chosen if name == BEST else without_data(c) == name)]
+    found: dict[str, list[Printed]] = {findings.metric: []}
+    for metric, name, figures in printed_results(findings.spec.report.paper, findings.spec.report.metric):
+        cells = [c for c in findings.finished if (c.id in findings.chosen if name == BEST else without_data(c) == name)]
         rows, met = found.setdefault(metric, []), set[str]()
         for figure in figures:
             data, target, source = re.split("[/<]", f"{figure.place}//")[:3]
@@ -121,39 +123,39 @@ def beside(facts: Facts) -> dict[str, list[Printed]]:
             if data == "average" and len({c.run.data.name for c in cells}) > 1:
                 here = cells
             for group in [here] if target in ("", "average") else [[cell] for cell in here]:
-                if values := _ours(facts, group, metric, target, source):
+                if values := _ours(findings, group, metric, target, source):
                     rows.append(_printed(group, metric, values, figure, alike=True))
                     met.update(cell.id for cell in group)
         single = [f for f in figures if not f.place.endswith("average") and "<" not in f.place] or figures
         rest = [cell for cell in cells if cell.id not in met]
-        if values := _ours(facts, rest, metric, "", ""):
+        if values := _ours(findings, rest, metric, "", ""):
             mean, place = math.fsum(f.mean for f in single) / len(single), f"mean over {len(single)} places"
             whole = Figure(single[0].method, place, mean, math.nan) if len(single) > 1 else single[0]
             rows.append(_printed(rest, metric, values, whole, alike=False))
     return {metric: rows for metric, rows in found.items() if rows}
 
 
-def _ours(facts: Facts, cells: Sequence[Cell], metric: str, target: str, source: str) -> list[float]:
+def _ours(findings: Findings, cells: Sequence[Cell], metric: str, target: str, source: str) -> list[float]:
     """Our values over the seeds that all cells have, means over the cells."""
-    found = [_measured(facts, cell, metric, target, source) for cell in cells]
+    found = [_measured(findings, cell, metric, target, source) for cell in cells]
     seeds = set.intersection(*map(set, found)) if found else set[int]()
     return [float(np.mean([by_seed[seed] for by_seed in found])) for seed in sorted(seeds)]
 
 
-def _measured(facts: Facts, cell: Cell, metric: str, target: str, source: str) -> dict[int, float]:
+def _measured(findings: Findings, cell: Cell, metric: str, target: str, source: str) -> dict[int, float]:
     """A metric by seed on a tested domain (none: as it is), of the models of a domain's own clients if it is named."""
     plan = cell.run.partition
     one_out = plan.evaluation == "leave_one_domain_out"
     if target in ("", "average") or (one_out and target in plan.held_out and not source):
-        return facts.by_seed(cell, metric)
+        return findings.by_seed(cell, metric)
     if not metric.endswith("acc_mean") or (one_out and target not in plan.held_out):
         return {}
     if plan.evaluation == "domains":
-        return facts.by_seed(cell, f"test/domain/{target}/acc_mean")
+        return findings.by_seed(cell, f"test/domain/{target}/acc_mean")
     found = {}
     with contextlib.suppress(FplTuneError):  # the data are not at hand
-        for seed in facts.seeds(cell):
-            accuracy, domains = facts.clients(cell, seed), np.array(facts.shares(cell, seed).domains)
+        for seed in findings.seeds(cell):
+            accuracy, domains = findings.clients(cell, seed), np.array(shares(cell.run, seed).domains)
             if len(accuracy) == len(domains) and (domains == (source or target)).any():
                 found[seed] = float(np.nanmean(accuracy[domains == (source or target)]))
     return found

@@ -2,54 +2,65 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import numpy as np
-import pandas as pd
 
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.report import charts
 from fpl_tune.report.blocks import Part
 from fpl_tune.report.charts import Spec
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import study_file
-from fpl_tune.study.partition import Shares
+from fpl_tune.study.comparisons import Comparisons
+from fpl_tune.study.findings import Findings
+from fpl_tune.study.partition import Shares, shares
 
 
-def commands(facts: Facts, tests: pd.DataFrame) -> Part:
+def study_file(findings: Findings) -> str:
+    """The resolved study for a shell: with it, a command runs the study with the overrides that it was run with."""
+    path = (findings.table.folder / "study.yaml").resolve()
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
+def commands(findings: Findings, comparisons: Comparisons) -> Part:
     """How much was run, with what, and how again?"""
-    search = facts.spec.search
-    total = float(np.nansum(facts.table["seconds"] * facts.table["n"]))
-    seeds = counted(len(facts.spec.seed_list()), "seed")
-    seeds = f"{len(facts.spec.first_seeds())} to {seeds}" if facts.looks else seeds
+    search = findings.spec.search
+    total = float(np.nansum(findings.frame["seconds"] * findings.frame["n"]))
+    seeds = counted(len(findings.spec.seed_list()), "seed")
+    seeds = f"{len(findings.spec.first_seeds())} to {seeds}" if findings.looks else seeds
     texts = [
-        f"{counted(len(facts.own), 'cell')} × {seeds}, "
-        f"and {counted(len(facts.references), 'reference')}; {duration(total)} of training in all; at most "
-        f"{size(facts.table['bytes'].fillna(0).max())} sent in a run, by all clients, both ways."
+        f"{counted(len(findings.own), 'cell')} × {seeds}, "
+        f"and {counted(len(findings.references), 'reference')}; {duration(total)} of training in all; at most "
+        f"{size(findings.frame['bytes'].fillna(0).max())} sent in a run, by all clients, both ways."
     ]
     if search.sampler:
         texts.append(f"Searched with {search.sampler} on {', '.join(search.objectives)}.")
-    versions = facts.store.fingerprints(facts.cells[0]).get("versions", {})
+    results = findings.stored(findings.cells[0]).results.values()
+    versions = next((result["fingerprints"] for result in results), {}).get("versions", {})
     texts += [f"Made with {', '.join(f'{name} {version}' for name, version in versions.items())}."] if versions else []
-    code = f"# with all overrides, as it was run\nfpl-tune study {study_file(facts)}\nfpl-tune show {facts.spec.name}"
-    if facts.best is not None:
-        code += f"\nfpl-tune export {facts.spec.name} --cell best"
+    code = f"# with all overrides, as it was run\nfpl-tune study {study_file(findings)}"
+    code += f"\nfpl-tune show {findings.spec.name}"
+    if findings.best is not None:
+        code += f"\nfpl-tune export {findings.spec.name} --cell best"
     return Part("", texts, code=[code])
 
 
-def partition(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def partition(findings: Findings, comparisons: Comparisons) -> Part | None:
     """Who holds what?"""
-    cell = facts.lead
+    cell = findings.lead
     if cell is None:
         return None
-    seed = facts.seeds(cell)[0]
+    seed = findings.seeds(cell)[0]
     try:
-        held = facts.shares(cell, seed)
+        held = shares(cell.run, seed)
     except FplTuneError as problem:
         return Part("Partition", [f"Not drawn, since the data are not at hand: {problem}"])
-    if held.hash != str(facts.result(cell, seed).get("split_hash")):
+    if held.hash != findings.stored(cell).results[seed]["split_hash"]:
         return Part("Partition", ["Not drawn: the data are no longer those of the results."])
     caption = (
-        f"{facts.name(cell)}, seed {seed}: {counted(held.counts.sum(), 'training image')} of "
+        f"{findings.name(cell)}, seed {seed}: {counted(held.counts.sum(), 'training image')} of "
         f"{counted(len(held.counts), 'client')}; the area of a disc is their number."
     )
     return Part("Partition", charts={"partition": (discs(held), caption)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.formatting import counted, figure, percent, quantity, signed
@@ -13,20 +12,21 @@ from fpl_tune.core.metrics import TEST_SELECTED_RULES
 from fpl_tune.report import charts
 from fpl_tune.report.blocks import Part
 from fpl_tune.report.curves import SHOWN
-from fpl_tune.report.facts import Facts
-from fpl_tune.study import results
+from fpl_tune.study.comparisons import Comparisons
+from fpl_tune.study.findings import Findings
 from fpl_tune.study.selection import sign
 
 
-def choice(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def choice(findings: Findings, comparisons: Comparisons) -> Part | None:
     """What is the choice of the best cell worth after the choice itself?"""
-    if facts.best is None or not percent(facts.metric) or len(facts.chosen) > 1:
+    if findings.best is None or not percent(findings.metric) or len(findings.chosen) > 1:
         return None
-    own = [cell.id for cell in facts.own]
-    (objective,) = facts.objectives
-    val, test = (frame.loc[frame["cell"].isin(own)] for frame in map(facts.long, (objective, facts.metric)))
-    if facts.looks:  # cells have different seeds, and were chosen on those that they share
-        val, test = (frame.loc[frame["seed"].isin(facts.spec.first_seeds())] for frame in (val, test))
+    own = [cell.id for cell in findings.own]
+    (objective,) = findings.objectives
+    frames = (findings.table.values(name, findings.rule) for name in (objective, findings.metric))
+    val, test = (frame.loc[frame["cell"].isin(own)] for frame in frames)
+    if findings.looks:  # cells have different seeds, and were chosen on those that they share
+        val, test = (frame.loc[frame["seed"].isin(findings.spec.first_seeds())] for frame in (val, test))
     val = val.assign(value=sign(objective) * val["value"])
     try:
         found = analysis.overtuning(val, test)
@@ -34,31 +34,31 @@ def choice(facts: Facts, tests: pd.DataFrame) -> Part | None:
         return Part("What the choice is worth", [str(problem)])
     if found.cells < 2:
         return None
-    winner, best = (facts.name(facts.by_id[key]) for key in (found.winner, found.best))
+    winner, best = (findings.name(findings.by_id[key]) for key in (found.winner, found.best))
     value, corrected, highest = (
-        figure(v, facts.metric) for v in (found.test, found.corrected, found.test + found.loss)
+        figure(v, findings.metric) for v in (found.test, found.corrected, found.test + found.loss)
     )
     left = f" Left out: {counted(found.left_out, 'cell')} without all seeds." if found.left_out else ""
     text = (
-        f"Validation selects {winner} among {counted(found.cells, 'cell')}: {value} {quantity(facts.metric)}; "
+        f"Validation selects {winner} among {counted(found.cells, 'cell')}: {value} {quantity(findings.metric)}; "
         f"corrected for the selection {corrected} (each seed tests the cell that the others' validation selects). The "
         f"highest test mean, which noise flatters and nobody may select: {best}, {highest}.{left}"
     )
     return Part("What the choice is worth", [text])
 
 
-def clients(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def clients(findings: Findings, comparisons: Comparisons) -> Part | None:
     """Who gains, who loses?"""
     rows = [
-        {"name": facts.name(cell), "seed": seed, "client": client, "value": value}
-        for cell in facts.notable(SHOWN)
-        for seed in facts.seeds(cell)
-        for client, value in enumerate(facts.clients(cell, seed).tolist(), 1)
+        {"name": findings.name(cell), "seed": seed, "client": client, "value": value}
+        for cell in charts.notable(findings, SHOWN)
+        for seed in findings.seeds(cell)
+        for client, value in enumerate(findings.clients(cell, seed).tolist(), 1)
         if math.isfinite(value)
     ]
     if not rows:
         return None
-    x, y = charts.measured(facts.metric, "value"), charts.names("name", None, [row["name"] for row in rows])
+    x, y = charts.measured(findings.metric, "value"), charts.names("name", None, [row["name"] for row in rows])
     said = charts.tips(y, charts.names("seed", "seed"), charts.names("client", "client"), x)
     drawn = charts.chart(
         rows,
@@ -68,14 +68,14 @@ def clients(facts: Facts, tests: pd.DataFrame) -> Part | None:
         charts.layer("point", {"x": x, "y": y, "tooltip": said}, size=14, opacity=0.55),
         height={"step": 28},
     )
-    caption = f"One point per client and seed; box: quartiles, line: median, whiskers: extremes. {facts.basis}."
+    caption = f"One point per client and seed; box: quartiles, line: median, whiskers: extremes. {findings.basis}."
     return Part("Clients", charts={"clients": (drawn, caption)})
 
 
-def diagnoses(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def diagnoses(findings: Findings, comparisons: Comparisons) -> Part | None:
     """What do the models of the best cell rely on?"""
-    cell, part = facts.lead, Part("What the models rely on")
-    last = [facts.store.history(cell, seed)[-1] for seed in facts.seeds(cell)] if cell is not None else []
+    cell, part = findings.lead, Part("What the models rely on")
+    last = [findings.stored(cell).history(seed)[-1] for seed in findings.seeds(cell)] if cell is not None else []
     for name in sorted({name for record in last for name in record if name.startswith("diagnosis/")}):
         values = 100 * np.array([record[name] for record in last if name in record])
         mean, std = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
@@ -89,12 +89,12 @@ def diagnoses(facts: Facts, tests: pd.DataFrame) -> Part | None:
     return part if part.charts else None
 
 
-def rules(facts: Facts, tests: pd.DataFrame) -> Part | None:
+def rules(findings: Findings, comparisons: Comparisons) -> Part | None:
     """How much would the papers' ways of reporting add?"""
-    ended = results.counted(facts.frame)
-    found = ended.pivot_table(index="cell", columns="rule", values=facts.metric, aggfunc="mean", sort=False)
+    every = dict.fromkeys([findings.rule, *TEST_SELECTED_RULES])
+    found = {rule: findings.table.values(findings.metric, rule).groupby("cell")["value"].mean() for rule in every}
     named = {"best_test": "the best test round", "mean_last5": "the mean of the last five evaluated rounds"}
-    added = [f"{signed((found[rule] - found[facts.rule]).mean(), facts.metric)} for {named[rule]}"
-             for rule in TEST_SELECTED_RULES if {rule, facts.rule} <= set(found)]  # fmt: skip
+    added = [f"{signed((found[rule] - found[findings.rule]).mean(), findings.metric)} for {named[rule]}"
+             for rule in TEST_SELECTED_RULES if rule in found and not found[rule].empty]  # fmt: skip
     text = f"Papers also report by test accuracies. Mean change over cells, in points: {', '.join(added)}."
-    return Part("Reporting rules", [text]) if added and percent(facts.metric) else None
+    return Part("Reporting rules", [text]) if added and percent(findings.metric) else None

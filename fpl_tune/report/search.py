@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,164 +18,159 @@ from fpl_tune.core.formatting import (
     percent,
     plus_minus,
     quantity,
-    short,
     signed,
     upper,
-    value_text,
 )
 from fpl_tune.report import charts
-from fpl_tune.report.blocks import Part
-from fpl_tune.report.charts import Spec
-from fpl_tune.report.facts import Facts, column
-from fpl_tune.report.reference import Reference, against, compared, judged, turned
+from fpl_tune.report.blocks import Part, judged
+from fpl_tune.report.charts import Spec, column
 from fpl_tune.study import results
-from fpl_tune.study.cells import Cell, shown
+from fpl_tune.study.cells import Cell, field_text, shown
+from fpl_tune.study.comparisons import Comparisons, compare, compare_pairs, turned
+from fpl_tune.study.findings import Findings
 from fpl_tune.study.selection import sign
 from fpl_tune.study.standing import State
-
-if TYPE_CHECKING:
-    from fpl_tune.search.cell_search import CellSearch
 
 SLICES = 12
 """Fields that have a chart of their own."""
 _BINS = 16  # of a contour, along each field
 
 
-def sentence(facts: Facts) -> str:
+def sentence(findings: Findings, comparisons: Comparisons) -> str:
     """What the chosen trial gains over the published setting or, of several searches, over the next best one."""
-    best, ran = facts.best, facts.whole
+    best, ran = findings.best, findings.whole
     assert best is not None
-    row = facts.table.loc[best.id]
-    unit = " %" if percent(facts.metric) else ""
-    what = quantity(facts.metric, over="", unit=False)
-    reached = f"{plus_minus(row['mean'], row['std'], facts.metric)}{unit} {what}"
-    gain = next((each for each in facts.gains if each.best.id == best.id), None)
-    if len(facts.searches) > 1:
-        return _joint(facts, best, reached)
-    known = gain.published if gain is not None else None
+    row = findings.frame.loc[best.id]
+    unit = " %" if percent(findings.metric) else ""
+    what = quantity(findings.metric, over="", unit=False)
+    reached = f"{plus_minus(row['mean'], row['std'], findings.metric)}{unit} {what}"
+    if len(findings.searches) > 1:
+        return _joint(findings, best, reached)
+    known = findings.searches[0].published
     if len(ran) == 1 and known is not None and known.id == best.id:
         return f"Only the published setting ran whole, with {reached}: nothing is said of tuning yet."
     if known is None:
         least = "" if len(ran) > 1 else "it is the only trial that ran whole; "
-        why = "no published setting ran whole" if facts.published else "there is no published setting to compare with"
-        return f"{_trial(facts, best)} is best on {facts.chosen_on}, with {reached}; {least}{why}."
-    if known.id == best.id:
-        others = counted(len([cell for cell in facts.own if cell.id not in facts.published]), "other trial")
-        return (
-            f"No trial was better on {facts.chosen_on} than the published setting, which reaches {reached} ({others})."
+        why = (
+            "no published setting ran whole" if findings.published else "there is no published setting to compare with"
         )
-    found = facts.reference if facts.reference.holds(known) else Reference(facts, known.label)
-    test = against(facts, found).to_dict("index").get(best.id)
-    points = " points" if percent(facts.metric) else ""
+        return f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}; {least}{why}."
+    if known.id == best.id:
+        others = counted(len([cell for cell in findings.own if cell.id not in findings.published]), "other trial")
+        than = f"No trial was better on {findings.chosen_on} than the published setting"
+        return f"{than}, which reaches {reached} ({others})."
+    found = comparisons if comparisons.reference.holds(known) else compare(findings, known.label)
+    test = found.frame.to_dict("index").get(best.id)
+    points = " points" if percent(findings.metric) else ""
     after = ""
-    if best.id in facts.costs:
-        after = f", found after {facts.costs[best.id]:.2g} of {max(facts.costs.values()):.2g} full trials"
+    if best.id in findings.costs:
+        after = f", found after {findings.costs[best.id]:.2g} of {max(findings.costs.values()):.2g} full trials"
     if test is None:
-        reached = f"{_trial(facts, best)} is best on {facts.chosen_on}, with {reached}{after}"
+        reached = f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}{after}"
         return f"{reached}; no seed is paired with the published setting."
-    bounds = interval(test, facts.metric)
+    bounds = interval(test, findings.metric)
     verdict = f"95 % interval {bounds}: {test['verdict']}" if bounds != "–" else "one seed: no interval"
     unseen = ""
-    if (apart := _nested(facts, known)) == apart:
-        unseen = f"; on seeds that did not choose it {signed(apart, facts.metric)}"
-    gained = signed(test["difference"], facts.metric)
-    if sign(facts.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
+    if (apart := _nested(findings, known)) == apart:
+        unseen = f"; on seeds that did not choose it {signed(apart, findings.metric)}"
+    gained = signed(test["difference"], findings.metric)
+    if sign(findings.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
         said = f"Tuning gained nothing: trial {best.trial}, the best on "
-        said += f"{facts.chosen_on}, is {gained}{points} from the published setting"
+        said += f"{findings.chosen_on}, is {gained}{points} from the published setting"
     else:
         said = f"Tuning gained {gained}{points} over the published setting"
     return f"{said} ({verdict}){after}{unseen}."
 
 
-def _joint(facts: Facts, best: Cell, reached: str) -> str:
+def _joint(findings: Findings, best: Cell, reached: str) -> str:
     """Which of several searches is best at equal budgets."""
-    text = f"At equal budgets {facts.part(best)} is best on {facts.chosen_on}, with {reached}"
-    if others := facts.best_first(gain.best for gain in facts.gains if gain.best.id != best.id):
-        row = turned(compared(facts, {other.id: best.id for other in others}, chosen=True).loc[others[0].id])
-        points = " points" if percent(facts.metric) else ""
-        difference, bounds, verdict = judged(facts, row)
-        text += f"; {difference}{points} against {facts.part(others[0])}, the next one ({bounds}: {verdict})"
+    text = f"At equal budgets {findings.part(best)} is best on {findings.chosen_on}, with {reached}"
+    if others := findings.best_first(other for _, other in findings.tuned if other.id != best.id):
+        row = turned(compare_pairs(findings, {other.id: best.id for other in others}, chosen=True).loc[others[0].id])
+        points = " points" if percent(findings.metric) else ""
+        difference, bounds, verdict = judged(findings.metric, row)
+        text += f"; {difference}{points} against {findings.part(others[0])}, the next one ({bounds}: {verdict})"
     return f"{text}."
 
 
-def _trial(facts: Facts, cell: Cell) -> str:
-    return f"Trial {cell.trial}"
-
-
-def _nested(facts: Facts, known: Cell) -> float:
+def _nested(findings: Findings, known: Cell) -> float:
     """Gain on seeds that did not choose: each tests the trial that the others' validation selects; NaN for one seed."""
-    ids, objective = [cell.id for cell in facts.whole], facts.objectives[0]
-    val, test = (frame.loc[frame["cell"].isin(ids)] for frame in map(facts.long, (objective, facts.metric)))
+    ids, objective = [cell.id for cell in findings.whole], findings.objectives[0]
+    metrics = objective, findings.metric
+    frames = (findings.table.values(name, findings.rule) for name in metrics)
+    val, test = (frame.loc[frame["cell"].isin(ids)] for frame in frames)
     try:
         found = analysis.overtuning(val.assign(value=sign(objective) * val["value"]), test)
     except ValueError:
         return math.nan
-    return found.corrected - facts.spread(known, facts.metric)[0]
+    return found.corrected - findings.spread(known, findings.metric)[0]
 
 
-def texts(facts: Facts) -> list[str]:
+def texts(findings: Findings) -> list[str]:
     """The chosen trial's fields, and who leads at which cost."""
-    if len(facts.searches) > 1:  # the table of the best of each search has their fields
-        return [text] if (text := leads(facts)) else []
+    if len(findings.searches) > 1:  # the table of the best of each search has their fields
+        return [text] if (text := leads(findings)) else []
     found = []
-    for gain in facts.gains:
-        fields = {n: v for n, v in gain.best.varied.items() if n not in facts.gridded}
-        then = gain.published.varied if gain.published is not None else {}
-        parts = [
-            f"{short(name)} {value_text(value)}"
-            + (f" (published {value_text(then[name])})" if name in then and shown(then[name]) != shown(value) else "")
-            for name, value in fields.items()
-        ]
-        found.append(f"{_trial(facts, gain.best)}: {', '.join(parts)}.")
+    for search, best in findings.tuned:
+        parts = []
+        for name in (name for name in best.varied if name not in findings.gridded):
+            text = f"{findings.title(name)} {field_text(best, name)}"
+            known = search.published
+            if known is not None and name in known.varied and field_text(known, name) != field_text(best, name):
+                text += f" (published {field_text(known, name)})"
+            parts.append(text)
+        found.append(f"Trial {best.trial}: {', '.join(parts)}.")
     return found
 
 
-def leads(facts: Facts) -> str:
+def leads(findings: Findings) -> str:
     """Which of several searches is ahead on the objective at equal cost, and where that changes."""
-    if len(facts.searches) < 2 or len({facts.part(cell) for cell in facts.whole}) < 2:
+    if len(findings.searches) < 2 or len({findings.part(cell) for cell in findings.whole}) < 2:
         return ""
-    better = sign(facts.objectives[0])
+    better = sign(findings.objectives[0])
     reached, turns = dict[str, float](), list[tuple[float, str]]()
-    parts = {facts.part(cell) for cell in facts.whole}
-    for cell in sorted(facts.whole, key=lambda cell: facts.costs.get(cell.id, math.inf)):
-        part, value = facts.part(cell), better * facts.objective(cell)
+    parts = {findings.part(cell) for cell in findings.whole}
+    for cell in sorted(findings.whole, key=lambda cell: findings.costs.get(cell.id, math.inf)):
+        part, value = findings.part(cell), better * findings.objective(cell)
         reached[part] = max(value, reached.get(part, -math.inf))
-        if reached.keys() == parts and cell.id in facts.costs:
+        if reached.keys() == parts and cell.id in findings.costs:
             ahead = max(reached, key=lambda name: reached[name])
             if not turns or (turns[-1][1] != ahead and reached[ahead] > reached[turns[-1][1]]):
-                turns.append((facts.costs[cell.id], ahead))
+                turns.append((findings.costs[cell.id], ahead))
     if not turns:
         return ""
     said = [f"{name} from {cost:.2g} full trials on" for cost, name in turns]
     changes = "the lead never changes" if len(said) == 1 else f"{counted(len(said) - 1, 'change')} of the lead"
-    return f"Ahead on {facts.chosen_on} at equal cost: {', '.join(said)}; {changes}."
+    return f"Ahead on {findings.chosen_on} at equal cost: {', '.join(said)}; {changes}."
 
 
-def history(facts: Facts) -> Spec:
+def history(findings: Findings) -> Spec:
     """The first objective of the trials over the search's cost, the best so far of each search, references as lines."""
-    objective = facts.objectives[0]
+    objective = findings.objectives[0]
     better = max if sign(objective) > 0 else min
-    rows, best, ranks = [], dict[str, float](), _ranks(facts)
-    trials = sorted((cell for cell in facts.own if cell.id in facts.costs), key=lambda cell: facts.costs[cell.id])
+    rows, best, ranks = [], dict[str, float](), _ranks(findings)
+    trials = sorted(
+        (cell for cell in findings.own if cell.id in findings.costs), key=lambda cell: findings.costs[cell.id]
+    )
     for cell in trials:
-        value, part = facts.objective(cell), facts.part(cell) or "cells"
+        value, part = findings.objective(cell), findings.part(cell) or "cells"
         if not math.isnan(value):
-            if cell.id not in facts.pruned:
+            if cell.id not in findings.pruned:
                 best[part] = better(best.get(part, value), value)
             if part in best:
-                rows.append({"cost": facts.costs[cell.id], "objective": best[part], "series": part})
-    levels = [{"objective": facts.objective(cell), "label": facts.name(cell),
-               "series": facts.reference.family(cell) or cell.label} for cell in facts.references]  # fmt: skip
+                rows.append({"cost": findings.costs[cell.id], "objective": best[part], "series": part})
+    levels = [{"objective": findings.objective(cell), "label": findings.name(cell),
+               "series": findings.family(cell) or cell.label} for cell in findings.references]  # fmt: skip
     levels = [row for row in levels if not math.isnan(row["objective"])]
     y, near, far = charts.focused(
-        charts.measured(objective, "objective"), _range(facts), levels, "objective", objective
+        charts.measured(objective, "objective"), _range(findings), levels, "objective", objective
     )  # fmt: skip
     x = charts.number("cost", "cost (full trials)")
     ranks |= {row["series"]: len(ranks) + i for i, row in enumerate(near)}
     where, colour = {"x": x, "y": y}, charts.colours(ranks)
     said = charts.tips(
-        charts.names("label", "cell"), *(charts.names(column(axis), name) for axis, name in facts.titles.items()),
-        y, charts.measured(facts.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
+        charts.names("label", "cell"), *(charts.names(column(axis), name) for axis, name in findings.titles.items()),
+        y, charts.measured(findings.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
     )  # fmt: skip
     first, *rest = charts.trials({**where, "color": colour, "tooltip": said, "opacity": charts.visible()})
     layers = [
@@ -188,31 +183,35 @@ def history(facts: Facts) -> Spec:
     return {"data": charts.CELLS, "layer": layers, "height": 340, **charts.KEPT}
 
 
-def _range(facts: Facts) -> list[float]:
+def _range(findings: Findings) -> list[float]:
     """Objectives that a chart must show: of whole trials, and of the better three quarters of all."""
-    reached = [value for value in map(facts.reached, facts.own) if not math.isnan(value)]
-    every = sorted(reached, key=lambda value: -sign(facts.objectives[0]) * value)
-    found = [*map(facts.objective, facts.whole), *every[: math.ceil(0.75 * len(every))]]
+    reached = [value for value in map(findings.reached, findings.own) if not math.isnan(value)]
+    every = sorted(reached, key=lambda value: -sign(findings.objectives[0]) * value)
+    found = [*map(findings.objective, findings.whole), *every[: math.ceil(0.75 * len(every))]]
     return [value for value in found if not math.isnan(value)]
 
 
-def _ranks(facts: Facts) -> dict[str, int]:
+def _ranks(findings: Findings) -> dict[str, int]:
     """The searches by the age of their first trial, for their colours."""
     found: dict[str, int] = {}
-    for cell in sorted(facts.own, key=lambda cell: facts.ages[cell.id]):
-        found.setdefault(facts.part(cell) or "cells", facts.ages[cell.id])
+    for cell in sorted(findings.own, key=lambda cell: findings.ages[cell.id]):
+        found.setdefault(findings.part(cell) or "cells", findings.ages[cell.id])
     return found
 
 
-def scatter(facts: Facts) -> Spec:
+def scatter(findings: Findings) -> Spec:
     """The trials that ran whole over the first two objectives; the front of all objectives has rings."""
-    across, up = facts.objectives[1], facts.objectives[0]
-    rows, ranks = list[dict[str, Any]](), _ranks(facts)
-    for cell in sorted(facts.own, key=lambda cell: cell.number):
-        place = {"x": facts.spread(cell, across)[0], "y": facts.objective(cell)}
-        if cell.id not in facts.pruned and not any(map(math.isnan, place.values())):
-            series = facts.part(cell) or "cells"
-            said = {"label": facts.name(cell), "number": facts.keys[cell.id], "best": cell.id in facts.marked}
+    across, up = findings.objectives[1], findings.objectives[0]
+    rows, ranks = list[dict[str, Any]](), _ranks(findings)
+    for cell in sorted(findings.own, key=lambda cell: cell.number):
+        place = {"x": findings.spread(cell, across)[0], "y": findings.objective(cell)}
+        if cell.id not in findings.pruned and not any(map(math.isnan, place.values())):
+            series = findings.part(cell) or "cells"
+            said = {
+                "label": findings.name(cell),
+                "number": findings.numbers[cell.id],
+                "best": cell.id in findings.marked,
+            }
             rows.append({**place, **said, "series": series})
     x, y = charts.measured(across, "x"), charts.measured(up, "y")
     said = charts.tips(charts.names("label", "cell"), x, y)
@@ -223,7 +222,7 @@ def scatter(facts: Facts) -> Spec:
     return charts.chart(rows, {**points, "params": [charts.SHOWN]}, ring, height=340, **charts.KEPT)
 
 
-def early(facts: Facts, cells: Sequence[Cell]) -> tuple[int, dict[str, float]]:
+def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, float]]:
     """The first objective of trials at equal cost: of the first seed, after the rounds that all of them ran.
 
     A trial that diverged has the worst value that was seen, as for the samplers.
@@ -231,9 +230,9 @@ def early(facts: Facts, cells: Sequence[Cell]) -> tuple[int, dict[str, float]]:
     Returns:
         The round, and the objective by id; 0 and nothing where no trial has records.
     """
-    seed, objective = facts.spec.seed_list()[0], facts.objectives[0]
-    histories = {cell.id: facts.store.history(cell, seed) for cell in cells}
-    diverged = {cell.id for cell in cells if facts.states[cell.id] is State.DIVERGED}
+    seed, objective = findings.spec.seed_list()[0], findings.objectives[0]
+    histories = {cell.id: findings.stored(cell).history(seed) for cell in cells}
+    diverged = {cell.id for cell in cells if findings.stored(cell).state is State.DIVERGED}
     ran = {key: int(history[-1]["round"]) for key, history in histories.items() if history and key not in diverged}
     common = min(ran.values(), default=0)
     values = {}
@@ -247,27 +246,28 @@ def early(facts: Facts, cells: Sequence[Cell]) -> tuple[int, dict[str, float]]:
     return common, values
 
 
-def matters(facts: Facts) -> Part | None:
+def matters(findings: Findings) -> Part | None:
     """Which fields matter, by all trials of each search at equal cost."""
-    from fpl_tune.search import importance as searched
+    from fpl_tune.report import importance as searched  # with Optuna
+    from fpl_tune.search.search import stored_searches
 
-    part, bars, seed = Part("What matters"), list[dict[str, Any]](), facts.spec.seed_list()[0]
+    part, bars, seed = Part("What matters"), list[dict[str, Any]](), findings.spec.seed_list()[0]
     drawn: dict[str, tuple[Spec, str]] = {}
-    objective = quantity(facts.objectives[0], over="", unit=False)
-    for search in facts.searches:
-        before = f"{facts.part(mine[0])}: " if (mine := _trials(facts, search)) and len(facts.searches) > 1 else ""
-        rounds, values = early(facts, mine)
-        found = searched.importance(mine, values, search.space, higher=sign(facts.objectives[0]) > 0)
+    objective = quantity(findings.objectives[0], over="", unit=False)
+    for search, space in zip(findings.searches, stored_searches(findings.spec, findings.table.effective), strict=True):
+        mine, before = search.trials, f"{search.part}: " if len(findings.searches) > 1 else ""
+        rounds, values = early(findings, mine)
+        found = searched.importance(mine, values, space.space, higher=sign(findings.objectives[0]) > 0)
         if found.empty:
             least = f"at least {searched.LEAST}, and {searched.PER_FIELD} for each field, that differ"
             part.texts.append(f"{before}nothing is said of {counted(len(values), 'trial')}: {least}, are needed.")
             continue
         for name, row in found.iterrows():
-            title = f"{before}{facts.titles.get(str(name), short(str(name)))}"
+            title = f"{before}{findings.title(str(name))}"
             shares = {"PED-ANOVA": row["ped_anova"], "fANOVA": row["fanova"]}
             bars += [{"name": title, "series": by, "value": 100 * share, "chance": 100 * row["chance"]}
                      for by, share in shares.items()]  # fmt: skip
-        told = [facts.titles.get(str(n), short(str(n))) for n in found.index[found["ped_anova"] > found["chance"]]]
+        told = [findings.title(str(n)) for n in found.index[found["ped_anova"] > found["chance"]]]
         said = f"told from chance: {', '.join(told)}" if told else "no field is told from chance"
         part.texts.append(
             f"{before}{objective} of all {counted(len(values), 'trial')} after {counted(rounds, 'round')} of seed "
@@ -275,11 +275,11 @@ def matters(facts: Facts) -> Part | None:
         )
         numbers = [n for n in map(str, found.index) if numeric(cell.varied[n] for cell in mine)
                    and len({cell.varied[n] for cell in mine}) > 3][:2]  # fmt: skip
-        if len(numbers) == 2 and facts.lead is not None and search.holds(facts.lead):
-            over = " and ".join(facts.titles.get(name, short(name)) for name in numbers)
+        if len(numbers) == 2 and findings.lead in mine:
+            over = " and ".join(findings.title(name) for name in numbers)
             caption = f"{before}{objective} over {over}, at the same round and seed, smoothed over trials near by; "
             caption += "points are trials, diamonds published settings; blank where none is near."
-            drawn["contour"] = _contour(facts, mine, numbers, values), caption
+            drawn["contour"] = _contour(findings, mine, numbers, values), caption
     if bars:
         caption = (
             "Share of each field by Optuna. PED-ANOVA: how much it decides whether a trial is among the best tenth; "
@@ -290,24 +290,20 @@ def matters(facts: Facts) -> Part | None:
     return part if part.texts else None
 
 
-def _trials(facts: Facts, search: CellSearch) -> list[Cell]:
-    return [cell for cell in facts.own if search.holds(cell)]
-
-
-def slices(facts: Facts) -> Part | None:
+def slices(findings: Findings) -> Part | None:
     """Which values of each field are good?"""
-    fields = [axis for axis in facts.axes if axis not in facts.gridded][:SLICES]
-    if len(facts.own) < 4 or not fields:
+    fields = [axis for axis in findings.axes if axis not in findings.gridded][:SLICES]
+    if len(findings.own) < 4 or not fields:
         return None
-    y, _, _ = charts.focused(charts.measured(facts.objectives[0], "objective"), _range(facts), [], "", "")
-    ranks = _ranks(facts)
+    y, _, _ = charts.focused(charts.measured(findings.objectives[0], "objective"), _range(findings), [], "", "")
+    ranks = _ranks(findings)
     part = Part("One field at a time", [
-        f"{upper(quantity(facts.objectives[0], unit=False))} of each trial. Small hollow points were stopped early, "
+        f"{upper(quantity(findings.objectives[0], unit=False))} of each trial. Small hollow points were stopped early, "
         "and stand where they were then; dashed lines are published values; points on the lower edge lie below it."
     ], small=True)  # fmt: skip
-    published = [cell for cell in facts.own if cell.id in facts.published]
+    published = [cell for cell in findings.own if cell.id in findings.published]
     for axis in fields:
-        x = {**charts.place(facts, axis, column(axis)), "title": axis_name(axis)}
+        x = {**charts.place(findings, axis, column(axis)), "title": axis_name(axis)}
         numbers = x["type"] == "quantitative"
         said = charts.tips(charts.names("label", "cell"), x, y, charts.number("seeds", "seeds"))
         points = charts.trials({"x": x, "y": y, "tooltip": said, "opacity": charts.visible(legend=False),
@@ -322,10 +318,10 @@ def slices(facts: Facts) -> Part | None:
     return part
 
 
-def _contour(facts: Facts, mine: Sequence[Cell], fields: Sequence[str], values: dict[str, float]) -> Spec:
+def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], values: dict[str, float]) -> Spec:
     """The objective at equal cost over two fields of numbers, smoothed, and the trials that it rests on."""
     known = [cell for cell in mine if cell.id in values]
-    scale = [np.log if facts.logarithmic(axis) else np.asarray for axis in fields]
+    scale = [np.log if findings.logarithmic(axis) else np.asarray for axis in fields]
     places = np.array([[float(cell.varied[axis]) for axis in fields] for cell in known])
     spots = np.column_stack([to(places[:, i]) for i, to in enumerate(scale)])
     edges = [np.linspace(axis.min(), axis.max(), _BINS + 1) for axis in spots.T]
@@ -340,15 +336,15 @@ def _contour(facts: Facts, mine: Sequence[Cell], fields: Sequence[str], values: 
                     for to, e, k in zip(scale, edges, (i, j), strict=True)]  # fmt: skip
             rows.append({"x": ends[0][0], "x2": ends[0][1], "y": ends[1][0], "y2": ends[1][1],
                          "value": round(float((weight * heights).sum() / weight.sum()), 5)})  # fmt: skip
-    spotted = [{"x": float(a), "y": float(b), "value": float(v), "label": facts.name(cell),
-                "number": facts.keys[cell.id], "published": cell.id in facts.published}
+    spotted = [{"x": float(a), "y": float(b), "value": float(v), "label": findings.name(cell),
+                "number": findings.numbers[cell.id], "published": cell.id in findings.published}
                for (a, b), v, cell in zip(places, heights, known, strict=True)]  # fmt: skip
     x, y = (
-        {**charts.place(facts, axis, key), "title": axis_name(axis)} for axis, key in zip(fields, "xy", strict=True)
+        {**charts.place(findings, axis, key), "title": axis_name(axis)} for axis, key in zip(fields, "xy", strict=True)
     )
     for channel in (x, y):
         channel["scale"] = {**channel["scale"], "nice": False}
-    value = charts.measured(facts.objectives[0], "value")
+    value = charts.measured(findings.objectives[0], "value")
     legend = {"type": "gradient", "format": value["axis"]["format"], "title": value["title"], "gradientLength": 160}
     colour = {**value, "legend": legend, "scale": {"zero": False}}
     tiles = charts.layer("rect", {"x": x, "x2": {"field": "x2"}, "y": y, "y2": {"field": "y2"}, "color": colour}, rows)

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune import config
 from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.search.gains import searches
-from fpl_tune.study import results
+from fpl_tune.search.search import stored_searches
 from fpl_tune.study.cells import Cell, label
-from fpl_tune.study.selection import choose, front_of, objectives_of, rows, selecting_rule
+from fpl_tune.study.results import aggregate
+from fpl_tune.study.selection import choose, front_of, objectives_of, selecting_rule
 from fpl_tune.study.standing import State
 from fpl_tune.study.store import Store
+from fpl_tune.study.table import StudyTable
 
 if TYPE_CHECKING:
     from fpl_tune.search.cell_search import CellSearch
@@ -37,12 +38,12 @@ class Step:
     cell: Cell
 
 
-def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
+def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
     """Builds the path to each of a study's best cells: one, or one for each setting where none is the best of all.
 
     Args:
         spec: the study as it is now.
-        store: its results; unfinished trials are left out.
+        table: its results; None: there are none. Unfinished trials are left out.
 
     Returns:
         Paths of at least two steps: the published point that the objective chooses, cells of the role
@@ -58,25 +59,25 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
             "sampler such as search.sampler=auto."
         )
     rule = selecting_rule(spec.report.rule)
-    cells, parts = store.cells() if store.exists else [], searches(spec, store)
+    cells = [stored.cell for stored in table.cells.values()] if table else []
+    parts = stored_searches(spec, table.effective) if table else []
     tried = [cell for cell in cells if any(part.holds(cell) for part in parts)]
-    table = rows(store, spec) if tried else []
-    if (choice := choose(table, tried, spec, rule)) is None:
+    if table is None or (choice := choose(table, tried, rule, spec)) is None:
         raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
     if choice.front:
         raise ConfigError(front_of(choice, "Remove ablate, which needs one objective; export a cell with --cell"))
     (objective,) = objectives_of(spec)
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
-    known = {cell.id: cell for cell in cells if cell.candidate and store.state(cell) is State.DONE}
+    known = {cell.id: cell for cell in cells if cell.candidate and table.cells[cell.id].state is State.DONE}
     paths: list[list[Step]] = []
     for best in choice.cells:
         part = next(part for part in parts if part.holds(best))
         mine = [cell for cell in cells if part.holds(cell)]
-        start = choose(table, [cell for cell in mine if cell.published], spec, rule)
+        start = choose(table, [cell for cell in mine if cell.published], rule, spec)
         if start is None:
             raise ConfigError(f"ablate=best needs a finished published point in the search around {best.label}.")
         if start.cell.id != best.id:
-            shares = _importance(mine, store.summaries(rule, objective), part.space)
+            shares = _importance(mine, table, rule, objective, part.space)
             paths.append(_path(part, start.cell, best, shares, known, number))
             number += len(paths[-1])
     if not paths:
@@ -86,18 +87,22 @@ def ablation_paths(spec: Study, store: Store) -> list[list[Step]]:
 
 def ablation_cells(spec: Study, root: Path) -> list[Cell]:
     """Cells that `ablate` adds to a study whose results are in `root / spec.name`; see `ablation_paths`."""
-    paths = ablation_paths(spec, Store(root, spec.name)) if spec.ablate is not None else []
+    if spec.ablate is None:
+        return []
+    store = Store(root, spec.name)
+    paths = ablation_paths(spec, store.table() if store.exists else None)
     return list({step.cell.id: step.cell for path in paths for step in path if step.cell.role == "ablation"}.values())
 
 
-def _importance(cells: Sequence[Cell], means: Sequence[results.Row], space: Space) -> dict[str, float]:
+def _importance(cells: Sequence[Cell], table: StudyTable, rule: str, objective: str, space: Space) -> dict[str, float]:
     """Share of the variance of the objective that each field explains alone; 0 where it cannot be estimated."""
     import pandas as pd
 
     from fpl_tune import analysis
 
-    fields, value = [param.name for param in space.params], {row["cell"]: row["mean"] for row in means}
-    rows = [{"value": value[cell.id], **cell.varied} for cell in cells]
+    fields = [param.name for param in space.params]
+    means = {cell.id: aggregate([*table.cells[cell.id].values(objective, rule).values()])["mean"] for cell in cells}
+    rows = [{"value": means[cell.id], **cell.varied} for cell in cells]
     found = analysis.importance(pd.DataFrame(rows, columns=["value", *fields]), fields)
     return found.set_index("field")["share"].fillna(0.0).to_dict()
 

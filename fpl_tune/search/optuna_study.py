@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError
@@ -11,10 +10,11 @@ from optuna.exceptions import DuplicatedStudyError
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.ask import trials_of
 from fpl_tune.search.components import quiet
-from fpl_tune.search.gains import searches
 from fpl_tune.search.samplers import directions_of
+from fpl_tune.search.search import stored_searches
 from fpl_tune.study.cells import label
 from fpl_tune.study.store import Store
+from fpl_tune.study.table import StoredCell
 
 OptunaStudy = optuna.Study
 
@@ -35,7 +35,7 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
     Raises:
         ConfigError: the study has no search, or the storage cannot be opened or holds a study of that name.
     """
-    spec, design = store.spec(), store.design()
+    spec, table = store.spec(), store.table()
     if spec.search.sampler is None:
         raise ConfigError(f"{store.name} has no search, and so no trials. Export one of its cells: --cell.")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -45,8 +45,8 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
         said = " ".join(str(problem).split())[:200]
         raise ConfigError(f"{url} cannot be opened as a storage of Optuna ({said}). Try sqlite:///trials.db.") from None
     found = list[optuna.Study]()
-    for part in searches(spec, store):
-        rows = [store.row(cell) for cell in store.cells() if cell.suggestion is not None and part.holds(cell)]
+    for part in stored_searches(spec, table.effective):
+        mine = [s for s in table.cells.values() if s.cell.suggestion is not None and part.holds(s.cell)]
         name = f"{store.name}, {label(part.varied)}" if part.varied else store.name
         with quiet():
             try:
@@ -56,8 +56,9 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
                     f"{url} holds a study {name!r} already. Delete it, or name another storage."
                 ) from None
             study.set_metric_names(list(spec.search.objectives))
-            finished = {row.cell.trial: _finished(store, row.cell) for row in rows}
-            for trial in trials_of(part, design, rows, diverged_as_worst=False):
+            finished = {stored.cell.trial: _finished(stored) for stored in mine}
+            rows = [stored.row for stored in mine]
+            for trial in trials_of(part, table.design, rows, diverged_as_worst=False):
                 number = len(study.get_trials(deepcopy=False))
                 begin, end = finished.get(number) or (_now(), _now())
                 trial.datetime_start = begin
@@ -67,9 +68,9 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
     return found
 
 
-def _finished(store: Store, cell: Any) -> tuple[datetime.datetime, datetime.datetime] | None:
+def _finished(stored: StoredCell) -> tuple[datetime.datetime, datetime.datetime] | None:
     """When a trial began to train and when its last seed ended."""
-    results = [*store.seed_results(cell).values()]
+    results = [*stored.results.values()]
     if not results:
         return None
     end = (

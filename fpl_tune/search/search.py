@@ -15,6 +15,7 @@ from fpl_tune.study.grid import expand, grid
 
 if TYPE_CHECKING:  # Optuna, a third of a second, is for studies that search
     from fpl_tune.search.cell_search import CellSearch
+    from fpl_tune.study.schema import Effective
 
 
 class Search:
@@ -82,3 +83,11 @@ class Search:
         """Those of a study's stored cells that are trials of these searches."""
         found = (part.restore(cell) for cell in stored for part in self.parts)
         return [cell for cell in found if cell is not None]
+
+
+def stored_searches(spec: Study, effective: Effective) -> list[CellSearch]:
+    """The searches of a stored study, with the spaces of its last run. The sampler's package is not required."""
+    sampled = replace(spec, search=replace(spec.search, sampler="random"))
+    search = Search.plan(sampled, files=effective.spaces)
+    assert search is not None
+    return search.parts

@@ -9,13 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import titles
 from fpl_tune.core.nested import GROUPS, MAPPINGS, flatten
 
 if TYPE_CHECKING:
     from fpl_tune.config import RunSpec
 
-COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "seeds", "earlier")
-"""Columns of the result table beside the axes and the metrics."""
 SETTING = ("data", "partition", "protocol")
 """Groups of fields that say where a cell runs, and not what."""
 EARLIER = "earlier"
@@ -190,24 +189,29 @@ def is_setting(varied: Mapping[str, Any]) -> bool:
 
 def label(varied: Mapping[str, Any]) -> str:
     """Short text of what varies: the last part of each name, values of groups alone."""
-    shorts = [str(name).rsplit(".", 1)[-1] for name in varied]  # a class may go by its number
+    short = titles(map(str, varied))  # a class may go by its number
     parts = []
-    for (name, value), short in zip(varied.items(), shorts, strict=True):
+    for name, value in varied.items():
         if isinstance(value, Mapping):
             parts.append(shown(value))
         elif name in GROUPS or name == "label":
             parts.append(str(value))
         else:
-            parts.append(f"{short if shorts.count(short) == 1 else name}={shown(value)}")
+            parts.append(f"{short[str(name)]}={shown(value)}")
     return ", ".join(parts) or "base"
 
 
-def shown(value: Any) -> str:
-    """A value as labels and tables show it."""
+def shown(value: Any, digits: int = 6) -> str:
+    """A value as labels show it; tables show numbers with fewer digits."""
     if isinstance(value, Mapping):
         return str(value["label"]) if "label" in value else label(unfold(value))
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.{digits}g}"
     if isinstance(value, list | tuple):
-        return "+".join(shown(v) for v in value)
-    return "none" if value is None else str(value)
+        return "+".join(shown(v, digits) for v in value)
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def field_text(cell: Cell, name: str) -> str:
+    """A field of a cell as tables show it, numbers in three digits; `–` where the cell does not vary it."""
+    return shown(cell.varied[name], 3) if name in cell.varied else "–"

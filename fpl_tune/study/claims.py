@@ -8,14 +8,14 @@ from functools import cache
 from typing import Any
 
 from fpl_tune import analysis
-from fpl_tune.config import ClaimSpec, StudySpec
+from fpl_tune.config import ClaimSpec, ReportSpec, StudySpec
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.formatting import counted, percent
 from fpl_tune.core.spec import join_name
-from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.standing import State
-from fpl_tune.study.store import Store
+from fpl_tune.study.status import FAILURES
+from fpl_tune.study.table import StoredCell, StudyTable
 
 
 @dataclass(frozen=True)
@@ -91,23 +91,23 @@ def _full(picks: Mapping[str, Any], cells: Sequence[Cell], where: str) -> dict[s
     return found
 
 
-def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
+def evaluate(table: StudyTable, report: ReportSpec, rule: str | None = None) -> list[Judged]:
     """Judges the claims of a study by its results, finished or not.
 
     Args:
-        store: the study's store.
+        table: the study's results.
+        report: its report, which holds the claims.
         rule: the reporting rule; None: the report's.
 
     Returns:
         The claims in the study's order. One whose cells the study does not run is undecided.
     """
-    spec, cells = store.spec(), store.cells()
+    cells = [stored.cell for stored in table.cells.values()]
     names = {cell.id: cell.label for cell in cells}
-    states = {cell.id: store.state(cell) for cell in cells}
-    values = cache(lambda metric: results.values(store.frame(metric), rule or spec.report.rule, metric))
+    values = cache(lambda metric: table.values(metric, rule or report.rule))
     found = []
-    for name, claim in spec.report.claims.items():
-        metric, asked = claim.metric or spec.report.metric, (name, claim.source, claim.says)
+    for name, claim in report.claims.items():
+        metric, asked = claim.metric or report.metric, (name, claim.source, claim.says)
         frame = values(metric)
         try:
             compared = contrasts(name, claim, cells)
@@ -116,9 +116,7 @@ def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
             continue
         ran = set(frame["cell"])
         if missing := [cell for contrast in compared for cell in contrast if cell not in ran]:
-            name, pruned = names[missing[0]], states[missing[0]] is State.PRUNED
-            why = f"{name} was pruned." if pruned else f"There is no result of {name}."
-            found.append(Judged(*asked, "undecided", why))
+            found.append(Judged(*asked, "undecided", _missing(table.cells[missing[0]])))
             continue
         unit = 100.0 if percent(metric) else 1.0
         within = None if claim.within is None else claim.within / unit
@@ -127,6 +125,15 @@ def evaluate(store: Store, rule: str | None = None) -> list[Judged]:
         bounds = result.difference, result.low, result.high, result.seeds
         found.append(Judged(*asked, result.status, reason, *bounds))
     return found
+
+
+def _missing(stored: StoredCell) -> str:
+    """Why a cell does not enter a claim."""
+    name = stored.cell.label
+    if stored.state is State.PRUNED:
+        return f"{name} was pruned."
+    ends = [result["status"] for result in stored.results.values() if result["status"] in FAILURES]
+    return f"A seed of {name} has {ends[0]}." if ends else f"There is no result of {name}."
 
 
 def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, str], unit: float, pairs: int) -> str:

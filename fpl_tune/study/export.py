@@ -40,5 +40,5 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
         prompts = store.seed_folder(cell, seed) / "prompts.safetensors"
         if prompts.is_file():
             shutil.copyfile(prompts, folder / f"prompts-seed{seed}.safetensors")
-    write_text(folder / "expected.csv", store.frame().query("cell == @cell.id").to_csv(index=False))
+    write_text(folder / "expected.csv", store.table().frame().query("cell == @cell.id").to_csv(index=False))
     return sorted(folder.iterdir())

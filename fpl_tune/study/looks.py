@@ -8,7 +8,6 @@ but the results: what was decided follows from the first seeds of each cell, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,10 +39,6 @@ class Look:
         if self.goes_on and self.further:
             text += f"; {counted(len(self.goes_on), 'cell')} run on to {counted(self.further[-1], 'seed')}"
         return text
-
-
-Judge = Callable[["Store"], Look | None]
-"""Looks at what a study has, all of whose trials are over; None before the first look."""
 
 
 def check(spec: StudySpec) -> None:

@@ -24,7 +24,7 @@ def note(spec: Study, cells: Iterable[Cell]) -> str:
     kinds: set[str] = set()
     for cell in cells:
         if cell.run.learns:
-            found.setdefault(_source(spec, cell), {})[_name(cell)] = None
+            found.setdefault(_source(spec, cell), {})[_name(spec, cell)] = None
             kinds.add(methods.name_of(cell.run.method))
     if len(found) < 2 or len(kinds) < 2:
         return ""
@@ -32,11 +32,13 @@ def note(spec: Study, cells: Iterable[Cell]) -> str:
     return f"Learning rates come from different sources ({'; '.join(parts)})."
 
 
-def _name(cell: Cell) -> str:
-    """A cell's label without the axes that say where it ran: data, partition, protocol."""
-    parts = {name: {name: value} for name, value in cell.varied.items()}
+def _name(spec: Study, cell: Cell) -> str:
+    """A cell's label without what is searched, and without the axes of where it ran: data, partition, protocol."""
+    axes = axes_of(spec.axes) if cell.role == "trial" else cell.varied
+    parts = {name: {name: value} for name, value in cell.varied.items() if name in axes}
     where = {name for name, part in parts.items() if fields_of(part) and is_setting(part)}
-    return label({name: value for name, value in cell.varied.items() if name not in where})
+    named = {name: cell.varied[name] for name in parts if name not in where}
+    return label(named) if named or cell.role != "trial" else "the trials"
 
 
 def _source(spec: Study, cell: Cell) -> str:

@@ -1,31 +1,18 @@
-"""The result table of a study: metrics, costs, reporting rules, and the summary over seeds.
-
-Every reader of results uses these definitions: the store's tables, the report, MLflow, searches and the command line.
-Tables are lists of rows, plain dicts; pandas is imported only where a data frame is handed in.
-"""
+"""The result of a seed: metrics, costs and reporting rules; and its aggregation over seeds."""
 
 from __future__ import annotations
 
 import datetime
-import json
 import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.metrics import TEST, TOTAL_BYTES, VAL, report_rules, shown_beside
 from fpl_tune.core.metrics import metric as known_metric
-from fpl_tune.core.nested import get_field
-from fpl_tune.study.cells import Cell
-from fpl_tune.study.status import FAILURES, Status
+from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fpl_tune.simulation.simulation import Record
-
-Row = dict[str, Any]
-"""A row of a table: column -> value."""
 
 METRICS = (VAL, TEST)
 """Metrics that every result holds, by rule."""
@@ -106,49 +93,6 @@ def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float
     return float(next(r for r in history if r["round"] == at).get(metric, math.nan))
 
 
-def table(
-    cells: Sequence[Cell],
-    results: Mapping[str, Mapping[int, Mapping[str, Any]]],
-    metric: str,
-    history: Callable[[Cell, int], Sequence[Record]],
-    earlier: Collection[str] = (),
-) -> list[Row]:
-    """Builds the result table: one row per cell, seed and reporting rule.
-
-    Args:
-        cells: the cells in order.
-        results: cell id -> seed -> result; see `Store.shown_results`.
-        metric: gets a column of its own.
-        history: reads the records of a seed, for a metric that results do not hold.
-        earlier: ids of the cells of earlier runs.
-
-    Returns:
-        Rows with the columns cell, seed, status, rule, rounds, the fields that vary, metrics, those that results hold
-        beside them, costs, label, role, seeds, the number of the cell's seeds that count, and whether the cell is of an
-        earlier run. A seed without metrics has one row, of the rule `final`.
-    """
-    rules = (rule for stored in results.values() for result in stored.values() for rule in result["rules"].values())
-    shown = [*METRICS, *dict.fromkeys(name for rule in rules for name in rule if name not in ("round", *METRICS))]
-    more = [] if metric in (*shown, *COSTS) else [metric]
-    names, rows = varied_names(cells), []
-    for cell in cells:
-        place, stored = fields_of(cell, names), results[cell.id]
-        last = {
-            "label": cell.label,
-            "role": cell.role,
-            "seeds": sum(result["status"] == Status.DONE for result in stored.values()),
-            "earlier": cell.id in earlier,
-        }
-        for seed, result in stored.items():
-            first = {"cell": cell.id, "seed": seed, "status": str(result["status"])}
-            records = history(cell, seed) if more else []
-            for rule, found in (result["rules"] or {"final": {}}).items():
-                values = {name: found.get(name) for name in shown} | {n: figure(records, n, rule) for n in more}
-                costs = {name: result[name] for name in COSTS}
-                rows.append({**first, "rule": rule, "rounds": result["rounds"], **place, **values, **costs, **last})
-    return rows
-
-
 def aggregate(values: Sequence[float]) -> dict[str, float]:
     """Returns mean, std (n - 1), sem, n, min and max over seeds; NaN where undefined. NaN values count as missing."""
     seen = [v for v in values if not math.isnan(v)]
@@ -158,90 +102,3 @@ def aggregate(values: Sequence[float]) -> dict[str, float]:
     mean = math.fsum(seen) / n
     std = math.sqrt(math.fsum((v - mean) ** 2 for v in seen) / (n - 1)) if n > 1 else math.nan
     return {"mean": mean, "std": std, "sem": std / math.sqrt(n), "n": n, "min": min(seen), "max": max(seen)}
-
-
-def counted(found: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the result table that comparisons and claims read: those of trials that are done."""
-    failed = set(found.loc[found["status"].isin([*map(str, FAILURES)]), "cell"])
-    return found.loc[(found["status"] == Status.DONE.value) & ~found["cell"].isin(failed)]
-
-
-def values(found: pd.DataFrame, rule: str, metric: str = VAL) -> pd.DataFrame:
-    """A metric of the result table under a rule as `fpl_tune.analysis` reads it: columns `cell`, `seed`, `value`."""
-    rows = counted(found)
-    rows = rows.loc[rows["rule"] == rule, ["cell", "seed", metric]]
-    return rows.rename(columns={metric: "value"}).astype({"value": float})
-
-
-def meant(rows: Sequence[Row]) -> list[Row]:
-    """The rows of one cell under one rule over which a mean may be taken.
-
-    They are the rows of seeds that count. A cell without any, such as one that was pruned, is shown by the seeds that
-    it has, if all of them ran the same number of rounds.
-    """
-    done = [row for row in rows if row["status"] == Status.DONE]
-    return done or (list(rows) if len({row["rounds"] for row in rows}) == 1 else [])
-
-
-def summarise(
-    rows: Sequence[Row], cells: Sequence[Cell], states: Mapping[str, str], rule: str = "final", metric: str = TEST
-) -> list[Row]:
-    """Summarises the result table over seeds: one row per cell.
-
-    Args:
-        rows: the result table, with a column of the metric.
-        cells: the cells, in the order of the rows.
-        states: what to call each cell by its id; see `Store.states`.
-        rule: the reporting rule.
-        metric: the metric that is summarised.
-
-    Returns:
-        Columns: cell, label, role, status, the fields that vary; mean, std, sem, n, min, max of the
-        metric; the means of the validation accuracy and of the costs, over the same seeds; see `meant`.
-    """
-    names, chosen = varied_names(cells), dict[str, list[Row]]()
-    for cell, found in _by_cell(rows, rule).items():
-        chosen[cell] = meant(found)
-    return [
-        {
-            "cell": cell.id,
-            "label": cell.label,
-            "role": cell.role,
-            "status": str(states[cell.id]),
-            **fields_of(cell, names),
-            **over_seeds(chosen.get(cell.id, ()), metric),
-            **{name: over_seeds(chosen.get(cell.id, ()), name)["mean"] for name in (VAL, *COSTS)},
-        }
-        for cell in cells
-    ]
-
-
-def _by_cell(rows: Sequence[Row], rule: str) -> dict[str, list[Row]]:
-    """Rows with metrics under a rule, by cell."""
-    found: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["rule"] == rule and row["status"] not in FAILURES:
-            found[row["cell"]].append(row)
-    return found
-
-
-def over_seeds(rows: Sequence[Row], metric: str) -> dict[str, float]:
-    """Aggregates a metric of rows of the result table, a row per seed; see `aggregate`."""
-    found = (row[metric] for row in rows)
-    return aggregate([math.nan if value is None else float(value) for value in found])
-
-
-def varied_names(cells: Sequence[Cell]) -> list[str]:
-    """Dotted fields (or groups) in which cells vary, in the study's order."""
-    return list(dict.fromkeys(name for cell in cells for name in cell.varied if name != "label"))
-
-
-def fields_of(cell: Cell, names: Sequence[str]) -> Row:
-    """The fields that vary in a study, of one cell; a group is shown by its name."""
-    place: Row = {}
-    for name in names:
-        value = cell.varied[name] if name in cell.varied else get_field(cell.node, name)
-        if isinstance(value, Mapping):
-            value = value.get("label", json.dumps(value)) if name in cell.varied else value.get("name")
-        place[name] = json.dumps(value) if isinstance(value, list) else value
-    return place

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,12 @@ from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, metric
 from fpl_tune.core.nested import GROUPS, flatten
 from fpl_tune.study.cells import SETTING, Cell, axes_of
-from fpl_tune.study.results import TEST, VAL, Row, aggregate
-from fpl_tune.study.status import Status
+from fpl_tune.study.results import TEST, VAL, aggregate
+from fpl_tune.study.table import StudyTable
 
 if TYPE_CHECKING:
     from fpl_tune.config import StudySpec
     from fpl_tune.study.schema import StudyFile
-    from fpl_tune.study.store import Store
 
 TUNABLE = frozenset({
     "data.views",
@@ -93,21 +92,6 @@ def sign(name: str) -> int:
     return {True: 1, False: -1, None: 0}[metric(name).maximize]
 
 
-def rows(store: Store, spec: StudySpec | StudyFile, name: str = TEST) -> list[Row]:
-    """The result table with a column of a metric, and one of each of a study's objectives; see `Store.rows`."""
-    table = store.rows(name)
-    for objective in objectives_of(spec):
-        if table and objective not in table[0]:
-            figures = {_place(row): row[objective] for row in store.rows(objective)}
-            for row in table:
-                row[objective] = figures.get(_place(row))
-    return table
-
-
-def _place(row: Row) -> tuple[Any, ...]:
-    return row["cell"], row["seed"], row["rule"]
-
-
 def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
     """A cell's setting (data, partition, protocol) as JSON; cells of the same setting compare."""
     return _parts(cell, axes)[0]
@@ -129,7 +113,7 @@ def selecting_rule(rule: str) -> str:
 
 
 def choose(
-    table: Sequence[Row], cells: Sequence[Cell], spec: StudySpec | StudyFile, rule: str = "final"
+    table: StudyTable, cells: Iterable[Cell], rule: str = "final", study: StudySpec | StudyFile | None = None
 ) -> Choice | None:
     """Chooses by the means of the study's objectives on the seeds that all candidates have.
 
@@ -141,26 +125,26 @@ def choose(
     With several objectives, likewise the front: the cells that no other equals or beats in all of them.
 
     Args:
-        table: the result table with columns of the objectives; see `rows`.
-        cells: candidates. References, cells without a finished seed, those with a seed that failed or was stopped, and
-            trials outside the present `search.space` are left out.
-        spec: the study. What varies besides its axes is tuned, and so not part of a setting.
+        table: what is stored of the study. What varies besides its axes is tuned, and so not part of a setting.
+        cells: candidates. References, cells that are not compared (see `table.StoredCell`), and trials outside the
+            present `search.space` are left out.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
+        study: the study as it is now, where it differs from the stored one.
 
     Returns:
         None without candidates, if there are several and no two share a setting, or if no method that is here tells the
         direction of an objective.
     """
-    rule, names, axes = selecting_rule(rule), objectives_of(spec), axes_of(spec.axes)
+    study, rule = study or table.study, selecting_rule(rule)
+    names, axes = objectives_of(study), axes_of(study.axes)
     signs = [sign(name) for name in names]
-    stopped = {row["cell"] for row in table if row["status"] != Status.DONE}
-    tried = {cell.id: cell for cell in cells if cell.candidate and cell.id not in stopped}
-    candidates = {key: cell for key, cell in tried.items() if _inside(cell, spec)}
-    found: dict[str, dict[int, list[float]]] = defaultdict(dict)
-    for row in table:
-        figures = [row[name] for name in names]
-        if row["rule"] == rule and row["cell"] in candidates and not any(v is None or math.isnan(v) for v in figures):
-            found[row["cell"]][int(row["seed"])] = figures
+    tried = [cell for cell in cells if cell.candidate and table.cells[cell.id].compared]
+    candidates = {cell.id: cell for cell in tried if _inside(cell, study)}
+    found: dict[str, dict[int, list[float]]] = {}
+    for key in candidates:
+        figures = [table.cells[key].values(name, rule) for name in names]
+        if seeds := set[int].intersection(*({*own} for own in figures)):
+            found[key] = {seed: [own[seed] for own in figures] for seed in sorted(seeds)}
     seeds = common_seeds(found)
     groups: dict[str, dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
     for key, cell in candidates.items():
@@ -189,11 +173,9 @@ def choose(
         by += f", compared on {listed('seed', seeds)}, which all cells have"
     if outside := len(tried) - len(candidates):
         by += f", without {counted(outside, 'trial')} outside of search.space"
-    ids, by_seed = {cell.id for _, cell in best}, defaultdict[int, list[float]](list)
-    for row in table if len(names) == 1 else ():
-        if row["rule"] == rule and row["cell"] in ids:
-            by_seed[int(row["seed"])].append(row[TEST])
-    tests = {seed: math.fsum(values) / len(values) for seed, values in by_seed.items() if len(values) == len(best)}
+    own = [table.cells[cell.id].values(TEST, rule) for _, cell in best] if len(names) == 1 else [{}]
+    both = sorted(set[int].intersection(*({*found} for found in own)))
+    tests = {seed: math.fsum(found[seed] for found in own) / len(own) for seed in both}
     test = aggregate([*tests.values()])
     values, chosen = zip(*best, strict=True)
     return Choice(chosen, tuple(names), values, by, tuple(seeds), test["mean"], test["std"], tuple(sorted(tests)))
@@ -232,9 +214,9 @@ def _values(cell: Cell) -> list[tuple[str, bool, float, str]]:
             for n, v in fields]  # fmt: skip
 
 
-def _inside(cell: Cell, spec: StudySpec | StudyFile) -> bool:
+def _inside(cell: Cell, study: StudySpec | StudyFile) -> bool:
     """Whether a cell lies in the ranges that its study's search states now: they may have been wider when it ran."""
-    search, axes = spec.search, axes_of(spec.axes)
+    search, axes = study.search, axes_of(study.axes)
     if search.sampler is None:
         return True
     stated = flatten(search.space, whole=lambda _, entry: not entry.keys().isdisjoint(("low", "high", "choices")))
@@ -265,55 +247,53 @@ def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
     return sorted(set[int].intersection(*(set(own) for own in seeds.values() if most in own)))
 
 
-def chosen(store: Store, rule: str | None = None) -> Choice:
+def chosen(table: StudyTable, rule: str | None = None) -> Choice:
     """Chooses among a study's finished cells: the best, or the front of several objectives.
 
     Args:
-        store: the study's store.
+        table: the study.
         rule: the reporting rule that chooses each seed's round, from validation accuracies; None: the study's own if it
             reads these alone, else `final`.
 
     Raises:
         ConfigError: the rule reads test metrics, no cell is finished inside of `search.space`, or no two cells compare.
     """
-    study, cells = store.study(), store.cells()
+    study = table.study
     rule = rule or selecting_rule(study.report.rule)
     if rule not in CHOICES:
         raise ConfigError(
             f"The rule that chooses must be {' or '.join(CHOICES)}, but is {rule!r}"
             f"{', which reads test metrics' if rule in TEST_SELECTED_RULES else ''}."
         )
-    table = rows(store, study)
-    choice = choose(table, cells, study, rule)
+    choice = choose(table, (stored.cell for stored in table.cells.values()), rule)
     if choice is not None:
         return choice
-    done = {row["cell"] for row in table if row["status"] == Status.DONE}
-    finished = [cell for cell in cells if cell.candidate and cell.id in done]
+    finished = [stored.cell for stored in table.cells.values() if stored.cell.candidate and stored.compared]
     if not finished:
-        raise ConfigError(f"{store.name} has no finished cell yet. Run `fpl-tune study {store.name}`.")
+        raise ConfigError(f"{study.name} has no finished cell yet. Run `fpl-tune study {study.name}`.")
     if not any(_inside(cell, study) for cell in finished):
         raise ConfigError(
-            f"A choice is among trials inside of search.space, but all {len(finished)} of {store.name} lie outside. "
-            f"Run `fpl-tune study {store.name}`, or widen search.space."
+            f"A choice is among trials inside of search.space, but all {len(finished)} of {study.name} lie outside. "
+            f"Run `fpl-tune study {study.name}`, or widen search.space."
         )
     if unknown := [name for name in objectives_of(study) if not sign(name)]:
         raise ConfigError(
             f"Whether {unknown[0]} is better high or low says the method that adds it, which is not installed here. "
-            f"Install it, or compare all cells: fpl-tune show {store.name}."
+            f"Install it, or compare all cells: fpl-tune show {study.name}."
         )
     raise ConfigError(
         "Validation chooses among cells of the same data, partition and protocol, but no two finished cells of "
-        f"{store.name} share them. Compare all of them: fpl-tune show {store.name}."
+        f"{study.name} share them. Compare all of them: fpl-tune show {study.name}."
     )
 
 
-def best(store: Store, rule: str | None = None) -> Choice:
+def best(table: StudyTable, rule: str | None = None) -> Choice:
     """The best of a study's finished cells; see `chosen`.
 
     Raises:
         ConfigError: there is none, or the study has several objectives, and so a front instead of a best cell.
     """
-    choice = chosen(store, rule)
+    choice = chosen(table, rule)
     if choice.front:
         raise ConfigError(front_of(choice, "Choose one of them by its id, such as --cell"))
     return choice

@@ -6,7 +6,7 @@ metrics.jsonl, prompts.safetensors and result.json (what a seed left). Each file
 digest in result.json, so that one of another cell, seed or study counts as damaged. Where a cell stands follows from
 these files; see `study.standing`.
 
-Reading needs neither PyTorch nor Hydra, writing permissions neither; pandas is imported for data frames alone.
+Reading needs neither PyTorch nor Hydra, writing permissions neither.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.files import FOLDER, REGULAR, digest, kind_of, remove, write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
-from fpl_tune.study import earlier, results, schema
-from fpl_tune.study.cells import COLUMNS, EARLIER, Cell, differing
+from fpl_tune.study import earlier, schema
+from fpl_tune.study.cells import Cell, differing
 from fpl_tune.study.schema import SCHEMA, DamagedFile, Effective, Order, StudyFile
-from fpl_tune.study.standing import Design, Row, Run, State, counts, marks, rung_values, shown_status, standing, wanted
+from fpl_tune.study.standing import Design, Row, Run, marks
 from fpl_tune.study.status import Status
+from fpl_tune.study.table import StoredCell, StudyTable
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fpl_tune.config import Study
     from fpl_tune.simulation.simulation import Record
 
@@ -153,7 +152,7 @@ class Store:
         """Notes how a run has ended, and writes results.csv; see `schema.Order`."""
         order = self._order()
         self._write_order(self.cells(), order.earlier, complete=complete, exhausted=exhausted)
-        self.write_csv()
+        write_text(self.folder / "results.csv", self.table().frame().to_csv(index=False))
 
     def ended(self) -> tuple[bool, list[str]]:
         """Whether the last run ended with nothing left, and its exhausted searches; see `schema.Order`."""
@@ -255,10 +254,6 @@ class Store:
         self._unless_damaged(lambda: self._cell(cell.id))
         return self._cells[cell.id][1] if cell.id in self._cells else {}
 
-    def fingerprints(self, cell: Cell) -> dict[str, Any]:
-        """Fingerprints of a cell when its results were made; empty before."""
-        return next((result["fingerprints"] for result in self.seed_results(cell).values()), {})
-
     def _cell(self, key: str) -> Cell:
         if key not in self._cells:
             self._cells[key] = schema.read_cell(self.folder / "cells" / key / "cell.json")
@@ -354,20 +349,22 @@ class Store:
         """Stores the rungs that a cell was let pass, and the seeds that were started together."""
         _write(self.folder / "cells" / row.cell.id / "marks.json", marks(row, prints))
 
-    def state(self, cell: Cell) -> State:
-        """Where a cell stands. One of an earlier run is not asked for any more, and so has nothing left to run."""
-        return self._state(self.row(cell))
+    def read(self, cell: Cell) -> StoredCell:
+        """A cell with its results as readers see them."""
+        order, design, row = self._order(), self.design(), self.row(cell)
+        return self._stored(row, design, order)
 
-    def _state(self, row: Row) -> State:
+    def table(self) -> StudyTable:
+        """What is stored now of the study's cells, for readers: all figures that are shown together are from one."""
         order, design = self._order(), self.design()
-        found = standing(design, row).state
-        if row.cell.id in order.earlier and found in (State.QUEUED, State.PAUSED):
-            return State.DONE if counts(design, row) else State.PRUNED
-        return State.PRUNED if found is State.PAUSED and order.complete else found
+        rows = map(self.row, self._readable(order.cells))
+        cells = {row.cell.id: self._stored(row, design, order) for row in rows}
+        return StudyTable(self.folder, self.study(), self.effective(), design, cells)
 
-    def rung_values(self, cell: Cell) -> dict[int, float]:
-        """The objective of a trial at the rungs that it has reached, by round."""
-        return rung_values(self.design(), self.row(cell))
+    def _stored(self, row: Row, design: Design, order: Order) -> StoredCell:
+        found = {seed: self.result(row.cell, seed) for seed in row.runs if seed in design.seeds}
+        results = {seed: result for seed, result in found.items() if result is not None}
+        return StoredCell.of(design, row, results, earlier=row.cell.id in order.earlier, complete=order.complete)
 
     def seed_folder(self, cell: Cell, seed: int) -> Path:
         """The folder of one seed."""
@@ -388,15 +385,6 @@ class Store:
         names = (path.name for path in (self.folder / "cells" / cell.id).glob("seed=*"))
         numbers = sorted(int(found[1]) for name in names if (found := schema.SEED_FOLDER.fullmatch(name)))
         return {seed: result for seed in numbers if (result := self.result(cell, seed)) is not None}
-
-    def shown_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
-        """The results of a cell that tables show, those of the study's seeds.
-
-        Their status is `done` exactly if they count; see `standing.shown_status`.
-        """
-        design, row, found = self.design(), self.row(cell), self.seed_results(cell)
-        state = self._state(row)
-        return {s: {**r, "status": shown_status(design, row, s, state)} for s, r in found.items()}
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
@@ -498,53 +486,6 @@ class Store:
         if problem.path not in self._warned:
             self._warned.add(problem.path)
             _log.warning("%s", problem)
-
-    # -- tables ----------------------------------------------------------------------------------------------
-
-    def rows(self, metric: str = results.TEST) -> list[results.Row]:
-        """The result table as plain rows; see `results.table`."""
-        cells = self.cells()
-        found = {cell.id: self.shown_results(cell) for cell in cells}
-        return results.table(cells, found, metric, self.history, self.earlier)
-
-    def states(self) -> dict[str, str]:
-        """What tables call each cell, by id: its state, or `earlier` where an earlier run has done it."""
-        found, before = {cell.id: self.state(cell) for cell in self.cells()}, self.earlier
-        return {key: EARLIER if key in before and state is State.DONE else state for key, state in found.items()}
-
-    def frame(self, metric: str = results.TEST) -> pd.DataFrame:
-        """The result table as a data frame."""
-        import pandas as pd
-
-        names = [*COLUMNS, *results.varied_names(self.cells()), *results.METRICS, metric, *results.COSTS]
-        return pd.DataFrame(self.rows(metric) or {name: [] for name in names})
-
-    def write_csv(self) -> Path:
-        """Writes results.csv."""
-        path = self.folder / "results.csv"
-        write_text(path, self.frame().to_csv(index=False))
-        return path
-
-    def summaries(self, rule: str = "final", metric: str = results.TEST) -> list[results.Row]:
-        """One row per cell: mean, std, sem, n, min and max of a metric over seeds; see `results.summarise`."""
-        return results.summarise(self.rows(metric), self.cells(), self.states(), rule, metric)
-
-    def summary(self, rule: str = "final", metric: str = results.TEST) -> pd.DataFrame:
-        """`summaries` as a data frame."""
-        import pandas as pd
-
-        return pd.DataFrame(self.summaries(rule, metric))
-
-    def status(self) -> dict[str, Any]:
-        """Counts cells by status, and seeds that have a result."""
-        design, rows = self.design(), [self.row(cell) for cell in self.cells()]
-        states = [self._state(row) for row in rows]
-        return {
-            "cells": len(rows),
-            **{state.value: states.count(state) for state in State},
-            "seeds": sum(len(row.runs.keys() & {*design.seeds}) for row in rows),
-            "seeds_wanted": sum(len({*wanted(design, row)} | row.runs.keys() & {*design.seeds}) for row in rows),
-        }
 
 
 def _write(path: Path, content: Any) -> None:

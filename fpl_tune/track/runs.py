@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fpl_tune.core.files import digest
-from fpl_tune.core.formatting import percent, plain, short
+from fpl_tune.core.formatting import percent, plain, titles
 from fpl_tune.core.nested import get_field
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import TEST, VAL, aggregate, figure, varied_names
+from fpl_tune.study.results import TEST, VAL, aggregate
+from fpl_tune.study.schema import StudyFile
 from fpl_tune.study.standing import OVER, State
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
+from fpl_tune.study.table import StoredCell, varied_names
 
-FORMAT = 8
+FORMAT = 9
 """Increased when the same store gives other runs than before: all runs are then written anew."""
 
 STUDY = "study"
@@ -92,12 +94,12 @@ class Columns:
     """Dotted field (or group) in which cells vary -> its name as a parameter."""
 
     @classmethod
-    def of(cls, store: Store) -> Columns:
+    def of(cls, study: StudyFile, cells: Sequence[Cell]) -> Columns:
         """The columns of a study; other cells may change them."""
-        report, names = store.study().report, varied_names(store.cells())
-        taken = [*map(short, names), *_DESCRIBING]
-        fields = {n: mlflow_name(n if n in _DESCRIBING or taken.count(short(n)) > 1 else short(n)) for n in names}
-        return cls(report.rule, report.metric, fields)
+        names = varied_names(cells)
+        taken = titles((name for name in names if name not in _DESCRIBING), _DESCRIBING)
+        fields = {name: mlflow_name(taken.get(name, name)) for name in names}
+        return cls(study.report.rule, study.report.metric, fields)
 
     @property
     def headline(self) -> str:
@@ -113,80 +115,88 @@ def mlflow_name(name: str) -> str:
     return "/".join(parts)[:NAME_LENGTH].strip("/ ") or "_"
 
 
-def study_entry(store: Store, seeds: Sequence[int], *, running: bool = False) -> Entry:
+def study_entry(store: Store, *, running: bool = False) -> Entry:
     """The parent run: note, tags and files, no parameters or metrics, so that it can grow with the study."""
-    spec, cells = store.spec(), store.cells()
-    states = [store.state(cell) for cell in cells]
-    shown = [store.shown_results(cell) for cell in cells]
-    ends = [_times(result)[1] for results in shown for result in results.values()]
-    bad = {cell.role: {State.FAILED} if cell.role == "trial" else {State.FAILED, State.DIVERGED} for cell in cells}
-    failed = any(state in bad[cell.role] for cell, state in zip(cells, states, strict=True))
-    whole = all(state in OVER for state in states)
+    spec, table = store.spec(), store.table()
+    every = [*table.cells.values()]
+    ends = [_times(result)[1] for stored in every for result in stored.results.values()]
+    failed = any(
+        stored.state is State.FAILED or (stored.state is State.DIVERGED and stored.cell.role != "trial")
+        for stored in every
+    )
+    whole = all(stored.state in OVER for stored in every)
     status = "RUNNING" if running else "KILLED" if not whole else "FAILED" if failed else "FINISHED"
     note = f"## {spec.title or spec.name}\n\n{spec.note}\n\nThe artifact `report.html` shows curves and tables.\n"
     if (store.folder / "table.md").is_file():
         note += "\n" + (store.folder / "table.md").read_text()
     tags = {"mlflow.note.content": note[:TAG_LENGTH], "fpl.status": status.lower()}
     names = ("study.yaml", "report.html", "table.md", "table.tex", "table.csv", "results.csv")
+    results = [stored.results for stored in every]
     return Entry(
         key=STUDY,
         name=spec.name,
         status=status,
         start=min(ends, default=0),
         end=max(ends, default=0),
-        digest=_digest(status, spec.title, spec.note, spec.report.rule, list(seeds), shown),
+        digest=_digest(status, spec.title, spec.note, spec.report.rule, spec.seed_list(), results),
         tags=tags,
         files=[] if running else [("", store.folder / name) for name in names],
     )
 
 
-def cell_digest(store: Store, cell: Cell, seeds: Sequence[int], columns: Columns) -> str:
-    """The digest of a cell's entry, from results alone: a history is written with its result and never without."""
-    found = store.shown_results(cell)
+def cell_digest(stored: StoredCell, columns: Columns) -> str:
+    """The digest of a cell's entry, from results alone: a history is written with its result and never without.
+
+    It is empty until the cell is over: its means are not yet what they will stay.
+    """
+    if not stored.results or stored.state not in OVER:
+        return ""
+    cell = stored.cell
     return _digest(
-        *(cell.id, cell.label, cell.role, store.state(cell), _rungs(store, cell), columns.rule, columns.metric),
-        *(_parameters(cell, seeds, columns), [found[seed] for seed in seeds]),
+        *(cell.id, cell.label, cell.role, stored.state, _rungs(stored), columns.rule, columns.metric),
+        *(_parameters(stored, columns), [*stored.results.values()]),
     )
 
 
-def cell_entry(store: Store, cell: Cell, seeds: Sequence[int], columns: Columns) -> Entry:
-    """The run of a cell that is over, over the given seeds, all of which have results.
+def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> Entry:
+    """The run of a cell that is over.
 
     That of a pruned trial is finished too, with the tag `fpl.status` and the round that it reached, `fpl.round`.
+
+    Args:
+        stored: the cell.
+        folder: of the study.
+        columns: what the study's runs have in common.
     """
-    results, state = {s: r for s, r in store.shown_results(cell).items() if s in seeds}, store.state(cell)
+    cell, results, state = stored.cell, stored.results, stored.state
     counted = {s: r for s, r in results.items() if r["status"] not in FAILURES}
     start, end = min(_times(r)[0] for r in results.values()), max(_times(r)[1] for r in results.values())
-    status, histories = state.value, {s: store.history(cell, s) for s in counted}
     tags = {
         "fpl.role": cell.role,
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
-        "fpl.status": status,
+        "fpl.status": state.value,
     }
     if state is State.PRUNED:
         tags["fpl.round"] = str(max(int(r["rounds"]) for r in results.values()))
     if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
         tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
+    place, histories = folder / "cells" / cell.id, {s: stored.history(s) for s in counted}
     return Entry(
         key=cell.id,
         name=cell.label,
-        status="FAILED" if status in FAILURES else "FINISHED",
+        status="FAILED" if state.value in FAILURES else "FINISHED",
         start=start,
         end=end,
-        digest=cell_digest(store, cell, seeds, columns),
+        digest=cell_digest(stored, columns),
         tags=tags,
-        params=_parameters(cell, list(results), columns),
+        params=_parameters(stored, columns),
         metrics=[
-            *(Point(name, 0, value, end) for name, value in _headlines(counted, histories, columns).items()),
-            *(Point(name, 0, value, end) for name, value in _rungs(store, cell).items()),
+            *(Point(name, 0, value, end) for name, value in _headlines(stored, columns).items()),
+            *(Point(name, 0, value, end) for name, value in _rungs(stored).items()),
             *_curves(histories, start, columns.metric),
         ],
-        files=[("", store.folder / "cells" / cell.id / "cell.json")]
-        + [
-            (f"seed={s}", store.seed_folder(cell, s) / n)
-            for s in seeds
-            for n in ("metrics.jsonl", "prompts.safetensors")
-        ],
+        files=[("", place / "cell.json")]
+        + [(f"seed={s}", place / f"seed={s}" / n) for s in results for n in ("metrics.jsonl", "prompts.safetensors")],
         documents={"rules.json": plain(_by_rule(counted))} if counted else {},
     )
 
@@ -195,16 +205,16 @@ def _digest(*parts: Any) -> str:
     return digest(json.dumps([FORMAT, *parts]))
 
 
-def _parameters(cell: Cell, seeds: Sequence[int], columns: Columns) -> dict[str, str]:
+def _parameters(stored: StoredCell, columns: Columns) -> dict[str, str]:
     """A run's parameters: what varies in the study, without fields that the cell lacks, and what describes the cell.
 
     The artifact cell.json holds the whole configuration.
     """
-    found = {name: _text(cell, field) for field, name in columns.fields.items()}
+    found = {name: _text(stored.cell, field) for field, name in columns.fields.items()}
     for name in ("method", "data"):
-        found.setdefault(name, _text(cell, name))
+        found.setdefault(name, _text(stored.cell, name))
     held = {name: text[:PARAM_LENGTH] for name, text in found.items() if text is not None}
-    return held | {"seeds": json.dumps(list(seeds))}
+    return held | {"seeds": json.dumps(list(stored.results))}
 
 
 def _text(cell: Cell, dotted: str) -> str | None:
@@ -216,9 +226,9 @@ def _text(cell: Cell, dotted: str) -> str | None:
     return None if value is absent else shown(value)
 
 
-def _rungs(store: Store, cell: Cell) -> dict[str, float]:
+def _rungs(stored: StoredCell) -> dict[str, float]:
     """The objective at the rungs that a trial has reached, in four digits; so also that of one that was pruned."""
-    values = sorted(store.rung_values(cell).items())
+    values = sorted(stored.rung_values.items())
     return {f"rung_{number}": float(f"{value:.{_DIGITS}g}") for number, value in values if math.isfinite(value)}
 
 
@@ -250,20 +260,17 @@ def _by_rule(results: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[str, di
     return {rule: {name: aggregate(found) for name, found in by_name.items()} for rule, by_name in values.items()}
 
 
-def _headlines(
-    results: Mapping[int, Mapping[str, Any]], histories: Mapping[int, Sequence[Record]], columns: Columns
-) -> dict[str, float]:
+def _headlines(stored: StoredCell, columns: Columns) -> dict[str, float]:
     """Figures over seeds under the study's reporting rule, the report's own metric among them.
 
     Their step is 0, so that MLflow draws bars by run, not curves. It lists metrics in the order of their logging.
     """
-    found, chosen = list[tuple[str, str, float]](), _by_rule(results).get(columns.rule)
+    own, test, val = (aggregate([*stored.values(name, columns.rule).values()]) for name in (columns.metric, TEST, VAL))
+    found = list[tuple[str, str, float]]()
     if columns.metric not in _HEADLINES:
-        own = aggregate([figure(history, columns.metric, columns.rule) for history in histories.values()])
         name = columns.headline
         found += [(name, columns.metric, own["mean"]), (f"{name}_std", columns.metric, own["std"])]
-    if chosen:
-        test, val = chosen[TEST], chosen[VAL]
+    if test["n"]:
         found += [("test_acc", TEST, test["mean"]), ("test_acc_std", TEST, test["std"])]
         found += [("val_acc", VAL, val["mean"]), ("n_seeds", "", test["n"])]
     return {name: _rounded(metric, value) for name, metric, value in found if math.isfinite(value)}

@@ -6,6 +6,7 @@ digest last, so that what a kill left half-written is replaced by the next write
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import uuid
@@ -24,9 +25,9 @@ from fpl_tune.core.metrics import metric
 from fpl_tune.study import tracking
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
-from fpl_tune.study.standing import OVER
 from fpl_tune.study.store import Store
-from fpl_tune.track import runs, server, view
+from fpl_tune.study.table import StoredCell
+from fpl_tune.track import runs, server
 from fpl_tune.track.runs import STUDY, Columns, Entry
 
 if TYPE_CHECKING:
@@ -42,6 +43,16 @@ _LINKS_EVERY = 1.0
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag without which MLflow 3 opens the experiment in the view for traces."""
 
+_VIEW = "mlflow.sharedViewState."
+"""Prefix of the tags in which MLflow keeps states of an experiment's page, as its button to share a view does; its key
+follows. MLflow's own page shows no figures until one chooses columns."""
+_FIELDS = (12, 4, 0)
+"""Fields as columns and axes, as many as fit in a tag: more than the first have no room on a screen."""
+_TAG_LENGTH = 5000
+"""Characters of an experiment's tag."""
+_SECTIONS = ("Model metrics", "test", "val", "train")
+"""Charts in their order, by the first part of the metrics' names: MLflow puts the figures, which have none, last."""
+
 
 class Writer:
     """Makes the runs of one store in MLflow equal to it.
@@ -56,7 +67,6 @@ class Writer:
 
     def __init__(self, store: Store, alive: Callable[[], None] = lambda: None) -> None:
         self.store, self._alive = store, alive
-        self.seeds = store.spec().seed_list()
         uri = server.address(store.root)
         self.server = server.public(uri)
         self.client: Any = server.connect(uri)
@@ -70,14 +80,14 @@ class Writer:
 
     def write_study(self, *, running: bool = False) -> None:
         """Writes the study's run; with its report once it is no longer running."""
-        entry = runs.study_entry(self.store, self.seeds, running=running)
+        entry = runs.study_entry(self.store, running=running)
         if not self._holds(STUDY, entry.digest):
             self._write(entry)
         self._describe(self.link(), entry.tags[_NOTE])
 
     def write_cell(self, cell: Cell) -> None:
         """Writes a cell's run if it differs from the store."""
-        self._write_cell(cell, Columns.of(self.store))
+        self._write_cell(self.store.read(cell), self._columns())
         if time.monotonic() - self._linked > _LINKS_EVERY:
             self.link()
 
@@ -85,16 +95,16 @@ class Writer:
         """Writes all complete cells, then the study's run with its final status. Other cells have no runs then."""
         if not self.runs[STUDY]:
             self.write_study(running=True)
-        columns, cells = Columns.of(self.store), self.store.cells()
-        for cell in cells:
-            self._write_cell(cell, columns)
-        for key in self.runs.keys() - {STUDY, *(cell.id for cell in cells)}:
+        columns, table = self._columns(), self.store.table()
+        for stored in table.cells.values():
+            self._write_cell(stored, columns)
+        for key in self.runs.keys() - {STUDY, *table.cells}:
             self.delete(key)
         self.write_study()
 
     def link(self) -> tracking.Tracked:
         """Notes in the study's folder where MLflow holds it, for the links of the report page and the terminal."""
-        columns = Columns.of(self.store)
+        columns = self._columns()
         held = [cell for cell in self.store.cells() if self.runs[cell.id]]
         cells = {cell.id: self.runs[cell.id][0] for cell in held}
         best = [cell.id for cell in held if cell.candidate and "n_seeds" in cells[cell.id].data.metrics]
@@ -114,9 +124,9 @@ class Writer:
 
     def differences(self) -> dict[str, str]:
         """Finds the runs that differ from the store: key -> missing, stale or orphaned."""
-        columns = Columns.of(self.store)
-        digests = {cell.id: self._digest(cell, columns) for cell in self.store.cells()}
-        digests[STUDY] = runs.study_entry(self.store, self.seeds).digest
+        columns = self._columns()
+        digests = {key: runs.cell_digest(stored, columns) for key, stored in self.store.table().cells.items()}
+        digests[STUDY] = runs.study_entry(self.store).digest
         found = {key: "orphaned" for key, held in self.runs.items() if held and key not in digests}
         for key, digest in digests.items():
             if digest and not self._holds(key, digest):  # a cell that misses a seed is written when it has run
@@ -137,26 +147,24 @@ class Writer:
     def _describe(self, found: tracking.Tracked, note: str) -> None:
         """Writes the experiment's note, which begins with the links, and the state of the page that they open."""
         cells = {key: self.runs[key][0].data for key in found.runs}
-        fields = [*Columns.of(self.store).fields.values()]
+        fields = [*self._columns().fields.values()]
         axes = [name for name in fields if len({cells[key].params.get(name) for key in found.best}) > 1]
         statuses = any(data.tags.get("fpl.status") != "done" for data in cells.values())
-        state = view.text(found, fields, axes, statuses=statuses)
-        self.client.set_experiment_tag(self.experiment, f"{view.TAG}{found.parent}", state)
+        state = page_state(found, fields, axes, statuses=statuses)
+        self.client.set_experiment_tag(self.experiment, f"{_VIEW}{found.parent}", state)
         links = " · ".join(f"[{name}]({place})" for name, place in tracking.places(found, _LINKED).items())
         title, _, rest = note.partition("\n")  # MLflow shows one line until one unfolds it
         note = f"**{title.removeprefix('## ')}**: {links}\n{rest}"
         self.client.set_experiment_tag(self.experiment, _NOTE, note[: runs.TAG_LENGTH])
 
-    def _write_cell(self, cell: Cell, columns: Columns) -> None:
-        self._alive()
-        digest = self._digest(cell, columns)
-        if digest and not self._holds(cell.id, digest):
-            self._write(runs.cell_entry(self.store, cell, list(self.store.shown_results(cell)), columns))
+    def _columns(self) -> Columns:
+        return Columns.of(self.store.study(), self.store.cells())
 
-    def _digest(self, cell: Cell, columns: Columns) -> str:
-        """The digest of a cell's run; empty until it is over: its means are not yet what they will stay."""
-        seeds = list(self.store.shown_results(cell))
-        return runs.cell_digest(self.store, cell, seeds, columns) if seeds and self.store.state(cell) in OVER else ""
+    def _write_cell(self, stored: StoredCell, columns: Columns) -> None:
+        self._alive()
+        digest = runs.cell_digest(stored, columns)
+        if digest and not self._holds(stored.cell.id, digest):
+            self._write(runs.cell_entry(stored, self.store.folder, columns))
 
     def _holds(self, key: str, digest: str) -> bool:
         """Whether there is exactly one run of this entry, complete, closed and below its parent."""
@@ -297,3 +305,50 @@ def inspect_deleted(root: Path, *, fix: bool = False) -> dict[str, int]:
                 if fix:
                     client.delete_run(run.info.run_id)
     return dict(found)
+
+
+def page_state(tracked: tracking.Tracked, fields: Sequence[str], axes: Sequence[str], *, statuses: bool = False) -> str:
+    """The state of the page that the links open, as the value of its tag."""
+    texts = (
+        json.dumps(_page_state(tracked, fields[:most], axes[:most], statuses=statuses), separators=(",", ":"))
+        for most in _FIELDS
+    )
+    return next(text for text in texts if len(text) <= _TAG_LENGTH)
+
+
+def _page_state(
+    tracked: tracking.Tracked, fields: Sequence[str], axes: Sequence[str], *, statuses: bool = False
+) -> dict[str, Any]:
+    """The state of the page that the links open: the cells without the study's own run, and charts, the figures first.
+
+    Args:
+        tracked: where MLflow holds the study.
+        fields: parameters that are columns.
+        axes: parameters that are axes of the parallel coordinates.
+        statuses: whether to tell which cells were pruned or failed.
+    """
+    figures = dict.fromkeys([tracked.order, "test_acc", "test_acc_std", "val_acc", "n_seeds"])
+    columns = [f"metrics.`{name}`" for name in figures] + [f"params.`{name}`" for name in fields]
+    parallel = {
+        "type": "PARALLEL",
+        "uuid": "fpl-parallel",
+        "metricSectionId": f"fpl-{_SECTIONS[0]}",
+        "selectedParams": [*axes],
+        "selectedMetrics": [tracked.order],
+        "showAllRuns": True,
+        "deleted": False,
+        "isGenerated": False,
+    }
+    return {
+        "searchFilter": f"tags.`mlflow.parentRunId` = '{tracked.parent}'",
+        "orderByKey": f"metrics.`{tracked.order}`",
+        "orderByAsc": tracked.ascending,
+        "selectedColumns": [*columns, *(["tags.`fpl.status`"] if statuses else [])],
+        "runsHiddenMode": "SHOW_ALL",
+        "compareRunCharts": [parallel] if axes else [],
+        "compareRunSections": [
+            {"uuid": f"fpl-{name}", "name": name, "display": True, "isReordered": True, "deleted": False}
+            for name in _SECTIONS
+        ],
+        "isAccordionReordered": True,
+    }

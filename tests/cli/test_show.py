@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fpl_tune.cli.show import print_results
+from fpl_tune.study.cells import shown as shown_as
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store
 
-from ..conftest import Asked, MakeStore, drawn_history
+from ..conftest import Asked, MakeStore, drawn_history, there
 from .conftest import TINY, Command, run_in
 
 LIGHT = """
@@ -173,7 +176,7 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     assert "best" in rows[0]
     assert "pruned" not in " ".join(rows)
     trials = [cell for cell in store.cells() if cell.role == "trial"]
-    early = sum(store.state(cell) == "pruned" for cell in trials)
+    early = sum(store.read(cell).state == "pruned" for cell in trials)
     assert f"{len(trials) - 10} more trials with --format csv, {early} of them stopped early" in " ".join(text.split())
     assert any(line.split()[:1] == ["zeroshot"] for line in lines)
     rates = {f"{cell.varied['optim.lr']:.3g}" for cell in trials}
@@ -181,6 +184,62 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     (best,) = (cell for cell in trials if cell.trial == int(rows[0].split()[0]))
     assert rows[0].split()[header.index("lr")] == f"{best.varied['optim.lr']:.3g}", "by the number of the trial"
     assert len(list(csv.DictReader(command("show", "toy", "--format", "csv").out.splitlines()))) == 1 + len(trials)
+
+
+SEVEN = """
+seeds: 2
+search:
+  sampler: random
+  trials: 20
+  space:
+    optim.lr: {low: 0.0001, high: 1.0, log: true}
+    optim.momentum: {low: 0.0, high: 0.99}
+    optim.weight_decay: {low: 0.00001, high: 0.1, log: true}
+    method.n_ctx: [1, 2, 4, 8, 16]
+    protocol.epochs: [1, 2, 3]
+    protocol.participation: {low: 0.25, high: 1.0}
+    optim.batch: [8, 16, 32]
+  only: [optim.lr, optim.momentum, optim.weight_decay, method.n_ctx, protocol.epochs, protocol.participation,
+         optim.batch]
+"""
+
+
+def test_a_search_s_table_fits_the_console_and_names_the_columns_that_it_leaves_out(
+    make_store: MakeStore, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # which wraps captions, too
+    store = searched(make_store, here / "outputs", SEVEN)
+    fields = {"lr", "momentum", "weight_decay", "n_ctx", "epochs", "participation", "batch"}
+    trials = {str(cell.trial): cell for cell in store.cells() if cell.role == "trial"}
+    dotted = {name.rpartition(".")[2]: name for cell in trials.values() for name in cell.varied}
+    assert dotted.keys() == fields
+
+    def shown(width: str) -> tuple[set[str], str]:
+        """The fields that have a column, and the whole text, in one line."""
+        monkeypatch.setenv("COLUMNS", width)
+        print_results(store.table(), "final", "table")
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= int(width)
+        header = next(line.split() for line in lines if line.split()[:1] == ["trial"])
+        assert header[0] == "trial"
+        assert header[-4:] == ["status", "val", "test", "seeds"]
+        assert {*header[1:-4]} <= fields, "no heading is broken"
+        rows = [
+            line.split() for line in lines if line.startswith(" ") and line.split()[:1] and line.split()[0] in trials
+        ]
+        assert len(rows) == 10
+        for row in rows:
+            texts = [shown_as(trials[row[0]].varied[dotted[name]], 3) for name in header[1:-4]]
+            assert row[1 : 1 + len(texts)] == texts, "no number is broken"
+        return {*header[1:-4]}, " ".join(" ".join(lines).split())
+
+    columns, text = shown("80")
+    left = there(re.search(r"columns without room: ([\w, ]+)", text))[1].partition(";")[0].split(", ")
+    assert columns
+    assert {*left} == fields - columns != set()
+    columns, text = shown("400")
+    assert columns == fields
+    assert "without room" not in text
 
 
 def test_a_search_of_several_methods_has_a_table_for_each(make_store: MakeStore, here: Path, command: Command) -> None:

@@ -35,7 +35,7 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
 def trials_of(root: Path) -> Trials:
     """Rate, status and rounds by seed of every trial."""
     store = Store.open(root, "tiny")
-    states = {row["cell"]: row["status"] for row in store.summaries()}
+    states = {row["cell"]: row["status"] for row in store.table().summary()}
     return [
         (cell.run.optim.lr, states[cell.id], [len(store.history(cell, seed)) for seed in store.seeds(cell)])
         for cell in store.cells()
@@ -56,7 +56,7 @@ def test_the_budget_pays_first_seeds_and_the_others_of_what_survives(
     assert [1] in [rounds for _, _, rounds in found]
     assert min(found)[1:] == ("done", [4, 4]), "the best one gets all seeds"
     store = Store.open(tmp_path, "tiny")
-    assert best(store).cell.run.optim.lr == min(found)[0]
+    assert best(store.table()).cell.run.optim.lr == min(found)[0]
     assert log.paused, "trials pause at their rungs"
     assert len(log.cells) == len({*log.cells}) == len(found), "and end once"
     kept = {path.parent.name for path in store.folder.rglob("ckpt-*")}
@@ -143,7 +143,7 @@ def hedged_of(root: Path) -> list[tuple[bool, str, list[int]]]:
     store = Store.open(root, "tiny")
     trials = sorted((cell for cell in store.cells() if not cell.published), key=lambda cell: cell.number)
     return [
-        (cell.hedged, store.state(cell).value, [len(store.history(cell, n)) for n in store.seeds(cell)])
+        (cell.hedged, store.read(cell).state.value, [len(store.history(cell, n)) for n in store.seeds(cell)])
         for cell in trials
     ]
 
@@ -174,7 +174,7 @@ def test_a_pruned_trial_is_stored_at_its_round_and_not_run_again(
     made: Any = compose(SEARCH, "protocol.rounds=4")
     assert run_study(made, root=tmp_path, executor=inline.execute).exit_code == 0
     store, ran = Store.open(tmp_path, "tiny"), len(stepped)
-    results = {cell.id: store.result(cell, 1) or {} for cell in store.cells() if store.state(cell) == "pruned"}
+    results = {cell.id: store.result(cell, 1) or {} for cell in store.cells() if store.read(cell).state == "pruned"}
     assert {(result["status"], result["rounds"]) for result in results.values()} >= {("partial", 1)}
     assert all(result["rounds"] == len(store.history(store.cell(key), 1)) for key, result in results.items())
     outcome = run_study(made, root=tmp_path, executor=inline.execute)

@@ -8,17 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fpl_tune import report
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.execute.runner import run_study
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import against
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
+from fpl_tune.study.comparisons import compare
+from fpl_tune.study.findings import Findings
 from fpl_tune.study.looks import Look
 from fpl_tune.study.store import Store
 
@@ -59,7 +58,7 @@ class Looked(Heard):
 
 
 def run(made: Any, root: Path, *callbacks: Callback) -> Any:
-    return run_study(made, root=root, executor=inline.execute, judge=report.look, callbacks=callbacks)
+    return run_study(made, root=root, executor=inline.execute, callbacks=callbacks)
 
 
 def seeds_of(root: Path) -> dict[str, list[int]]:
@@ -89,8 +88,8 @@ def test_cells_stop_where_their_verdict_is_there(compose: Compose, tmp_path: Pat
         [],
     ]
     assert len(log.rounds) == len(set(log.rounds)) == 8 + 3 + 5 + 8, "nothing ran twice"
-    facts = Facts(Store.open(tmp_path, "tiny"))
-    tests = against(facts).set_axis(["lr=0.2", "lr=0.3", "lr=0.4"])
+    store = Store.open(tmp_path, "tiny")
+    tests = compare(Findings(store.spec(), store.table())).frame.set_axis(["lr=0.2", "lr=0.3", "lr=0.4"])
     assert tests["verdict"].to_dict() == {"lr=0.2": "worse", "lr=0.3": "better", "lr=0.4": "undecided"}
     assert tests["look"].to_dict() == {"lr=0.2": 3, "lr=0.3": 5, "lr=0.4": 0}
     assert tests["seeds"].to_dict() == {"lr=0.2": 3, "lr=0.3": 5, "lr=0.4": 8}
@@ -133,7 +132,7 @@ def test_killed_in_a_look_and_continued_equals_undisturbed(
     assert not list((tmp_path / "killed").rglob("ckpt-*"))
 
 
-def test_a_seed_that_diverges_is_left_out_and_never_asked_for_again(
+def test_a_cell_of_which_a_seed_diverges_is_compared_and_asked_for_no_more(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = Simulation.step
@@ -146,16 +145,16 @@ def test_a_seed_that_diverges_is_left_out_and_never_asked_for_again(
     monkeypatch.setattr(Simulation, "step", shaky)
     outcome = run(compose(BODY, *UNTIL, "execution.retries=0", ONE), tmp_path, log := Looked())
     assert outcome.exit_code == 1
-    assert [look.seeds for look, _ in log.looks] == [3, 5, 8]
-    assert log.looks[1][1][-1] == ("lr=0.4", (6, 7, 8))
+    assert [look.compared for look, _ in log.looks] == [3, 2]
+    assert [[job for job in jobs if job[0] == "lr=0.4"] for _, jobs in log.looks] == [[("lr=0.4", (4, 5))], []]
     store = Store.open(tmp_path, "tiny")
-    assert [r["status"] for r in store.seed_results(store.cells()[3]).values()] == [
-        *3 * ["done"],
-        "diverged",
-        *4 * ["done"],
-    ]
-    tests = against(Facts(store))
-    assert tests["seeds"].tolist()[-1] == 7
+    cell = store.cells()[3]
+    assert [r["status"] for r in store.seed_results(cell).values()] == [*3 * ["done"], "diverged", "done"]
+    findings = Findings(store.spec(), store.table())
+    assert cell.id not in compare(findings).frame.index
+    assert (findings.frame.loc[cell.id, "n"], findings.frame.loc[cell.id, "status"]) == (4, "diverged")
+    again = run(compose(BODY, *UNTIL, "execution.retries=0", ONE), tmp_path, second := Looked())
+    assert (again.exit_code, second.rounds) == (1, []), "it is not asked for again"
 
 
 def test_the_plan_counts_the_seeds_of_the_first_look(compose: Compose, tmp_path: Path) -> None:
@@ -165,7 +164,8 @@ def test_the_plan_counts_the_seeds_of_the_first_look(compose: Compose, tmp_path:
     assert plan.sentence().endswith("Cells of undecided comparisons run on, to 8 seeds at most.")
     run(made, tmp_path)
     assert make_plan(made, root=tmp_path).totals()["done"] == 4
-    assert Store.open(tmp_path, "tiny").status()["seeds_wanted"] == Store.open(tmp_path, "tiny").status()["seeds"] == 24
+    status = Store.open(tmp_path, "tiny").table().status()
+    assert status["seeds_wanted"] == status["seeds"] == 24
 
 
 HAS = "Looks are declared before the first result, but tiny has results with"
@@ -193,7 +193,7 @@ def test_what_looks_cannot_be_is_refused_in_one_line_and_changes_nothing(compose
     for overrides, message in REFUSED.values():
         made = compose(BODY, *overrides)
         for refuse in (make_plan, run_study):
-            given = {"executor": inline.execute, "judge": report.look} if refuse is run_study else {}
+            given: dict[str, Any] = {"executor": inline.execute} if refuse is run_study else {}
             with pytest.raises(ConfigError, match=message):
                 refuse(made, root=tmp_path / "out", **given)
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
@@ -204,8 +204,3 @@ def test_looks_after_results_of_fixed_seeds_are_refused(compose: Compose, tmp_pa
     with pytest.raises(ConfigError, match="results with a fixed number of seeds and is asked for looks="):
         run(compose(BODY, *UNTIL, ONE), tmp_path)
     assert run(compose(BODY, "seeds=4", ONE), tmp_path).exit_code == 0
-
-
-def test_nobody_to_judge_is_an_error_of_the_program(compose: Compose, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs a judge"):
-        run_study(compose(BODY, *UNTIL), root=tmp_path, executor=inline.execute)

@@ -51,7 +51,7 @@ def run(made: Any, root: Path, **given: Any) -> Any:
 
 def states(root: Path) -> dict[str, str]:
     store = Store.open(root, "tiny")
-    return {cell.label: store.state(cell).value for cell in store.cells()}
+    return {cell.label: store.read(cell).state.value for cell in store.cells()}
 
 
 @pytest.mark.usefixtures("slow_winner")
@@ -61,16 +61,16 @@ def test_what_was_pruned_decides_nothing_and_runs_whole_under_another_rule(compo
     run(compose(SEARCH + claims, FOUR, "search.trials=4", *HALVED), tmp_path)
     assert states(tmp_path)["lr=0.3"] == "pruned"
     store = Store.open(tmp_path, "tiny")
-    (claim,) = evaluate(store)
+    (claim,) = evaluate(store.table(), store.spec().report)
     assert (claim.status, claim.reason) == ("undecided", "lr=0.3 was pruned.")
-    assert best(store).label == "lr=0.1"
+    assert best(store.table()).label == "lr=0.1"
     whole = compose(SEARCH + claims, FOUR, "search.trials=4", "protocol.rounds=4")
     outcome = run(whole, tmp_path)
     assert outcome.skipped + outcome.done == 4
     assert set(states(tmp_path).values()) == {"done"}
     store = Store.open(tmp_path, "tiny")
-    assert "lr=0.3 90.0 against lr=0.1 70.0: +20.0" in evaluate(store)[0].reason
-    assert best(store).label == "lr=0.3"
+    assert "lr=0.3 90.0 against lr=0.1 70.0: +20.0" in evaluate(store.table(), store.spec().report)[0].reason
+    assert best(store.table()).label == "lr=0.3"
 
 
 @pytest.mark.usefixtures("slow_winner")
@@ -80,9 +80,9 @@ def test_what_was_pruned_stays_so_while_more_seeds_of_the_others_run(compose: Co
     before = states(tmp_path)
     assert run(compose(SEARCH, FOUR, "search.trials=4", *HALVED, "seeds=3"), tmp_path).exit_code == 0
     assert states(tmp_path) == before
-    rows = Store.open(tmp_path, "tiny").summary().set_index("label")
-    assert set(rows.loc[rows["status"] == "done", "n"]) == {3}
-    assert rows.loc["lr=0.3", "n"] == 1, "shown apart, by the round that it reached"
+    rows = Store.open(tmp_path, "tiny").table().summary()
+    assert {row["n"] for row in rows if row["status"] == "done"} == {3}
+    assert {row["n"] for row in rows if row["label"] == "lr=0.3"} == {1}, "shown apart, by the round that it reached"
 
 
 @pytest.mark.usefixtures("slow_winner")
@@ -133,7 +133,7 @@ def test_retry_runs_diverged_seeds_again_and_keeps_the_others(
     log = Heard()
     assert run(made, tmp_path, retry=True, callbacks=[log]).exit_code == 0
     assert {who for who, _ in log.rounds} == {"lr=0.1/2"}
-    assert Store.open(tmp_path, "tiny").summary()["n"].tolist() == [2]
+    assert [row["n"] for row in Store.open(tmp_path, "tiny").table().summary()] == [2]
 
 
 class Raising(Callback):
@@ -167,7 +167,7 @@ def test_a_trial_that_is_a_reference_too_can_be_the_best_and_runs_once(compose: 
     store = Store.open(tmp_path, "tiny")
     (both,) = [cell for cell in store.cells() if cell.is_reference]
     assert (both.role, both.reference) == ("trial", "published, lr=0.001")
-    chosen = best(store).cell
+    chosen = best(store.table()).cell
     assert chosen.run.optim.lr == min(cell.run.optim.lr for cell in store.cells())
     assert chosen.id == both.id
     numbers = [cell.number for cell in store.cells()]
@@ -204,7 +204,7 @@ def test_samplers_turn_away_from_where_training_diverges(
     assert run(made, tmp_path).exit_code == 0
     found = [*states(tmp_path).values()]
     assert found.count("diverged") < 10, "it was 23 of 30"
-    assert best(Store.open(tmp_path, "tiny")).cell.run.optim.lr > 0.1
+    assert best(Store.open(tmp_path, "tiny").table()).cell.run.optim.lr > 0.1
 
 
 @pytest.mark.usefixtures("slow_winner")
@@ -231,18 +231,18 @@ def test_the_plan_and_the_ablation_read_trials(compose: Compose, tmp_path: Path)
     assert make_plan(halved, root=tmp_path).totals()["done"] == 6
     assert make_plan(left, root=tmp_path).totals()["done"] < 6, "without pruning, the pruned ones run whole"
     with pytest.raises(ConfigError, match="ablate=best"):
-        ablation_paths(compose(body.replace("random", "null")), store)
+        ablation_paths(compose(body.replace("random", "null")), store.table())
 
 
 @pytest.mark.usefixtures("slow_winner")
 def test_a_halved_search_stands_as_finished_in_mlflow(compose: Compose, tmp_path: Path) -> None:
     run(compose(SEARCH, "search.trials=5", *HALVED), tmp_path)
     store = Store.open(tmp_path, "tiny")
-    assert runs.study_entry(store, [1, 2]).status == "FINISHED"
-    pruned = next(cell for cell in store.cells() if store.state(cell) == "pruned")
-    entry = runs.cell_entry(store, pruned, list(store.shown_results(pruned)), runs.Columns.of(store))
+    assert runs.study_entry(store).status == "FINISHED"
+    pruned = next(stored for stored in store.table().cells.values() if stored.state == "pruned")
+    entry = runs.cell_entry(pruned, store.folder, runs.Columns.of(store.study(), store.cells()))
     assert (entry.status, entry.tags["fpl.status"]) == ("FINISHED", "pruned")
-    assert entry.tags["fpl.round"] == str(len(store.history(pruned, 1)))
+    assert entry.tags["fpl.round"] == str(len(pruned.history(1)))
     rungs = {point.key: point.value for point in entry.metrics if point.key.startswith("rung_")}
-    assert rungs == pytest.approx({f"rung_{n}": v for n, v in store.rung_values(pruned).items()}, abs=1e-3)
+    assert rungs == pytest.approx({f"rung_{n}": v for n, v in pruned.rung_values.items()}, abs=1e-3)
     assert rungs

@@ -147,12 +147,12 @@ def test_one_bad_seed_does_not_take_the_others_along(
     assert (outcome.failed, outcome.exit_code) == (1, 1)
     assert outcome.failures == ("lr=0.1, seed 2: RuntimeError: no luck",)
     store = Store.open(tmp_path, "tiny")
-    assert store.frame().groupby("seed")["status"].first().tolist() == ["done", "failed", "done"]
-    assert store.summary()["n"].tolist() == [2]  # never averaged away: the cell says so
-    assert store.summary()["status"].tolist() == ["failed"]
+    assert store.table().frame().groupby("seed")["status"].first().tolist() == ["done", "failed", "done"]
+    assert [row["n"] for row in store.table().summary()] == [2]  # never averaged away: the cell says so
+    assert [row["status"] for row in store.table().summary()] == ["failed"]
     monkeypatch.setattr(Simulation, "step", step)
     assert run_study(made, root=tmp_path).exit_code == 0
-    assert Store.open(tmp_path, "tiny").summary()["n"].tolist() == [3]
+    assert [row["n"] for row in Store.open(tmp_path, "tiny").table().summary()] == [3]
 
 
 def test_a_diverged_seed_is_not_tried_again(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,8 @@ def test_a_result_names_what_it_depends_on(compose: Compose, tmp_path: Path) -> 
     run_study(compose("axes: {optim: {lr: [0.1]}}", "seeds=1"), root=tmp_path)
     store = Store(tmp_path, "tiny")
     (cell,) = store.cells()
-    assert store.fingerprints(cell) == fingerprints(cell.run)
+    (result,) = store.seed_results(cell).values()
+    assert result["fingerprints"] == fingerprints(cell.run)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +245,8 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
             assert results[0]["rounds"] == results[1]["rounds"]
             assert results[0]["rules"]["best_val"]["round"] == results[1]["rules"]["best_val"]["round"]
     for rule in ("final", "best_val"):
-        assert best(one, rule).cell.id == best(two, rule).cell.id
-    assert best(one).test != best(two).test
+        assert best(one.table(), rule).cell.id == best(two.table(), rule).cell.id
+    assert best(one.table()).test != best(two.table()).test
 
 
 def test_a_run_a_study_and_a_trainable_have_equal_losses_whatever_threads_the_process_has(

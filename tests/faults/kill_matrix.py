@@ -342,7 +342,7 @@ def picture(root: Path) -> dict[str, Any]:
     from fpl_tune.study.store import Store
 
     store, found = Store.open(root, NAME), dict[str, Any]()
-    rows = {row["cell"]: row for row in store.summaries()}
+    rows = {row["cell"]: row for row in store.table().summary()}
     found["cells"] = [cell.label for cell in store.cells()]
     for cell in store.cells():
         asked = asdict(cell.suggestion) if cell.suggestion else None
@@ -351,7 +351,7 @@ def picture(root: Path) -> dict[str, Any]:
             found[f"{cell.label}, seed {seed}"] = _timeless(result)
             for record in store.history(cell, seed):
                 found[f"{cell.label}, seed {seed}, round {record['round']}"] = _timeless(record)
-    for row in store.rows():
+    for row in store.table().rows():
         found[f"table: {row['label']}, seed {row['seed']}, {row['rule']}"] = _timeless(row)
     found["results.csv"] = len((store.folder / "results.csv").read_text().splitlines())
     for path in sorted(store.folder.rglob("prompts.safetensors")):

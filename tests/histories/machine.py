@@ -366,7 +366,6 @@ class Machine:
             executor=executor,
             callbacks=callbacks,
             retry=bool(options.get("retry")),
-            judge=report.look,
         )
         if interruption.wrong:
             raise RuntimeError(interruption.wrong[0])
@@ -401,7 +400,7 @@ class Machine:
             Path("other.yaml").write_text(text)
             spec = compose("other.yaml", [])
             executor = partial(execute, workers=2, order=options.get("order", 0))
-            run_study(spec, root=self.root, executor=executor, judge=report.look)
+            run_study(spec, root=self.root, executor=executor)
             return End("done")
 
         aside = self.aside / "other"

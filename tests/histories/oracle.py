@@ -70,6 +70,11 @@ class Cell:
             return "pruned"
         return "queued" if missing else "done"
 
+    @property
+    def compared(self) -> bool:
+        """Whether it is compared with others: it has results, and all of them are of seeds that ran to the end."""
+        return bool(self.results) and self.state != "pruned" and len(self.having("done")) == len(self.results)
+
     @cached_property
     def counting(self) -> list[int]:
         """Seeds over which means are taken: all that ran to the end.
@@ -288,16 +293,15 @@ def _asked(facts: Facts) -> list[int]:
 def choose(facts: Facts, rule: str = "final") -> tuple[list[str], float, list[str], bool]:
     """The best cells, the mean of the first objective, cells that tie with the best, and whether there is a front.
 
-    Candidates are cells and trials with a seed that counts and none that failed or was stopped, trials inside of the
-    present search space. They are compared on the seeds that all have, within a setting (data, partition, protocol).
+    Candidates are cells and trials that are compared, trials inside of the present search space. They are compared on
+    the seeds that all have, within a setting (data, partition, protocol).
     """
     search = facts.study["search"]
     objectives = search["objectives"] if search["sampler"] is not None else [VAL]
     rule = rule if rule in ("final", "best_val") else "final"
     points: dict[str, dict[int, list[float]]] = {}
     for cell in facts.cells:
-        bad = [seed for seed in cell.having("failed", "diverged", "partial") if seed in _asked(facts)]
-        if cell.role in ("cell", "trial") and cell.state != "pruned" and not bad and _inside(cell, facts.study):
+        if cell.role in ("cell", "trial") and cell.compared and _inside(cell, facts.study):
             found = {s: [value(cell.histories[s], name, rule) for name in objectives] for s in cell.having("done")}
             points[cell.id] = {seed: row for seed, row in found.items() if not any(map(math.isnan, row))}
     points = {key: found for key, found in points.items() if found}

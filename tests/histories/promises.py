@@ -241,14 +241,15 @@ def table_of(root: Path, name: str) -> dict[str, Any]:
     store = Store.open(root, name)
     spec, cells = store.spec(), dict[str, Any]()
     wanted = spec.first_seeds() if spec.declared_looks() else spec.seed_list()
-    listed = [cell for cell in store.cells() if cell.id not in store.earlier]
+    table = store.table()
+    listed = [stored.cell for stored in table.cells.values() if not stored.earlier]
     for cell in listed:
-        shown, run = store.shown_results(cell), config.to_run(cell.node)
+        stored, run = table.cells[cell.id], config.to_run(cell.node)
         seeds: dict[str, Any] = {}
         for seed, result in store.seed_results(cell).items():
             if seed in wanted or spec.declared_looks():
                 kept = {name: value for name, value in result.items() if name not in _OF_CLOCKS}
-                status = shown[seed]["status"] if seed in shown else None
+                status = stored.results[seed]["status"] if seed in stored.results else None
                 history = [
                     {n: v for n, v in record.items() if n not in _OF_CLOCKS} for record in store.history(cell, seed)
                 ]
@@ -258,7 +259,7 @@ def table_of(root: Path, name: str) -> dict[str, Any]:
             "number": cell.number,
             "role": cell.role,
             "reference": cell.reference,
-            "state": str(store.state(cell)),
+            "state": str(stored.state),
             "rounds": run.rounds,
             "trouble": trouble_of(run),
             "varied": cell.varied,
@@ -273,7 +274,7 @@ def table_of(root: Path, name: str) -> dict[str, Any]:
             if differing <= cell.varied.keys() | trials[0].varied.keys():
                 hidden.append(cell.label)
     try:
-        choice: Any = chosen(store).label
+        choice: Any = chosen(table).label
     except ConfigError as problem:
         choice = f"none: {str(problem)[:40]}"
     return {
@@ -283,7 +284,7 @@ def table_of(root: Path, name: str) -> dict[str, Any]:
         "choice": choice,
         "wanted": wanted,
         "decided": bool(spec.declared_looks()),
-        "earlier": bool(store.earlier),
+        "earlier": any(stored.earlier for stored in table.cells.values()),
     }
 
 

@@ -157,20 +157,18 @@ class Judge:
         ):
             self.say(key, what, number, expects)
 
-    def row(self, key: str, row: Mapping[str, Any], names: Mapping[str, str], *, earlier: bool = True) -> None:
+    def row(self, key: str, row: Mapping[str, Any], names: Mapping[str, str]) -> None:
         """Compares the row of a cell.
 
         Args:
             key: the cell's id.
             row: its fields.
             names: what is compared (a field of `Expected`) -> the row's name for it.
-            earlier: whether the row tells cells of earlier runs apart.
         """
         label = self.facts.cell(key).label
         for what, name in names.items():
             expects = getattr(self.expected, what)[key]
             if what == "state":
-                expects = expects if earlier or expects != "earlier" else "done"
                 self.same("state", label, _state(row[name]), expects)
             elif what == "n":
                 self.near("n", label, row[name], expects)
@@ -473,9 +471,11 @@ def _table_csv(judge: Judge, path: Path, cells: set[str]) -> dict[str, dict[str,
     names = {name: name for name in ("n", "mean", "std", "val", "bytes", "seconds")}
     for key, row in rows.items():
         if key in cells:
-            judge.row(key, row, {"state": "status", **names}, earlier=False)
+            judge.row(key, row, {"state": "status", **names})
             if row.get("reference"):
                 _comparison(judge, key, row)
+                both = judge.facts.cell(key).compared and judge.facts.cell(row["reference"]).compared
+                judge.same("compared", judge.facts.cell(key).label, "compared", "compared" if both else "not compared")
     judge.at = judge.at.removesuffix(", table.csv")
     return rows
 
@@ -543,6 +543,8 @@ def _tables(judge: Judge, page: str, out: Path, keys: Sequence[str], rows: Mappi
         judge.same("n", label, texts[at["seeds"]], str(n) if n >= wanted else f"{n} of {wanted}")
         verdict = rows.get(key, {}).get("verdict") or "–"
         judge.same("formats", f"verdict of {label}", texts[at["verdict"]].partition(" at ")[0], verdict)
+        if "group" in at and not judge.facts.cell(key).compared:
+            judge.same("compared", f"letter of {label}", texts[at["group"]], "–")
     judge.at = f"{place}, table.tex"
     latex = (out / "table.tex").read_text().replace(r"$\pm$", "±").replace("--", "–").replace(r"\textbf", "")
     for key in keys:

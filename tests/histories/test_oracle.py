@@ -114,7 +114,7 @@ def test_states_and_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", ["", "report: {rule: best_test}\n", "report: {metric: comm/total_bytes}\n"])
 def test_surfaces_of_a_drawn_grid_agree(body: str, make_store: MakeStore) -> None:
     store = make_store(body=GRID + body, rounds=6)
-    store.write_csv()
+    store.end(complete=True, exhausted=[])
     assert surfaces.disagreements(store.root, "toy") == []
 
 
@@ -124,7 +124,8 @@ def keys(found: Sequence[str]) -> set[str]:
 
 def test_a_changed_digit_in_results_csv_is_reported(make_store: MakeStore) -> None:
     store = make_store(body=GRID)
-    path = store.write_csv()
+    store.end(complete=True, exhausted=[])
+    path = store.folder / "results.csv"
     rows = [*csv.DictReader(path.read_text().splitlines())]
     digit = rows[5][TEST]
     path.write_text(path.read_text().replace(digit, f"{float(digit) + 0.001}"))
@@ -136,7 +137,7 @@ def test_a_planted_error_in_the_report_is_reported(
     wrong: str, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store(body=GRID)
-    store.write_csv()
+    store.end(complete=True, exhausted=[])
     name, pattern, text = {
         "mean": ("table.csv", r"0\.5\d*", "0.51"),
         "verdict": ("table.csv", "worse|undecided", "better"),
@@ -160,7 +161,7 @@ def test_a_planted_error_in_the_report_is_reported(
 
 def test_a_traceback_is_reported(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(body=GRID)
-    store.write_csv()
+    store.end(complete=True, exhausted=[])
     monkeypatch.setattr("fpl_tune.report.page.write", lambda *_, **__: 1 / 0)
     (found,) = surfaces.disagreements(store.root, "toy")
     assert found.startswith("traceback report")

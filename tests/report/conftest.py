@@ -6,8 +6,21 @@ from typing import Any
 import numpy as np
 
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import rules_of
 from fpl_tune.study.store import Store
+
+
+def findings_of(store: Store, **asked: Any) -> Findings:
+    """What is said of a study, without what is damaged."""
+    store.check()
+    return Findings(store.spec(), store.table(), **asked)
+
+
+def store_of(findings: Findings) -> Store:
+    """The store that findings are of."""
+    folder = findings.table.folder
+    return Store(folder.parent, folder.name)
 
 
 def put(store: Store, cell: Cell, seed: int, **changes: Any) -> None:

@@ -4,15 +4,14 @@ import re
 
 import pytest
 
-from fpl_tune.report import answer, search, sweep, table
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import Reference, against
+from fpl_tune.report import answer, charts, search, sweep, table
 from fpl_tune.study.cells import label
+from fpl_tune.study.comparisons import compare
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 
 from ..conftest import Asked, drawn_history, there
-from .conftest import reach
+from .conftest import findings_of, reach, store_of
 
 AXIS = """axes: {optim.lr: [0.001, 0.002, 0.005, 0.01, 0.02, 0.05]}
 references: [{method: zeroshot}]
@@ -20,24 +19,24 @@ seeds: 5
 """
 
 
-def said(facts):
-    return answer.sentence(facts, against(facts))
+def said(findings):
+    return answer.sentence(findings, compare(findings))
 
 
 def along(make_store, values, body=AXIS, noise=0.001, overrides=()):
-    """The facts of a sweep whose cells have these levels, in the axis' order; the reference lies far below."""
+    """The findings of a sweep whose cells have these levels, in the axis' order; the reference lies far below."""
     store = make_store(overrides, body=body, clients=4)
     reach(store, lambda cell: dict(enumerate(values)).get(cell.number, 0.2), lambda cell: noise)
-    return Facts(store)
+    return findings_of(store)
 
 
 # -- sweeps --------------------------------------------------------------------------------------------------
 
 
 def test_a_plateau_and_where_it_ends(make_store):
-    facts = along(make_store, [0.9, 0.9, 0.9, 0.9, 0.87, 0.8])
-    assert facts.kind == "sweep"
-    text = said(facts)
+    findings = along(make_store, [0.9, 0.9, 0.9, 0.9, 0.87, 0.8])
+    assert findings.kind == "sweep"
+    text = said(findings)
     assert re.match(r"lr from 0.001 to 0.01 equal within ± 1 point \((89.9|90.0) to 90.[01] %\); ", text), text
     assert re.search(r"accuracy falls from lr = 0.02 on \(8[67].\d, (79.9|80.0|80.1) %\)\.$", text), text
 
@@ -83,10 +82,10 @@ def test_references_do_not_widen_the_comparisons_of_an_axis(make_store):
     store = make_store(body=AXIS, clients=4, name="wild")
     levels = dict(enumerate([0.9, 0.9, 0.9, 0.9, 0.87, 0.8]))
     reach(store, lambda cell: levels.get(cell.number, 0.2), lambda cell: 0.05 if cell.is_reference else 0.001)
-    wild = Facts(store)
+    wild = findings_of(store)
     own = [cell.id for cell in wild.own if cell.id not in wild.chosen]
     for end in ("low", "high"):
-        assert against(wild).loc[own, end].tolist() == pytest.approx(against(steady).loc[own, end].tolist())
+        assert compare(wild).frame.loc[own, end].tolist() == pytest.approx(compare(steady).frame.loc[own, end].tolist())
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_few_values_one_seed_and_names_have_a_true_sentence(make_store, override
 def test_missing_cells_are_left_out_and_said(make_store):
     store = make_store(body=AXIS, clients=4, fill=lambda cell, seed: cell.number != 2)
     reach(store, lambda cell: 0.9 if cell.number < 5 else 0.5)
-    text = said(Facts(store))
+    text = said(findings_of(store))
     assert text.startswith("So far, 6 of 7 cells done: lr from 0.001 to 0.02 equal within")
     assert "0.005" not in text
 
@@ -115,14 +114,14 @@ def test_a_sweep_over_settings_is_of_the_mean_over_them(make_store):
     store = make_store(["clip=vit_b16"], body=body, clients=4)
     level = {0.001: 0.8, 0.01: 0.8, 0.1: 0.7}
     reach(store, lambda cell: level[cell.run.optim.lr] - (0.3 if cell.run.data.name == "dtd" else 0))
-    text = said(Facts(store))
+    text = said(findings_of(store))
     assert text.startswith("Over 2 settings, lr from 0.001 to 0.01 equal within ± 1 point (6")
     assert "accuracy falls from lr = 0.1 on (55." in text or "accuracy falls from lr = 0.1 on (54." in text
 
 
 def test_the_chart_of_a_sweep_is_scaled_to_its_cells(make_store):
-    facts = along(make_store, [0.9, 0.9, 0.9, 0.9, 0.87, 0.85])
-    drawn, _ = answer.main_chart(facts)["curve"]
+    findings = along(make_store, [0.9, 0.9, 0.9, 0.9, 0.87, 0.85])
+    drawn, _ = answer.main_chart(findings)["curve"]
     y = drawn["layer"][1]["encoding"]["y"]
     low, high = y["scale"]["domain"]
     assert 0.8 < low < 0.85 < 0.9 < high < 0.95
@@ -136,15 +135,15 @@ def test_the_chart_of_a_sweep_is_scaled_to_its_cells(make_store):
 
 
 def test_the_best_cell_of_a_sweep_is_its_reference_and_the_first_reference_that_of_a_table(make_store):
-    facts = along(make_store, [0.9, 0.91, 0.9, 0.9, 0.87, 0.8])
-    assert facts.reference.name == there(facts.best).label
-    tests = against(facts)
-    (said,) = sweep.references(facts, tests)
-    row = tests.loc[facts.references[0].id]
+    findings = along(make_store, [0.9, 0.91, 0.9, 0.9, 0.87, 0.8])
+    assert compare(findings).reference.name == there(findings.best).label
+    comparisons = compare(findings)
+    (said,) = sweep.references(findings, comparisons)
+    row = comparisons.frame.loc[findings.references[0].id]
     bounds = f"{-100 * row['high']:+.2f} to {-100 * row['low']:+.2f}"
     assert f"{-100 * row['difference']:+.2f} points against zeroshot ({bounds}: better)" in said, "as in the table"
     body = "axes: {method: [promptfl, coop, fedpgp]}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
-    assert Facts(make_store(body=body)).reference.name == "zeroshot"
+    assert compare(findings_of(make_store(body=body))).reference.name == "zeroshot"
 
 
 # -- searches ------------------------------------------------------------------------------------------------
@@ -170,7 +169,7 @@ def trials(make_store):
                 result = make_result("partial" if early(number) else "done", history, split_hash=f"split{seed}")
                 store.put(cell, seed, history, {**result, "finished": f"2024-05-01T10:00:{number:02d}+00:00"})
         reach(store, lambda cell: level(cell, cell.published))
-        return Facts(store)
+        return findings_of(store)
 
     return make
 
@@ -182,38 +181,38 @@ def test_a_search_without_gain_says_so(trials):
 
 
 def test_a_gain_has_its_interval_its_cost_and_the_gain_on_seeds_that_did_not_choose(trials):
-    facts = trials(lambda cell, published: 0.8 if published else 0.9 if cell.number == 5 else 0.7)
-    best = there(facts.best)
-    text = said(facts)
+    findings = trials(lambda cell, published: 0.8 if published else 0.9 if cell.number == 5 else 0.7)
+    best = there(findings.best)
+    text = said(findings)
     found = there(re.match(r"Tuning gained \+(\d+\.\d+) points over the published setting \(95 % interval \+", text))
     assert float(found[1]) == pytest.approx(10, abs=0.3)
-    row = against(facts, Reference(facts, there(facts.gains[0].published).label)).loc[best.id]
+    row = compare(findings, there(findings.searches[0].published).label).frame.loc[best.id]
     assert f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}: better), found after " in text
-    whole = list(facts.costs.values())
-    assert f"found after {facts.costs[best.id]:.2g} of {max(whole):.2g} full trials" in text
+    whole = list(findings.costs.values())
+    assert f"found after {findings.costs[best.id]:.2g} of {max(whole):.2g} full trials" in text
     unseen = there(re.search(r"on seeds that did not choose it \+(\d+\.\d+)\.$", text))
     assert float(unseen[1]) == pytest.approx(10, abs=0.3), "every seed alone finds the same trial"
-    assert facts.reference.title() == "the published setting"
+    assert compare(findings).reference.title == "the published setting"
 
 
 def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
-    facts = trials(lambda cell, published: 0.8 if published else 0.7 + 0.15 * (cell.number == 5))
-    best = there(facts.best)
+    findings = trials(lambda cell, published: 0.8 if published else 0.7 + 0.15 * (cell.number == 5))
+    best = there(findings.best)
     for seed in (1, 2, 3):
-        history = facts.store.history(best, seed)
+        history = store_of(findings).history(best, seed)
         history[-1] |= {"test/acc_mean": 0.75, "clients/test": [0.75] * 4}
-        facts.store.put(best, seed, history, make_result("done", history, split_hash=f"split{seed}"))
-    text = said(Facts(facts.store))
+        store_of(findings).put(best, seed, history, make_result("done", history, split_hash=f"split{seed}"))
+    text = said(findings_of(store_of(findings)))
     assert re.match(rf"Tuning gained nothing: trial {best.trial}, the best on validation, is -[45]\.\d+ points "
                     r"from the published setting \(95 % interval -", text), text  # fmt: skip
 
 
 def test_cost_counts_the_rounds_of_trials_that_were_stopped_early(trials):
-    facts = trials(lambda cell, published: 0.8, early=lambda number: number % 2 == 1)
-    full = facts.searches[0].run.rounds * 3
-    ran = [sum(r["rounds"] for r in facts.store.seed_results(cell).values()) / full
-           for cell in sorted(facts.own, key=lambda cell: cell.number)]  # fmt: skip
-    assert sorted(facts.costs.values()) == pytest.approx([sum(ran[: i + 1]) for i in range(len(ran))])
+    findings = trials(lambda cell, published: 0.8, early=lambda number: number % 2 == 1)
+    full = findings.spec.rounds * 3
+    ran = [sum(r["rounds"] for r in store_of(findings).seed_results(cell).values()) / full
+           for cell in sorted(findings.own, key=lambda cell: cell.number)]  # fmt: skip
+    assert sorted(findings.costs.values()) == pytest.approx([sum(ran[: i + 1]) for i in range(len(ran))])
 
 
 def test_one_whole_trial_claims_nothing(trials):
@@ -225,29 +224,29 @@ def test_one_whole_trial_claims_nothing(trials):
 
 
 def test_trials_that_were_stopped_early_are_drawn_where_they_stood(trials):
-    facts = trials(lambda cell, published: 0.8, early=lambda number: number > 3)
-    rows = {row["number"]: row for row in facts.rows}
-    for cell in facts.own:
-        row = rows[facts.keys[cell.id]]
-        assert row["objective"] == pytest.approx(facts.store.history(cell, 1)[-1]["val/acc_mean"], abs=0.02)
-        assert (row["status"] == "pruned") == (cell.id in facts.pruned)
+    findings = trials(lambda cell, published: 0.8, early=lambda number: number > 3)
+    rows = {row["number"]: row for row in charts.cell_rows(findings)}
+    for cell in findings.own:
+        row = rows[findings.numbers[cell.id]]
+        assert row["objective"] == pytest.approx(store_of(findings).history(cell, 1)[-1]["val/acc_mean"], abs=0.02)
+        assert (row["status"] == "pruned") == (cell.id in findings.pruned)
 
 
 def test_importance_is_of_all_trials_at_equal_rounds_and_finds_what_matters(trials):
     body = SEARCH.replace("trials: 14", "trials: 60")
-    facts = trials(lambda cell, published: 0.5 + 0.4 * (cell.run.protocol.epochs == 2), body=body,
+    findings = trials(lambda cell, published: 0.5 + 0.4 * (cell.run.protocol.epochs == 2), body=body,
                    early=lambda number: number % 3 == 2)  # fmt: skip
-    rounds, values = search.early(facts, facts.own)
+    rounds, values = search.early(findings, findings.own)
     assert rounds == 2
-    assert values.keys() == {cell.id for cell in facts.own}
-    for cell in facts.own:
-        assert values[cell.id] == facts.store.history(cell, 1)[1]["val/acc_mean"]
+    assert values.keys() == {cell.id for cell in findings.own}
+    for cell in findings.own:
+        assert values[cell.id] == store_of(findings).history(cell, 1)[1]["val/acc_mean"]
 
 
 def test_a_field_that_decides_is_told_from_chance(trials):
     body = SEARCH.replace("trials: 14", "trials: 40")
-    facts = trials(lambda cell, published: 0.5 + 0.2 * (cell.run.protocol.epochs == 1), body=body)
-    part = there(search.matters(facts))
+    findings = trials(lambda cell, published: 0.5 + 0.2 * (cell.run.protocol.epochs == 1), body=body)
+    part = there(search.matters(findings))
     assert "of seed 1, those that were stopped early too; told from chance: epochs" in part.texts[0]
     rows = part.charts["importance"][0]["data"]["values"]
     first = {row["series"]: row for row in rows if row["name"] == rows[0]["name"]}
@@ -256,35 +255,35 @@ def test_a_field_that_decides_is_told_from_chance(trials):
 
 
 def test_few_trials_say_nothing_of_importance(trials):
-    facts = trials(lambda cell, published: 0.8 + 0.01 * cell.number, body=SEARCH.replace("14", "4"))
-    assert there(search.matters(facts)).texts == [
-        f"nothing is said of {len(facts.own)} trials: at least 10, and 3 for each field, that differ, are needed."
+    findings = trials(lambda cell, published: 0.8 + 0.01 * cell.number, body=SEARCH.replace("14", "4"))
+    assert there(search.matters(findings)).texts == [
+        f"nothing is said of {len(findings.own)} trials: at least 10, and 3 for each field, that differ, are needed."
     ]
 
 
 def test_every_searched_field_has_a_slice_with_the_published_value(trials):
-    facts = trials(lambda cell, published: 0.8)
-    part = there(search.slices(facts))
-    fields = [axis for axis in facts.axes]
+    findings = trials(lambda cell, published: 0.8)
+    part = there(search.slices(findings))
+    fields = [axis for axis in findings.axes]
     assert list(part.charts) == [f"slice_{axis.replace('.', '_')}" for axis in fields]
     rate, _ = part.charts["slice_optim_lr"]
     assert rate["layer"][0]["mark"]["type"] == "rule"
-    published = {facts.by_id[key].run.optim.lr for key in facts.published}
+    published = {findings.by_id[key].run.optim.lr for key in findings.published}
     assert {row["optim_lr"] for row in rate["layer"][0]["data"]["values"]} == published
     assert rate["layer"][0]["encoding"]["x"]["scale"] == {"type": "log"}
 
 
 def test_searches_of_several_methods_are_compared_at_equal_budgets(trials):
     body = "axes: {method: [promptfl, fedprox]}\nreferences: [{method: zeroshot}]\n" + SEARCH.replace("14", "6")
-    facts = trials(
+    findings = trials(
         lambda cell, published: 0.2 if cell.is_reference else 0.8 + 0.1 * ("mu" in label(cell.varied)), body=body
     )
-    text = said(facts)
+    text = said(findings)
     assert text.startswith("At equal budgets fedprox is best on validation, with 90.") or "with 89." in text
     assert re.search(r"; \+(9|10)\.\d+ points against promptfl, the next one \(\+\d.*: better\)\.$", text), text
-    assert search.leads(facts).startswith("Ahead on validation at equal cost: fedprox from ")
-    assert search.leads(facts).endswith("the lead never changes.")
-    assert facts.reference.name == "zeroshot"
+    assert search.leads(findings).startswith("Ahead on validation at equal cost: fedprox from ")
+    assert search.leads(findings).endswith("the lead never changes.")
+    assert compare(findings).reference.name == "zeroshot"
 
 
 def test_a_lead_that_changes_is_said_with_its_cost(trials):
@@ -293,8 +292,8 @@ def test_a_lead_that_changes_is_said_with_its_cost(trials):
     def level(cell, published):
         return 0.7 if "mu" not in label(cell.varied) else 0.6 if published else 0.8
 
-    facts = trials(level, body=body)
-    text = search.leads(facts)
+    findings = trials(level, body=body)
+    text = search.leads(findings)
     found = there(re.fullmatch(r"Ahead on validation at equal cost: promptfl from (\S+) full trials on, "
                                r"fedprox from (\S+) full trials on; 1 change of the lead\.", text))  # fmt: skip
     assert float(found[1]) < float(found[2])
@@ -307,14 +306,14 @@ def test_cells_that_are_not_told_apart_share_a_letter(make_store):
     body = "axes: {method: [promptfl, coop, fedpgp, fedprox]}\nreferences: [{method: zeroshot}]\nseeds: 6\n"
     store = make_store(body=body, clients=4)
     reach(store, lambda cell: [0.9, 0.9, 0.7, 0.9, 0.2][cell.number], lambda cell: 0.003)
-    facts = Facts(store)
-    letters = {cell.label: facts.letters[cell.id] for cell in facts.cells}
+    findings = findings_of(store)
+    letters = {cell.label: findings.letters[cell.id] for cell in findings.cells}
     assert letters == {"promptfl": "a", "coop": "a", "fedprox": "a", "fedpgp": "b", "zeroshot": "c"}
-    text = said(facts)
-    others = {"promptfl", "coop", "fedprox"} - {there(facts.best).label}
+    text = said(findings)
+    others = {"promptfl", "coop", "fedprox"} - {there(findings.best).label}
     assert all(other in text.partition("It is not told apart from ")[2] for other in others)
     assert "fedpgp" not in text.partition("It is not told apart from ")[2]
-    found = table.table(facts, against(facts))
+    found = table.table(findings, compare(findings))
     at = found.header.index("group")
     assert [row.cells[at].text for row in found.rows] == ["a", "a", "b", "a", "c"]
 
@@ -323,8 +322,8 @@ def test_the_choice_is_compared_with_each_of_the_others(make_store):
     body = "axes: {method: [promptfl, coop, fedpgp]}\nreferences: [{method: zeroshot}]\nseeds: 4\n"
     store = make_store(body=body, clients=4)
     reach(store, lambda cell: [0.9, 0.8, 0.7, 0.2][cell.number])
-    facts = Facts(store)
-    part = there(table.each(facts, against(facts)))
+    findings = findings_of(store)
+    part = there(table.each(findings, compare(findings)))
     assert part.title == "promptfl against each"
     rows = {row.cells[0].text: [td.text for td in row.cells[1:]] for row in part.tables[0].rows}
     assert {name: row[2] for name, row in rows.items()} == dict.fromkeys(("coop", "fedpgp", "zeroshot"), "better")
@@ -337,8 +336,8 @@ def test_ranks_are_over_settings_of_any_kind(make_store):
     body = "axes: {partition.alpha: [0.1, 0.3, 0.5, 1, 5], method: [promptfl, coop, fedpgp]}\nseeds: 2\n"
     store = make_store(["partition=dirichlet"], body=body, clients=4)
     reach(store, lambda cell: 0.5 + 0.1 * (cell.number % 3))
-    facts = Facts(store)
-    part = there(table.settings(facts, against(facts)))
+    findings = findings_of(store)
+    part = there(table.settings(findings, compare(findings)))
     assert part.texts[0].startswith("Mean ranks over 5 settings (alpha); ranks that differ by less than 1.48 (Nemenyi")
     rows = [[td.text for td in row.cells] for row in part.tables[0].rows]
     assert [row[0] for row in rows] == ["fedpgp", "coop", "promptfl"]

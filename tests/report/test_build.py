@@ -13,11 +13,10 @@ import pytest
 from fpl_tune import config, report
 from fpl_tune.report import page as page_of
 from fpl_tune.report import table
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import against
+from fpl_tune.study.comparisons import compare
 from fpl_tune.study.grid import expand
 
-from .conftest import put
+from .conftest import findings_of, put
 
 
 class Page(HTMLParser):
@@ -56,16 +55,16 @@ def test_page_is_well_formed_and_needs_no_other_file(make_store):
 
 def test_embedded_data_equal_the_result_table(make_store):
     store = make_store()
-    facts = Facts(store)
+    findings = findings_of(store)
     text = report.build(store).read_text(encoding="utf-8")
     found = json.loads(text.partition('id="data">')[2].partition("</script>")[0])["cells"]
-    summary = store.summary().set_index("label")
+    summary = pd.DataFrame(store.table().summary()).set_index("label")
     assert len(found) == len(summary) == 4
     for cell in found:
         row = summary.loc[cell["label"]]
         assert (cell["mean"], cell["std"], cell["seeds"]) == (row["mean"], row["std"], row["n"])
         assert cell["validation"] == row["val/acc_mean"]
-        assert cell["method_n_ctx"] == facts.table.set_index("label").loc[cell["label"], "method.n_ctx"] or (
+        assert cell["method_n_ctx"] == findings.frame.set_index("label").loc[cell["label"], "method.n_ctx"] or (
             cell["method_n_ctx"] is None
         )
 
@@ -195,11 +194,11 @@ def test_unfinished_and_failed_cells_are_named(make_store):
     result = {"status": "failed", "error": "x", "rounds": 0, "rules": {}, "comm/up_bytes": 0, "comm/down_bytes": 0,
               "time/seconds": 0.0, "split_hash": "", "finished": ""}  # fmt: skip
     store.put(failed, 1, [], result)
-    facts = Facts(store)
-    assert facts.table["status"].tolist() == ["queued", "done", "queued", "queued"]
-    assert facts.table["n"].tolist() == [1, 3, 0, 0]
-    shown = table.table(facts, against(facts))
-    assert [row.cells[shown.header.index("status")].text for row in shown.rows] == facts.table["status"].tolist()
+    findings = findings_of(store)
+    assert findings.frame["status"].tolist() == ["queued", "done", "queued", "queued"]
+    assert findings.frame["n"].tolist() == [1, 3, 0, 0]
+    shown = table.table(findings, compare(findings))
+    assert [row.cells[shown.header.index("status")].text for row in shown.rows] == findings.frame["status"].tolist()
 
 
 def test_a_study_without_results_still_has_a_page(make_store):
@@ -210,14 +209,14 @@ def test_a_study_without_results_still_has_a_page(make_store):
 def test_tables_agree_with_each_other(make_store):
     store = make_store()
     report.build(store)
-    facts = Facts(store)
+    findings = findings_of(store)
     numbers = pd.read_csv(store.folder / "table.csv", index_col="cell")
-    assert numbers["mean"].tolist() == pytest.approx(facts.table["mean"].tolist(), rel=1e-12)
+    assert numbers["mean"].tolist() == pytest.approx(findings.frame["mean"].tolist(), rel=1e-12)
     assert {"difference_low", "verdict"} <= set(numbers)
     markdown = (store.folder / "table.md").read_text().splitlines()
     latex = (store.folder / "table.tex").read_text()
     for cell in store.cells():
-        figure = f"{100 * facts.table.loc[cell.id, 'mean']:.2f}"
+        figure = f"{100 * findings.frame.loc[cell.id, 'mean']:.2f}"
         assert any(line.strip("| *").startswith(cell.label) and figure in line for line in markdown)
         assert figure in latex
     assert latex.count("{") == latex.count("}")

@@ -3,17 +3,17 @@
 # The stubs of pandas and scipy do not know the types of selected rows and of test results.
 # pyright: reportAttributeAccessIssue=false
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from fpl_tune.report import answer, curves, robustness, table
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import against
+from fpl_tune.study.comparisons import compare
 
 from ..conftest import there
-from .conftest import put
+from .conftest import findings_of, put
 
 SWEEP = """axes: {method.n_ctx: [1, 2, 4, 8]}
 references: [{method: zeroshot}]
@@ -35,8 +35,8 @@ def clients(store, label, seed):
 def test_three_numbers_of_a_report_recomputed(make_store):
     """Difference and interval of a comparison, and the corrected value of the winner, from the records by hand."""
     store = make_store(body=SWEEP, level=lambda cell: 0.5 + 0.02 * cell.number)
-    facts = Facts(store, reference="zeroshot")
-    tests = against(facts)
+    findings = findings_of(store)
+    comparisons = compare(findings, "zeroshot")
     gaps = []
     for seed in (1, 2, 3):
         ours, theirs = clients(store, "n_ctx=8", seed), clients(store, "zeroshot", seed)
@@ -52,30 +52,30 @@ def test_three_numbers_of_a_report_recomputed(make_store):
     halfway = 4.3147 * math.sqrt((pooled + own) / 2 / 3)  # t(1 - 0.05 / 8, 4)
     half = max(corrected, halfway, 4.302652729911275 * math.sqrt(own / 3))
     (cell,) = [c for c in store.cells() if c.label == "n_ctx=8"]
-    row = tests.loc[cell.id]
+    row = comparisons.frame.loc[cell.id]
     assert row["difference"] == pytest.approx(mean)
     assert (row["low"], row["high"]) == (pytest.approx(mean - half, abs=1e-4), pytest.approx(mean + half, abs=1e-4))
     assert row["seeds"] == 3
-    assert facts.references[0].id not in tests.index
-    section = there(robustness.choice(facts, tests))
-    val = {(c.label, s): store.result(c, s)["rules"]["final"] for c in facts.own for s in (1, 2, 3)}
+    assert findings.references[0].id not in comparisons.frame.index
+    section = there(robustness.choice(findings, comparisons))
+    val = {(c.label, s): store.result(c, s)["rules"]["final"] for c in findings.own for s in (1, 2, 3)}
     picked = []
     for seed in (1, 2, 3):
         others = [s for s in (1, 2, 3) if s != seed]
-        winner = max((c.label for c in facts.own), key=lambda n: sum(val[n, s]["val/acc_mean"] for s in others))
+        winner = max((c.label for c in findings.own), key=lambda n: sum(val[n, s]["val/acc_mean"] for s in others))
         picked.append(val[winner, seed]["test/acc_mean"])
     assert f"corrected for the selection {100 * sum(picked) / 3:.2f} (" in section.texts[0]
 
 
 def test_the_page_says_what_is_decided_and_how_wide_the_intervals_are(make_store):
-    facts = Facts(make_store(body=METHODS, level=lambda cell: 0.5 + 0.03 * cell.number))
-    tests = against(facts)
-    text = answer.decided(facts, tests).texts[0]
-    width = 100 * ((tests["high"] - tests["low"]) / 2).median()
-    told = ", ".join(f"{n} {verdict}" for verdict, n in tests["verdict"].value_counts().items())
-    assert text == f"Compared with zeroshot: {told} ({facts.basis}). The median interval is ± {width:.2f} points."
-    gap = tests.loc[facts.best.id, "difference"] if facts.best else 0
-    assert f"{100 * gap:+.2f} points against zeroshot" in answer.sentence(facts, tests)
+    findings = findings_of(make_store(body=METHODS, level=lambda cell: 0.5 + 0.03 * cell.number))
+    comparisons = compare(findings)
+    text = answer.decided(findings, comparisons).texts[0]
+    width = 100 * ((comparisons.frame["high"] - comparisons.frame["low"]) / 2).median()
+    told = ", ".join(f"{n} {verdict}" for verdict, n in comparisons.frame["verdict"].value_counts().items())
+    assert text == f"Compared with zeroshot: {told} ({findings.basis}). The median interval is ± {width:.2f} points."
+    gap = comparisons.frame.loc[findings.best.id, "difference"] if findings.best else 0
+    assert f"{100 * gap:+.2f} points against zeroshot" in answer.sentence(findings, comparisons)
 
 
 @pytest.mark.parametrize("of_reference", [False, True])
@@ -85,24 +85,24 @@ def test_a_run_that_lies_apart_is_said_once(make_store, of_reference):
     history = store.history(cell, 2)
     history[-1]["clients/test"] = [value - 0.3 for value in history[-1]["clients/test"]]
     store.put(cell, 2, history, store.result(cell, 2) or {})
-    facts = Facts(store, reference="zeroshot")
-    (said,) = (text for text in answer.decided(facts, against(facts)).texts if "lies -" in text)
+    findings = findings_of(store)
+    (said,) = (text for text in answer.decided(findings, compare(findings, "zeroshot")).texts if "lies -" in text)
     compared = "n_ctx=1, n_ctx=2, n_ctx=4 and 1 more: seed 2 lies -" if of_reference else "n_ctx=2: seed 2 lies -"
     assert said.startswith(compared), said
 
 
 def test_ties_of_the_choice_are_said(make_store):
-    facts = Facts(make_store(body=SWEEP, level=lambda cell: 0.5))
+    findings = findings_of(make_store(body=SWEEP, level=lambda cell: 0.5))
     said = "On validation the choice ties with n_ctx=2, n_ctx=4, n_ctx=8; the smaller values are taken."
-    assert said in answer.decided(facts, against(facts)).texts
+    assert said in answer.decided(findings, compare(findings)).texts
 
 
 def test_the_gain_over_several_data_sets_is_a_mean(make_store):
     body = "axes: {data: [dtd, food101], method: [promptfl, coop]}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
-    facts = Facts(make_store(["clip=vit_b16"], body=body, level=lambda cell: 0.4 + 0.1 * (cell.number % 2)))
-    tests = against(facts)
-    gap = 100 * tests.loc[facts.chosen, "difference"].mean()
-    said = answer.sentence(facts, tests)
+    findings = findings_of(make_store(["clip=vit_b16"], body=body, level=lambda cell: 0.4 + 0.1 * (cell.number % 2)))
+    comparisons = compare(findings)
+    gap = 100 * comparisons.frame.loc[findings.chosen, "difference"].mean()
+    said = answer.sentence(findings, comparisons)
     assert said.startswith("coop is best on validation over 2 settings, with a mean of ")
     assert f"; {gap:+.2f} points against zeroshot on average: " in said
 
@@ -113,45 +113,38 @@ def test_settings_without_the_reference_are_counted(make_store):
     def ran(cell, seed):
         return cell.candidate or cell.varied["data"] != "dtd"
 
-    facts = Facts(make_store(["clip=vit_b16"], body=body, fill=ran, level=lambda cell: 0.4 + 0.1 * (cell.number % 2)))
-    said = answer.sentence(facts, against(facts))
+    store = make_store(["clip=vit_b16"], body=body, fill=ran, level=lambda cell: 0.4 + 0.1 * (cell.number % 2))
+    findings = findings_of(store)
+    said = answer.sentence(findings, compare(findings))
     assert said.endswith(" against zeroshot on average: undecided in 1, not compared in 1.")
 
 
-def test_a_reference_has_its_name_without_what_all_cells_share(make_store):
-    shots = "[{label: few, data.shots: 2}, {label: many, data.shots: 4}]"
-    body = f"axes: {{data: [shapes], shots: {shots}, method: [promptfl, coop]}}\nreferences: [{{method: zeroshot}}]\n"
-    assert Facts(make_store(body=body)).reference.name == "zeroshot"
-
-
 def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
-    facts = Facts(make_store(["seeds=1"], body=METHODS))
-    tests = against(facts)
-    assert set(tests["verdict"]) == {"undecided"}
-    assert tests[["low", "high"]].isna().to_numpy().all()
-    assert "(one seed: no interval)" in answer.sentence(facts, tests)
-    chosen = there(robustness.choice(facts, tests))
+    findings = findings_of(make_store(["seeds=1"], body=METHODS))
+    comparisons = compare(findings)
+    assert set(comparisons.frame["verdict"]) == {"undecided"}
+    assert comparisons.frame[["low", "high"]].isna().to_numpy().all()
+    assert "(one seed: no interval)" in answer.sentence(findings, comparisons)
+    chosen = there(robustness.choice(findings, comparisons))
     assert "corrected for the selection – (" in chosen.texts[0]
 
 
 def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):
     body = "axes: {method.n_ctx: [1, 2, 4], optim.lr: [0.1, 0.2]}\nseeds: 2\n"
-    facts = Facts(make_store(body=body, level=lambda cell: 0.1 + 0.2))
-    section = there(curves.matters(facts, against(facts)))
+    findings = findings_of(make_store(body=body, level=lambda cell: 0.1 + 0.2))
+    section = there(curves.matters(findings, compare(findings)))
     assert section.texts == ["nothing is said of n_ctx, lr: the metric does not vary."]
     assert not section.charts
 
 
 def test_data_sets_are_compared_by_rank(make_store):
     body = "axes: {data: [oxford_pets, dtd, food101], method: [promptfl, coop, fedpgp]}\nseeds: 2\n"
-    facts = Facts(make_store(["clip=vit_b16"], body=body, level=lambda cell: 0.4 + 0.1 * (cell.number % 3)))
-    section = there(table.settings(facts, against(facts)))
+    findings = findings_of(make_store(["clip=vit_b16"], body=body, level=lambda cell: 0.4 + 0.1 * (cell.number % 3)))
+    section = there(table.settings(findings, compare(findings)))
     rows = [[td.text for td in row.cells] for row in section.tables[0].rows]
     assert [row[:2] for row in rows] == [["fedpgp", "1.00"], ["coop", "2.00"], ["promptfl", "3.00"]]
-    mine = [
-        value for cell in facts.cells if "fedpgp" in cell.label for value in facts.by_seed(cell, facts.metric).values()
-    ]
-    assert rows[0][2] == f"{100 * np.mean(mine):.2f}"
+    mine = [findings.by_seed(cell, findings.metric).values() for cell in findings.cells if "fedpgp" in cell.label]
+    assert rows[0][2] == f"{100 * np.mean([*itertools.chain(*mine)]):.2f}"
 
 
 def test_cells_on_other_partitions_are_not_compared(make_store):
@@ -160,52 +153,8 @@ def test_cells_on_other_partitions_are_not_compared(make_store):
     apart = store.cells()[0]
     for seed in (1, 2):
         put(store, apart, seed, split_hash="other")
-    facts = Facts(store)
-    tests = against(facts)
-    assert apart.id not in tests.index
-    assert tests.attrs["apart"] == 1
-    assert "Not compared: 1 cell on other seeds, data or partitions." in table.cells(facts, tests).texts
-
-
-def test_a_reference_is_the_study_s_choice_else_the_first_reference(make_store):
-    body = "axes: {method: [promptfl, fedpgp]}\nreferences: [{method: zeroshot}, {method: coop}]\nseeds: 2\n"
-    assert Facts(make_store(body=body)).reference.name == "zeroshot"
-    assert Facts(make_store(["report.reference=coop"], body=body)).reference.name == "coop"
-    assert Facts(make_store(["report.reference=fedpgp"], body=body)).reference.name == "fedpgp"
-    alone = Facts(make_store(body="axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n", name="alone"))
-    assert alone.best is not None
-    assert alone.reference.name == alone.best.label
-
-
-def test_seeds_with_another_split_are_not_paired(make_store):
-    store = make_store()
-    cell = store.cells()[0]
-    put(store, cell, 2, split_hash="other")
-    assert against(Facts(store)).loc[cell.id, "seeds"] == 2
-
-
-def test_without_references_a_cell_is_tested_against_the_best_of_its_setting(make_store):
-    body = "axes: {data: {shots: [2, 4]}, method: {n_ctx: [2, 3, 4]}}\nseeds: 2\n"
-    facts = Facts(make_store(body=body))
-    best = {cell.run.data.shots: cell for cell in facts.own if cell.id in facts.chosen}
-    assert best.keys() == {2, 4}
-    assert len({cell.run.method.n_ctx for cell in best.values()}) == 1
-    found = against(facts)
-    others = [cell for cell in facts.own if cell.id not in facts.chosen]
-    assert dict(found["reference"]) == {cell.id: best[cell.run.data.shots].id for cell in others}
-    assert len(others) == 4
-
-
-def test_a_metric_without_clients_is_compared_as_it_is(make_store):
-    facts = Facts(make_store(), metric="train/loss")
-    frame = facts.values
-    assert set(frame["client"]) == {0}
-    assert (frame["value"] == 0.25).all()
-    assert "equal" not in set(against(facts)["verdict"])
-
-
-def test_the_region_of_equivalence_is_the_study_s(make_store):
-    level = lambda cell: 0.5  # noqa: E731
-    wide = against(Facts(make_store(["report.rope=40"], level=level)))
-    assert set(wide["verdict"]) == {"equal"}
-    assert set(against(Facts(make_store(["report.rope=0"], level=level)))["verdict"]) == {"undecided"}
+    findings = findings_of(store)
+    comparisons = compare(findings)
+    assert apart.id not in comparisons.frame.index
+    assert comparisons.apart == 1
+    assert "Not compared: 1 cell on other seeds, data or partitions." in table.cells(findings, comparisons).texts

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from fpl_tune import report
 from fpl_tune.report import latex
-from fpl_tune.report.facts import Facts
 
 from ..conftest import there
-from .conftest import put
+from .conftest import findings_of, put
 
 VARIANTS = """
 axes:
@@ -47,15 +46,15 @@ def written(store):
 def test_methods_are_rows_and_settings_are_columns(make_store):
     store = make_store(body=VARIANTS, level=lambda cell: 0.5 + 0.01 * cell.number)
     comment, head, rows = written(store)
-    facts = Facts(store)
+    findings = findings_of(store)
     assert [line.split(r" \\")[0] for line in head] == [
         r" & \multicolumn{2}{c}{test accuracy (\%)}", " & disjoint & iid",
     ]  # fmt: skip
     assert [row[0] for row in rows] == ["PromptFL", r"A\_B", "CoOp", "zeroshot"]
     for row, name in zip(rows, ["PromptFL", "A_B", "CoOp", "zeroshot"], strict=True):
         for text, column in zip(row[1:], ["disjoint", "iid"], strict=True):
-            (cell,) = [cell for cell in facts.cells if cell.label == f"{name}, {column}"]
-            mean, std = facts.spread(cell, facts.metric)
+            (cell,) = [cell for cell in findings.cells if cell.label == f"{name}, {column}"]
+            mean, std = findings.spread(cell, findings.metric)
             assert f"{100 * mean:.2f} $\\pm$ {100 * std:.2f}" in text
     assert "Bold: the best mean of each column." in comment
     assert "n = 2 seeds" in comment
@@ -105,7 +104,7 @@ def test_other_studies_have_the_columns_of_the_page(axes, make_store):
     _, head, rows = written(make_store(body=f"{axes}\nseeds: 2\n"))
     assert len(head) == 1
     assert head[0].startswith(r"cell & validation accuracy (\%) & ")
-    assert len(rows) == len(Facts(make_store(body=f"{axes}\nseeds: 2\n")).cells)
+    assert len(rows) == len(findings_of(make_store(body=f"{axes}\nseeds: 2\n")).cells)
 
 
 @pytest.mark.parametrize(

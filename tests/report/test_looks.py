@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from fpl_tune.report import answer, look, table
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import against
+from fpl_tune.report import answer, table
+from fpl_tune.study.comparisons import compare, look
 
-from .conftest import reach
+from .conftest import findings_of, reach
 
 BODY = """axes: {method.n_ctx: [1, 2, 4, 8]}
 seeds: until_decided
@@ -27,28 +26,28 @@ def looked(make_store: Any, reached: dict[int, int]) -> Any:
 
 
 def test_the_page_says_at_which_look_a_verdict_was_there(make_store: Any) -> None:
-    facts = Facts(looked(make_store, REACHED))
-    tests = against(facts)
-    assert facts.sure == "98.3 %"
-    assert tests["look"].tolist() == [3, 5, 0]
-    main = table.table(facts, tests)
+    findings = findings_of(looked(make_store, REACHED))
+    comparisons = compare(findings)
+    assert findings.sure == "98.3 %"
+    assert comparisons.frame["look"].tolist() == [3, 5, 0]
+    main = table.table(findings, comparisons)
     assert "98.3 % interval" in main.header
     verdicts = [row.cells[main.header.index("verdict")].text for row in main.rows]
     assert verdicts == ["–", "worse at 3 seeds", "better at 5 seeds", "undecided"]
     assert [row.cells[main.header.index("seeds")].text for row in main.rows] == ["5", "3", "5", "5"]
-    texts = " ".join(answer.decided(facts, tests).texts)
+    texts = " ".join(answer.decided(findings, comparisons).texts)
     assert (
         "looked at after 3, 5 and 8 seeds, as was declared before the first result, with intervals of 98.3 %" in texts
     )
     assert "Decided: 1 comparison after 3 seeds, 1 comparison after 5 seeds; 1 comparison undecided so far." in texts
-    assert "its 98.3 % intervals" in table.note(facts)
+    assert "its 98.3 % intervals" in table.note(findings, comparisons)
 
 
 def test_a_look_counts_once_all_have_reached_it_that_run_on_to_it(make_store: Any) -> None:
     """Two cells have run on to five seeds while the third one is on its way: the page shows what three seeds said."""
-    facts = Facts(looked(make_store, {**REACHED, 3: 3}))
-    assert against(facts)["seen"].tolist() == against(facts)["seeds"].tolist() == [3, 3, 3]
-    assert "so far" in " ".join(answer.decided(facts, against(facts)).texts)
+    findings = findings_of(looked(make_store, {**REACHED, 3: 3}))
+    assert compare(findings).frame["seen"].tolist() == compare(findings).frame["seeds"].tolist() == [3, 3, 3]
+    assert "so far" in " ".join(answer.decided(findings, compare(findings)).texts)
 
 
 @pytest.mark.parametrize(("reached", "seeds", "further"), [
@@ -58,10 +57,11 @@ def test_undecided_cells_and_their_reference_run_on(
     make_store: Any, reached: dict[int, int], seeds: int, further: tuple[int, ...]
 ) -> None:
     store = looked(make_store, reached)
-    found = look(store)
+    findings = findings_of(store)
+    found = look(findings)
     assert found is not None
-    tests = against(Facts(store))
-    left = [str(cell) for cell in tests.index[tests["look"] == 0]]
+    comparisons = compare(findings)
+    left = [str(cell) for cell in comparisons.frame.index[comparisons.frame["look"] == 0]]
     assert (found.seeds, found.compared, found.further) == (seeds, 3, further)
     assert found.decided == 3 - len(left)
     assert set(found.goes_on) == ({*left, store.cells()[0].id} if further else set())
@@ -70,7 +70,7 @@ def test_undecided_cells_and_their_reference_run_on(
 
 def test_before_the_first_look_nothing_is_judged(make_store: Any) -> None:
     store = looked(make_store, dict.fromkeys(range(4), 2))
-    assert look(store) is None
-    facts = Facts(store)
-    assert against(facts).empty
-    assert "The first look is still to come." in " ".join(answer.decided(facts, against(facts)).texts)
+    findings = findings_of(store)
+    assert look(findings) is None
+    assert compare(findings).frame.empty
+    assert "The first look is still to come." in " ".join(answer.decided(findings, compare(findings)).texts)

@@ -7,18 +7,18 @@ import re
 import numpy as np
 import pytest
 
-from fpl_tune import methods, report
+from fpl_tune import report
 from fpl_tune.core import formatting
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import answer, charts, curves, reproduce, robustness, table
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import Reference, against
 from fpl_tune.study import tracking
+from fpl_tune.study.cells import Cell, field_text, shown
+from fpl_tune.study.comparisons import compare
 from fpl_tune.study.partition import shares
 from fpl_tune.study.results import make_result
 
 from ..conftest import there
-from .conftest import amend, put
+from .conftest import amend, findings_of, put
 
 
 def embedded(text, key):
@@ -55,32 +55,32 @@ def test_the_page_links_to_mlflow_where_that_holds_the_study(make_store):
 def test_any_reference_can_be_chosen_on_the_page(make_store):
     body = "axes: {method: [promptfl, coop], optim.lr: [0.01, 0.1]}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
     store = make_store(body=body)
-    facts = Facts(store)
+    findings = findings_of(store)
     found = embedded(report.build(store).read_text(encoding="utf-8"), "data")["references"]
     assert {"zeroshot", "promptfl", "coop"} <= found.keys()
-    assert {cell.label for cell in facts.cells} <= found.keys()
-    rows = against(facts, Reference(facts, "promptfl"))
-    (at,) = [cell for cell in facts.own if cell.label == "coop, lr=0.1"]
-    assert found["promptfl"][str(facts.keys[at.id])][0] == f"{100 * rows.loc[at.id, 'difference']:+.2f}"
+    assert {cell.label for cell in findings.cells} <= found.keys()
+    rows = compare(findings, "promptfl").frame
+    (at,) = [cell for cell in findings.own if cell.label == "coop, lr=0.1"]
+    assert found["promptfl"][str(findings.numbers[at.id])][0] == f"{100 * rows.loc[at.id, 'difference']:+.2f}"
 
 
 def test_test_sets_beside_the_main_one_and_harmonic_means_are_columns(make_store):
     store = make_store()
     sets = ("test__base__acc_mean", "test__novel__acc_mean", "test__base_novel_harmonic_mean", "test__harmonic_mean")
     amend(store, **{name: lambda cell, i=i: 0.1 * i + 0.01 * cell.number for i, name in enumerate(sets, 3)})
-    facts = Facts(store)
-    found = table.table(facts, against(facts))
+    findings = findings_of(store)
+    found = table.table(findings, compare(findings))
     row = dict(zip(found.header, (td.text for td in found.rows[0].cells), strict=True))
     assert row["HM(base, novel) (%)"] == "50.00"
     assert row["test base accuracy (%)"] == "30.00"
     assert {"HM(test, base, novel) (%)", "test novel accuracy (%)"} <= row.keys()
-    other = Facts(store, metric="test/harmonic_mean")
-    assert "test accuracy (%)" in table.table(other, against(other)).header
+    other = findings_of(store, metric="test/harmonic_mean")
+    assert "test accuracy (%)" in table.table(other, compare(other)).header
 
 
 def test_the_number_of_seeds_of_each_cell_is_shown(make_store):
-    facts = Facts(make_store(fill=lambda cell, seed: cell.number != 1 or seed < 3))
-    found = table.table(facts, against(facts))
+    findings = findings_of(make_store(fill=lambda cell, seed: cell.number != 1 or seed < 3))
+    found = table.table(findings, compare(findings))
     at = found.header.index("seeds")
     assert [row.cells[at].text for row in found.rows] == ["3", "2 of 3", "3", "3"]
 
@@ -96,10 +96,10 @@ def test_colours_stay_when_series_join():
 
 def test_learning_curves_name_what_they_leave_out(make_store):
     rates = ", ".join(f"{0.01 * i:.2f}" for i in range(1, 13))
-    facts = Facts(make_store(body=f"axes: {{optim.lr: [{rates}]}}\nseeds: 1\n"))
-    part = there(curves.learning(facts, against(facts)))
+    findings = findings_of(make_store(body=f"axes: {{optim.lr: [{rates}]}}\nseeds: 1\n"))
+    part = there(curves.learning(findings, compare(findings)))
     drawn = {row["series"] for row in part.charts["learning_test_acc_mean"][0]["data"]["values"]}
-    left = {cell.label for cell in facts.own} - drawn
+    left = {cell.label for cell in findings.own} - drawn
     assert len(left) == 4
     assert all(label in part.texts[0] for label in left)
 
@@ -114,44 +114,44 @@ def test_a_page_loads_itself_again_only_while_its_study_runs(make_store):
 
 def test_methods_are_drawn_with_their_intervals(make_store):
     body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}]}\nseeds: 3\n"
-    facts = Facts(make_store(body=body))
-    ((name, (drawn, _)),) = answer.main_chart(facts).items()
+    findings = findings_of(make_store(body=body))
+    ((name, (drawn, _)),) = answer.main_chart(findings).items()
     assert name == "curve"
     for row in drawn["data"]["values"]:
-        (cell,) = [cell for cell in facts.cells if cell.label == row["label"]]
-        assert row["high"] - row["mean"] == pytest.approx(4.302652729911275 * facts.table.loc[cell.id, "sem"])
+        (cell,) = [cell for cell in findings.cells if cell.label == row["label"]]
+        assert row["high"] - row["mean"] == pytest.approx(4.302652729911275 * findings.frame.loc[cell.id, "sem"])
 
 
 def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
-    facts = Facts(make_store())
-    spec = answer.curve(facts, "method.n_ctx", facts.metric)
+    findings = findings_of(make_store())
+    spec = answer.curve(findings, "method.n_ctx", findings.metric)
     assert spec["layer"][0]["mark"]["type"] == "area"
     rows = {row["number"]: row for row in spec["data"]["values"]}
-    for cell in facts.own:
-        values = list(facts.by_seed(cell, facts.metric).values())
-        row, mean, std = rows[facts.keys[cell.id]], np.mean(values), np.std(values, ddof=1)
+    for cell in findings.own:
+        values = list(findings.by_seed(cell, findings.metric).values())
+        row, mean, std = rows[findings.numbers[cell.id]], np.mean(values), np.std(values, ddof=1)
         assert [row["mean"], row["low"], row["high"]] == pytest.approx([mean, mean - std, mean + std])
-        assert row["best"] == (cell.id in facts.chosen)
+        assert row["best"] == (cell.id in findings.chosen)
     (level,) = spec["layer"][-1]["data"]["values"]
     assert level["series"] == "zeroshot"
 
 
 def test_names_are_rows_with_bars_the_best_on_top(make_store):
     body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}], clip.dtype: [float32, float16]}"
-    facts = Facts(make_store(body=body))
-    spec = answer.curve(facts, "variant", facts.metric)
+    findings = findings_of(make_store(body=body))
+    spec = answer.curve(findings, "variant", findings.metric)
     assert [layer["mark"]["type"] for layer in spec["layer"]] == ["rule", "point", "point"]
     assert spec["layer"][0]["encoding"]["y"]["sort"] == ["b", "a"]
     found = {(row["x"], row["series"]): row["mean"] for row in spec["data"]["values"]}
-    for row in facts.table.to_dict("records"):
+    for row in findings.frame.to_dict("records"):
         assert found[row["variant"], f"dtype={row['clip.dtype']}"] == pytest.approx(row["mean"])
 
 
 def test_what_models_rely_on_is_drawn_with_its_standard_deviation(make_store):
     store = make_store()
     amend(store, diagnosis__attention=[0.4, 0.2, 0.2, 0.2])
-    facts = Facts(store)
-    section = there(robustness.diagnoses(facts, against(facts)))
+    findings = findings_of(store)
+    section = there(robustness.diagnoses(findings, compare(findings)))
     rows = section.charts["diagnosis_attention"][0]["data"]["values"]
     assert rows[0] == pytest.approx({"name": "1", "value": 40, "low": 40, "high": 40})
 
@@ -166,9 +166,12 @@ def test_formatting():
     assert formatting.signed(-0.0123, "test/acc_mean") == "-1.23"
     assert formatting.axis_name("method.lam") == "λ (lam)"
     assert [formatting.symbol(name) for name in ("method.lam", "optim.lr")] == ["λ", "lr"]
-    assert [formatting.value_text(v) for v in (0.0123456, 8, True, None, math.nan, "a")] == [
-        "0.0123", "8", "true", "–", "–", "a",
-    ]  # fmt: skip
+    assert [shown(v, 3) for v in (0.0123456, 8, True, None, "a")] == ["0.0123", "8", "true", "none", "a"]
+    cell = Cell("a" * 16, 0, "a", "cell", {"method.lam": 0.0123456}, {}, _rounds=1)
+    assert [field_text(cell, name) for name in ("method.lam", "optim.lr")] == ["0.0123", "–"]
+    assert formatting.titles(["method.lam", "optim.lr", "prune.lr"], ["x"]) == {
+        "method.lam": "lam", "optim.lr": "optim.lr", "prune.lr": "prune.lr",
+    }  # fmt: skip
 
 
 # -- partition -----------------------------------------------------------------------------------------------
@@ -176,51 +179,24 @@ def test_formatting():
 
 def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store):
     store = make_store(["partition=domain_dirichlet", "data.domains=[photo,sketch]"])
-    facts = Facts(store)
-    empty = against(facts)
-    other = there(reproduce.partition(facts, empty))
+    findings = findings_of(store)
+    comparisons = compare(findings)
+    other = there(reproduce.partition(findings, comparisons))
     assert not other.charts
     for cell in store.cells():
         for seed in (1, 2, 3):
             put(store, cell, seed, split_hash=shares(cell.run, seed).hash)
-    drawn = there(reproduce.partition(Facts(store), empty))
+    drawn = there(reproduce.partition(findings_of(store), comparisons))
     held = shares(store.cells()[0].run, 1)
     rows = drawn.charts["partition"][0]["data"]["values"]
     assert sum(row["images"] for row in rows) == held.counts.sum()
     assert len(rows) == (held.counts > 0).sum()
 
 
-# -- what others are tested against --------------------------------------------------------------------------
+# -- what a report is asked for ------------------------------------------------------------------------------
 
 
 METHODS = "axes: {method: [promptfl, fedpgp], optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot}]\nseeds: 2\n"
-
-
-def test_a_reference_of_a_method_that_is_an_axis_too_keeps_its_name(make_store):
-    """Each cell meets the one at its own place of the axes; a reference that trains nothing is there once."""
-    store = make_store(body=METHODS.replace("[{", "[{method: coop}, {"))
-    facts, untrained = Facts(store), Facts(store, reference="zeroshot").reference
-    assert facts.reference.name == "coop"
-    for cell in facts.own:
-        other = there(facts.reference.of(cell))
-        assert (methods.name_of(other.run.method), other.role) == ("coop", "reference")
-        assert other.run.optim.lr == cell.run.optim.lr
-        assert there(untrained.of(cell)).label == "zeroshot"
-    assert not any(facts.reference.holds(cell) for cell in facts.own)
-
-
-def test_a_value_of_an_axis_can_be_the_reference(make_store):
-    """Each cell meets the one that differs from it in that field alone; the cells of the value meet nobody."""
-    store = make_store(body=METHODS)
-    facts = Facts(store, reference="promptfl")
-    tests = against(facts)
-    for cell in facts.own:
-        other = there(facts.reference.of(cell))
-        assert (methods.name_of(other.run.method), other.run.optim.lr) == ("promptfl", cell.run.optim.lr)
-        assert (cell.id in tests.index) == (methods.name_of(cell.run.method) == "fedpgp")
-        if cell.id in tests.index:
-            gain = facts.table.loc[cell.id, "mean"] - facts.table.loc[other.id, "mean"]
-            assert tests.loc[cell.id, "difference"] == pytest.approx(gain, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -233,17 +209,17 @@ def test_a_value_of_an_axis_can_be_the_reference(make_store):
 )
 def test_what_a_report_is_asked_for_must_be_there(make_store, asked, words):
     with pytest.raises(ConfigError, match=words):
-        Facts(make_store(body=METHODS), **asked)
+        report.build(make_store(body=METHODS), **asked)
 
 
 def test_the_heat_map_of_a_grid_holds_its_cells(make_store):
-    facts = Facts(make_store(body="axes: {method.n_ctx: [2, 4], optim.lr: [0.01, 0.02, 0.1]}\nseeds: 1\n"))
-    section = there(curves.grid(facts, against(facts)))
+    findings = findings_of(make_store(body="axes: {method.n_ctx: [2, 4], optim.lr: [0.01, 0.02, 0.1]}\nseeds: 1\n"))
+    section = there(curves.grid(findings, compare(findings)))
     assert section.title == "Validation accuracy by lr and n_ctx"
     rows = section.charts["heat_map"][0]["data"]["values"]
     found = {(row["r"], row["c"]): row["validation"] for row in rows}
-    assert found == {(f"{c.run.optim.lr:g}", str(c.varied["method.n_ctx"])): facts.table.loc[c.id, "val"]
-                     for c in facts.own}  # fmt: skip
+    assert found == {(f"{c.run.optim.lr:g}", str(c.varied["method.n_ctx"])): findings.frame.loc[c.id, "val"]
+                     for c in findings.own}  # fmt: skip
 
 
 def test_metrics_of_methods_have_a_column_and_a_curve(make_store):
@@ -252,11 +228,11 @@ def test_metrics_of_methods_have_a_column_and_a_curve(make_store):
     for seed in (1, 2):
         history = [{**record, "privacy/epsilon": 2.0 * record["round"]} for record in store.history(promptfl, seed)]
         store.put(promptfl, seed, history, make_result("done", history))
-    facts = Facts(store)
-    found = table.table(facts, against(facts))
+    findings = findings_of(store)
+    found = table.table(findings, compare(findings))
     rows = [dict(zip(found.header, (td.text for td in row.cells), strict=True)) for row in found.rows]
     assert [row["privacy epsilon"] for row in rows] == ["8", "–"]
-    section = there(curves.learning(facts, against(facts)))
+    section = there(curves.learning(findings, compare(findings)))
     rows = section.charts["learning_privacy_epsilon"][0]["data"]["values"]
     assert [row["mean"] for row in rows] == [2.0, 4.0, 6.0, 8.0]
     assert {row["series"] for row in rows} == {"promptfl"}, "coop has no such metric"

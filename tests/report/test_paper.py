@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from fpl_tune.report import paper
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import against
+from fpl_tune.study.comparisons import compare
 from fpl_tune.study.results import make_result
 
-from .conftest import amend
+from .conftest import amend, findings_of
 
 PAPER = """axes: {method: [promptfl, coop]}
 references: [{method: zeroshot}]
@@ -30,7 +29,7 @@ report:
 
 def beside(store, metric="test/acc_mean"):
     """Rows of a metric by label and place."""
-    return {(row.label, row.place): row for row in paper.beside(Facts(store))[metric]}
+    return {(row.label, row.place): row for row in paper.beside(findings_of(store))[metric]}
 
 
 def test_cells_on_other_data_stand_beside_the_mean_of_the_printed_values_without_a_gap(make_store):
@@ -40,13 +39,13 @@ def test_cells_on_other_data_stand_beside_the_mean_of_the_printed_values_without
     row = rows["promptfl", "mean over 2 places"]
     assert (row.mean, row.method) == (pytest.approx((54.11 + 77.31) / 2), "PromptFL"), "without the average"
     assert math.isnan(row.gap)
-    facts = Facts(store)
-    part = paper.paper(facts, against(facts))
+    findings = findings_of(store)
+    part = paper.paper(findings, compare(findings))
     assert part is not None
     assert part.title == "Beside the paper: pFedMoAP, Table 1"
     assert "Known reason for a gap: copied rows" in part.texts
-    plain = Facts(make_store(name="plain"))
-    assert paper.paper(plain, against(plain)) is None
+    plain = findings_of(make_store(name="plain"))
+    assert paper.paper(plain, compare(plain)) is None
 
 
 def test_a_gap_is_given_on_the_paper_s_own_data(make_store):
@@ -80,15 +79,16 @@ def test_clients_stand_beside_the_printed_ones_of_their_domain(make_store, monke
         domains = ("painting", "clipart", "painting")
 
     store = make_store(["clip=vit_b16", "data=domainnet10", "partition=leave_one_domain_out"], body=CLIENTS, clients=3)
-    monkeypatch.setattr(Facts, "shares", lambda self, cell, seed: Held)
-    facts = Facts(store)
-    rows = {row.place: row for row in paper.beside(facts)["test/acc_mean"]}
-    sketch, real = (cell for cell in facts.cells if cell.label.endswith("fedpgp"))
-    assert rows["domainnet10/sketch"].ours == pytest.approx(100 * facts.spread(sketch, facts.metric)[0])
-    ours = [100 * facts.clients(real, seed)[[0, 2]].mean() for seed in (1, 2)]
+    monkeypatch.setattr(paper, "shares", lambda run, seed: Held)
+    findings = findings_of(store)
+    rows = {row.place: row for row in paper.beside(findings)["test/acc_mean"]}
+    sketch, real = (cell for cell in findings.cells if cell.label.endswith("fedpgp"))
+    assert rows["domainnet10/sketch"].ours == pytest.approx(100 * findings.spread(sketch, findings.metric)[0])
+    ours = [100 * findings.clients(real, seed)[[0, 2]].mean() for seed in (1, 2)]
     row = rows["domainnet10/real<painting"]
     assert (row.ours, row.spread) == (pytest.approx(np.mean(ours)), pytest.approx(np.std(ours, ddof=1)))
-    average = [100 * np.mean([facts.by_seed(cell, facts.metric)[seed] for cell in (sketch, real)]) for seed in (1, 2)]
+    both = [findings.by_seed(cell, findings.metric) for cell in (sketch, real)]
+    average = [100 * np.mean([own[seed] for own in both]) for seed in (1, 2)]
     assert rows["domainnet10/average"].ours == pytest.approx(np.mean(average)), "over the domains held out"
     assert len(rows) == 4
 

@@ -7,16 +7,16 @@ import pytest
 
 from fpl_tune import report
 from fpl_tune.core.formatting import short
-from fpl_tune.report import answer, curves, search, table
-from fpl_tune.report.facts import LONG, Facts
-from fpl_tune.report.reference import against
-from fpl_tune.search import foresight
+from fpl_tune.report import answer, charts, curves, search, table
+from fpl_tune.report.foresight import LEAST, foresights
 from fpl_tune.search.halving import HALVING, resolved
+from fpl_tune.study.comparisons import compare
+from fpl_tune.study.findings import LONG
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 
 from ..conftest import Asked, drawn_history, there
-from .conftest import amend
+from .conftest import amend, findings_of, store_of
 
 BODY = """
 axes: {method: [promptfl, fedprox]}
@@ -37,11 +37,11 @@ def searched(make_store):
         for seed in (1, 2):
             history = drawn_history(seed, 0.5 + 0.1 * cell.run.optim.lr, rounds=3, clients=8)
             store.put(cell, seed, history, make_result("done", history, split_hash=f"split{seed}"))
-    return Facts(store)
+    return findings_of(store)
 
 
 def test_tables_of_searches_go_from_the_best_down_and_name_trials_shortly(searched):
-    found = table.table(searched, against(searched))
+    found = table.table(searched, compare(searched))
     names, body = found.header, [row.cells for row in found.rows]
     val = [cells[names.index("validation accuracy (%)")].text for cells in body[:-1]]
     assert val == sorted(val, reverse=True)
@@ -54,21 +54,21 @@ def test_tables_of_searches_go_from_the_best_down_and_name_trials_shortly(search
 
 
 def test_the_best_of_each_search_is_chosen_by_validation(searched):
-    section = there(table.winners(searched, against(searched)))
+    section = there(table.winners(searched, compare(searched)))
     for row in section.tables[0].rows:
         method, val, _, _, _, found = (cell.text for cell in row.cells)
         mine = [cell for cell in searched.own if searched.part(cell) == method]
-        best = max(mine, key=lambda cell: searched.table.loc[cell.id, "val"])
-        assert val == f"{100 * searched.table.loc[best.id, 'val']:.2f}"
+        best = max(mine, key=lambda cell: searched.frame.loc[cell.id, "val"])
+        assert val == f"{100 * searched.frame.loc[best.id, 'val']:.2f}"
         assert f"lr={best.run.optim.lr:.6g}" in found
         assert method not in found
     assert {row.cells[0].text for row in section.tables[0].rows} == {"promptfl", "fedprox"}
 
 
 def test_published_trials_are_marked(searched):
-    rows = table.table(searched, against(searched)).rows
+    rows = table.table(searched, compare(searched)).rows
     marked = {row.number for row in rows if row.cells[0].text.endswith("(published)")}
-    assert marked == {searched.keys[cell.id] for cell in searched.own if cell.id in searched.published} != set()
+    assert marked == {searched.numbers[cell.id] for cell in searched.own if cell.id in searched.published} != set()
 
 
 def test_history_is_the_best_so_far_of_each_part(searched):
@@ -76,7 +76,7 @@ def test_history_is_the_best_so_far_of_each_part(searched):
     line = search.history(searched)["layer"][1]["data"]["values"]
     trials = sorted(searched.own, key=lambda cell: searched.costs[cell.id])
     for row, cell in zip(line, trials, strict=True):
-        best[searched.part(cell)] = max(best.get(searched.part(cell), 0), searched.table.loc[cell.id, "val"])
+        best[searched.part(cell)] = max(best.get(searched.part(cell), 0), searched.frame.loc[cell.id, "val"])
         assert row["objective"] == best[searched.part(cell)]
 
 
@@ -84,14 +84,14 @@ def test_trials_are_numbered_in_each_search(searched):
     for part in ("promptfl", "fedprox"):
         mine = [cell for cell in searched.own if searched.part(cell) == part]
         assert [cell.trial for cell in sorted(mine, key=lambda cell: cell.number)] == list(range(6))
-    assert {row["label"] for row in searched.rows} >= {"promptfl trial 0", "fedprox trial 0"}
+    assert {row["label"] for row in charts.cell_rows(searched)} >= {"promptfl trial 0", "fedprox trial 0"}
 
 
 def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searched):
-    part = there(curves.explore(searched, against(searched)))
+    part = there(curves.explore(searched, compare(searched)))
     rows = part.charts["parallel"][0]["data"]["values"]
     scale = math.log if searched.logarithmic("optim.lr") else float
-    rates = {searched.keys[cell.id]: scale(cell.run.optim.lr) for cell in searched.own}
+    rates = {searched.numbers[cell.id]: scale(cell.run.optim.lr) for cell in searched.own}
     low, high = min(rates.values()), max(rates.values())
     place = [short(axis) for axis in searched.axes].index("lr")
     places = {row["number"]: row["place"][place] for row in rows}
@@ -99,7 +99,7 @@ def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searche
 
 
 def test_importance_is_of_each_search_and_warns_of_a_sampler_that_learns(searched):
-    section = there(curves.matters(searched, against(searched)))
+    section = there(curves.matters(searched, compare(searched)))
     assert any(text.startswith("promptfl: nothing is said of ") for text in section.texts)
 
 
@@ -133,53 +133,53 @@ def hedged(make_store):
                 status = "diverged" if broken else "done" if last == 9 else "partial"
                 store.put(cell, seed, history, make_result(status, history, split_hash=f"split{seed}"))
         store.end(complete=True, exhausted=())
-        return Facts(store)
+        return findings_of(store)
 
     return make
 
 
 def test_early_rounds_that_foresee_the_end_are_said_with_their_rank_correlation(hedged):
-    facts = hedged(lambda x, number: 0.3 + 0.02 * number + 0.3 * x)
-    (found,) = facts.foresights
-    asked = [cell for cell in facts.own if cell.id not in facts.published]
-    assert found.trials == len(asked) // 2 >= foresight.LEAST, "neither published points nor what a rung has chosen"
+    findings = hedged(lambda x, number: 0.3 + 0.02 * number + 0.3 * x)
+    (found,) = foresights(findings)
+    asked = [cell for cell in findings.own if cell.id not in findings.published]
+    assert found.trials == len(asked) // 2 >= LEAST, "neither published points nor what a rung has chosen"
     assert found.by_round[3] == pytest.approx(1.0)
-    tests = against(facts)
+    comparisons = compare(findings)
     text = f"after round 3 the rank correlation with the end is 1.00, over {found.trials} trials that passed every rung"
-    assert f"Early rounds: {text}." in answer.decided(facts, tests).texts
-    assert "Beware" not in answer.sentence(facts, tests)
+    assert f"Early rounds: {text}." in answer.decided(findings, comparisons).texts
+    assert "Beware" not in answer.sentence(findings, comparisons)
 
 
 def test_early_rounds_that_mislead_are_a_warning_in_the_answer_with_its_remedy(hedged):
     """Curves cross between rounds 5 and 6."""
-    facts = hedged(lambda x, number: 0.5 + 0.3 * x * (1 if number > 5 else -1))
-    tests = against(facts)
-    (found,) = facts.foresights
-    assert answer.sentence(facts, tests).endswith(
+    findings = hedged(lambda x, number: 0.5 + 0.3 * x * (1 if number > 5 else -1))
+    comparisons = compare(findings)
+    (found,) = foresights(findings)
+    assert answer.sentence(findings, comparisons).endswith(
         f" Beware: after round 3 the rank correlation with the end is only -1.00, over {found.trials} trials that "
         "passed every rung, so that halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
         "prune.rule=null."
     )
-    assert not [text for text in answer.decided(facts, tests).texts if text.startswith("Early rounds")]
-    report.build(facts.store)
-    assert " Beware: after round 3 " in report.sentence(facts.store)
+    assert not [text for text in answer.decided(findings, comparisons).texts if text.startswith("Early rounds")]
+    report.build(store_of(findings))
+    assert " Beware: after round 3 " in report.sentence(store_of(findings))
 
 
 def test_where_no_later_round_foresees_the_end_the_remedy_is_to_stop_none_early(hedged):
-    facts = hedged(lambda x, number: 0.5 + 0.3 * x * (1 if number == 9 else -1))
-    assert answer.sentence(facts, against(facts)).endswith("better ones. Set prune.rule=null.")
+    findings = hedged(lambda x, number: 0.5 + 0.3 * x * (1 if number == 9 else -1))
+    assert answer.sentence(findings, compare(findings)).endswith("better ones. Set prune.rule=null.")
 
 
 def test_trials_that_diverged_have_no_place_in_a_ranking_of_ends(hedged):
-    facts = hedged(lambda x, number: 0.3 + 0.3 * x, diverges=range(6))
-    (found,) = facts.foresights
+    findings = hedged(lambda x, number: 0.3 + 0.3 * x, diverges=range(6))
+    (found,) = foresights(findings)
     assert found.diverged > 0
-    assert not answer.sentence(facts, against(facts)).startswith("So far"), "they are over"
-    (text,) = [text for text in answer.decided(facts, against(facts)).texts if "ran whole" in text]
-    assert f" of {len(facts.own)} trials ran whole; {found.diverged} diverged; the others were stopped early" in text
+    assert not answer.sentence(findings, compare(findings)).startswith("So far"), "they are over"
+    (text,) = [text for text in answer.decided(findings, compare(findings)).texts if "ran whole" in text]
+    assert f" of {len(findings.own)} trials ran whole; {found.diverged} diverged; the others were stopped early" in text
     assert f"that passed every rung ({found.diverged} that diverged left out)" in found.figures()
     before = hedged(lambda x, number: 0.3 + 0.3 * x)
-    assert found.trials + found.diverged == before.foresights[0].trials
+    assert found.trials + found.diverged == foresights(before)[0].trials
 
 
 @pytest.mark.parametrize(
@@ -193,26 +193,26 @@ def test_trials_that_diverged_have_no_place_in_a_ranking_of_ends(hedged):
     ids=["few trials", "no differences", "no hedge", "no halving"],
 )
 def test_of_early_rounds_nothing_is_said_without_grounds(hedged, curve, overrides):
-    assert hedged(curve, *overrides).foresights == []
+    assert foresights(hedged(curve, *overrides)) == []
 
 
 def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
     several = "search.objectives=[val/acc_mean,comm/total_bytes]"
-    cells = searched.store.cells()
+    cells = store_of(searched).cells()
     store = make_store([several], body=BODY, name="search", fill=lambda cell, seed: False)
     store.begin(store.spec(), cells)
     amend(store, comm__up_bytes=lambda cell: 1e6 * cell.run.optim.lr)
-    facts = Facts(store)
-    tests = against(facts)
-    front = there(facts.choice)
-    assert facts.best is None
-    assert answer.sentence(facts, tests) == f"{front.by}: no cell is best."
-    marked = {row.number for row in table.table(facts, tests).rows if row.kind == "best"}
-    assert marked == {facts.keys[cell.id] for cell in front.cells}
-    assert f"{front.by} (bold): no cell is best" in table.note(facts)
-    assert {"history", "front"} == answer.decided(facts, tests).charts.keys()
-    points = search.scatter(facts)["data"]["values"]
+    findings = findings_of(store)
+    comparisons = compare(findings)
+    front = there(findings.choice)
+    assert findings.best is None
+    assert answer.sentence(findings, comparisons) == f"{front.by}: no cell is best."
+    marked = {row.number for row in table.table(findings, comparisons).rows if row.kind == "best"}
+    assert marked == {findings.numbers[cell.id] for cell in front.cells}
+    assert f"{front.by} (bold): no cell is best" in table.note(findings, comparisons)
+    assert {"history", "front"} == answer.decided(findings, comparisons).charts.keys()
+    points = search.scatter(findings)["data"]["values"]
     assert {row["number"] for row in points if row["best"]} == marked
-    assert table.winners(facts, tests) is None
+    assert table.winners(findings, comparisons) is None
     report.build(store)
     assert "no cell is best" in (store.folder / "report.html").read_text()

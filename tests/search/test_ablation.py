@@ -10,11 +10,11 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.report.curves import ablation
-from fpl_tune.report.facts import Facts
-from fpl_tune.report.reference import against
 from fpl_tune.search.ablation import _units, ablation_paths
 from fpl_tune.search.space import Param, Space
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.comparisons import compare
+from fpl_tune.study.findings import Findings
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, there
@@ -66,7 +66,7 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     assert plan.totals()["done"] == 6
     outcome = run_study(spec, root=tmp_path)
     store = Store.open(tmp_path, spec.name)
-    (path,) = ablation_paths(spec, store)
+    (path,) = ablation_paths(spec, store.table())
     fields = [step.fields for step in path]
     assert fields[0] == ()
     assert sorted(name for step in fields for name in step) == sorted(best.varied)
@@ -80,16 +80,15 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     assert all(store.seeds(cell) == [1, 2] for cell in new)
     again = run_study(spec, root=tmp_path)
     assert (again.done, again.skipped) == (0, 6 + len(new))
-    facts = Facts(store)
-    section = there(ablation(facts, against(facts)))
+    findings = Findings(store.spec(), store.table())
+    section = there(ablation(findings, compare(findings)))
     rows = [[td.text for td in row.cells] for row in section.tables[0].rows]
     assert [row[1] for row in (rows[0], rows[-1])] == ["published point", "all of them"]
-    means = store.summary()
-    table: dict[str, float] = dict(zip(means["cell"], means["mean"], strict=True))
-    gaps = [f"{100 * (table[b.cell.id] - table[a.cell.id]):+.2f}" for a, b in itertools.pairwise(path)]
+    means = {row["cell"]: row["mean"] for row in store.table().summary()}
+    gaps = [f"{100 * (means[b.cell.id] - means[a.cell.id]):+.2f}" for a, b in itertools.pairwise(path)]
     assert [row[4] for row in rows[1:-1]] == gaps
-    assert rows[-1][4] == f"{100 * (table[best.id] - table[path[0].cell.id]):+.2f}"
-    assert all(cell.id not in against(facts).index for cell in new)
+    assert rows[-1][4] == f"{100 * (means[best.id] - means[path[0].cell.id]):+.2f}"
+    assert all(cell.id not in compare(findings).frame.index for cell in new)
 
 
 def test_a_step_is_never_the_best_cell(compose: Compose, tmp_path: Path) -> None:

@@ -37,12 +37,12 @@ def test_trials_have_the_numbers_values_and_states_of_the_tables(store: Store, t
     states = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
     for cell in store.cells():
         trial = trials[cell.id]
-        assert (trial.number, trial.state) == (cell.trial, states[store.state(cell)])
+        assert (trial.number, trial.state) == (cell.trial, states[store.read(cell).state])
         assert trial.params == {"optim.lr": cell.run.optim.lr}
         assert trial.datetime_complete is not None
-    means = {row["cell"]: row["mean"] for row in store.summaries("final", "val/acc_mean")}
+    means = {row["cell"]: row["mean"] for row in store.table().summary("final", "val/acc_mean")}
     assert study.best_value == means[study.best_trial.user_attrs["cell"]]
-    assert {store.state(cell) for cell in store.cells()} == {"done", "pruned"}
+    assert {store.read(cell).state for cell in store.cells()} == {"done", "pruned"}
     with pytest.raises(ConfigError, match="holds a study 'tiny' already"):
         optuna_studies(store, url)
     assert StudyResults(store).optuna().best_params == study.best_params

@@ -308,7 +308,7 @@ def test_a_study_with_a_search_runs_continues_and_repeats(compose: Compose, tmp_
     assert (more.done, more.skipped, more.exit_code) == (2, 4, 0)
     store = Store.open(tmp_path, "tiny")
     assert [c.role for c in store.cells()].count("trial") == 5
-    assert set(store.frame()["role"]) == {"reference", "trial"}
+    assert set(store.table().frame()["role"]) == {"reference", "trial"}
     again = run_study(compose(body, "search.trials=5", "protocol.rounds=1"), root=tmp_path)
     assert (again.done, again.skipped) == (0, 6)
 

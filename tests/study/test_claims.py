@@ -13,9 +13,12 @@ from fpl_tune.core.spec import validated
 from fpl_tune.execute.plan.overrides import compose as compose_checked
 from fpl_tune.report.answer import claims as section
 from fpl_tune.report.answer import sentence
-from fpl_tune.report.facts import Facts
-from fpl_tune.study.claims import contrasts, counts, evaluate
+from fpl_tune.study.claims import Judged, contrasts, counts, evaluate
+from fpl_tune.study.comparisons import compare
 from fpl_tune.study.grid import expand
+from fpl_tune.study.store import Store
+
+from ..report.conftest import findings_of
 
 BODY = """
 axes:
@@ -87,6 +90,11 @@ def test_a_study_refuses_claims_that_it_cannot_answer_before_it_starts(tmp_path:
         compose_checked(str(path), ["search.sampler=random"])
 
 
+def judge(store: Store) -> list[Judged]:
+    """The claims of a stored study."""
+    return evaluate(store.table(), store.spec().report)
+
+
 LEVELS = {("few", 2): 0.5, ("few", 4): 0.7, ("many", 2): 0.6, ("many", 4): 0.8}
 
 
@@ -96,7 +104,7 @@ def level(cell: Any) -> float:
 
 
 def test_results_decide(make_store: Any) -> None:
-    judged = evaluate(make_store(body=BODY, level=level))
+    judged = judge(make_store(body=BODY, level=level))
     assert [(j.name, j.status, j.seeds) for j in judged] == [("better", "holds", 3), ("level", "fails", 3)]
     assert judged[0].source == "Table 1"
     assert "n_ctx=4" in judged[0].reason
@@ -106,18 +114,18 @@ def test_results_decide(make_store: Any) -> None:
 
 
 def test_what_did_not_run_is_undecided(make_store: Any) -> None:
-    one = evaluate(make_store(body=BODY, level=level, fill=lambda cell, seed: seed == 1))
+    one = judge(make_store(body=BODY, level=level, fill=lambda cell, seed: seed == 1))
     assert {j.status for j in one} == {"undecided"}
     assert "one seed allows no interval" in one[0].reason
-    none = evaluate(make_store(body=BODY, name="none", fill=lambda cell, seed: cell.varied.get("method.n_ctx") == 2))
+    none = judge(make_store(body=BODY, name="none", fill=lambda cell, seed: cell.varied.get("method.n_ctx") == 2))
     assert "There is no result of few, n_ctx=4." in none[1].reason
-    narrow = evaluate(make_store(["axes.method.n_ctx=[2]"], body=BODY, name="narrow"))
+    narrow = judge(make_store(["axes.method.n_ctx=[2]"], body=BODY, name="narrow"))
     assert "does not answer it: There is no value" in narrow[0].reason
 
 
 def test_noise_leaves_a_claim_open(make_store: Any) -> None:
     store = make_store(body=BODY, level=lambda cell: 0.5 + 0.002 * cell.number)
-    judged = evaluate(store)[0]
+    judged = judge(store)[0]
     assert judged.status == "undecided"
 
 
@@ -128,7 +136,7 @@ def test_a_run_that_lies_apart_leaves_open_what_it_changes_and_is_said(make_stor
         drawn[cell.id] += 1  # once a seed
         return level(cell) - 0.3 * (drawn[cell.id] == 2 and cell.label == "few, n_ctx=4")
 
-    judged = evaluate(make_store(["seeds=5"], body=BODY, level=fallen))
+    judged = judge(make_store(["seeds=5"], body=BODY, level=fallen))
     assert [j.status for j in judged] == ["undecided", "undecided"]
     assert (
         "a run lies apart from the other seeds of its cell, and the interval holds without it, too" in judged[0].reason
@@ -139,15 +147,16 @@ def test_page_and_command_show_them(
     make_store: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = make_store(body=BODY, level=level)
-    shown = section(Facts(store), Facts(store).frame)
+    findings = findings_of(store)
+    shown = section(findings, compare(findings))
     assert shown is not None
     assert "1 of 2 claims holds" in shown.texts[0]
-    assert sentence(Facts(store), Facts(store).frame) == "1 of 2 claims holds, 1 fails, 0 are undecided."
+    assert sentence(findings, compare(findings)) == "1 of 2 claims holds, 1 fails, 0 are undecided."
     assert [row.cells[0].text for row in shown.tables[0].rows] == ["holds", "fails"]
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path))
     with pytest.raises(SystemExit):
         cli.main(["show", "toy", "--claims", "--format", "json"])
     rows = json.loads(capsys.readouterr().out)
     assert [(row["name"], row["status"]) for row in rows] == [("better", "holds"), ("level", "fails")]
-    plain = make_store(name="plain")
-    assert section(Facts(plain), Facts(plain).frame) is None
+    plain = findings_of(make_store(name="plain"))
+    assert section(plain, compare(plain)) is None

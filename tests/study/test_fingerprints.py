@@ -139,7 +139,7 @@ def test_images_that_change_in_place_make_a_cell_stale(
     assert (again.stales, again.cells) == (["base: data"], ["base"])
     fresh = run(study(), tmp_path / "fresh")
     assert fresh.cells == ["base"]
-    rounds = [Store.open(tmp_path / root, "own").frame()["test/acc_mean"].tolist() for root in ("out", "fresh")]
+    rounds = [Store.open(tmp_path / root, "own").table().frame()["test/acc_mean"].tolist() for root in ("out", "fresh")]
     assert rounds[0] == rounds[1]
 
 
@@ -185,7 +185,7 @@ def test_two_folders_of_one_layout_are_told_apart(study: Make, tmp_path: Path) -
     assert len(run(axis, tmp_path / "axes").cells) == 2
     turned = study(f"axes.data.root=[{other},{tmp_path / 'images'}]")
     assert {cell.id for cell in expand(turned)} == {cell.id for cell in expand(axis)}
-    assert Store.open(tmp_path / "axes", "own").frame()["cell"].nunique() == 2
+    assert Store.open(tmp_path / "axes", "own").table().frame()["cell"].nunique() == 2
     assert run(turned, tmp_path / "axes").cells == []
 
 

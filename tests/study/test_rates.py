@@ -13,7 +13,7 @@ from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.study import rates
 from fpl_tune.study.grid import expand
 
-from ..conftest import Compose
+from ..conftest import Asked, Compose
 
 
 @dataclass(frozen=True)
@@ -82,3 +82,26 @@ def test_a_search_of_the_rate_is_the_source_of_all(compose: Compose, tmp_path: P
 def test_shipped_studies_of_one_optimiser_say_nothing() -> None:
     said = {name for name in list_studies() if rates.note(spec := compose_study(name), expand(spec))}
     assert said == {"feddpt_t1", "feddpt_t2", "feddpt_t5", "feddpt_t6", "zoo"}
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ("axes: {variant: [{label: A, method: promptfl}, {label: Given, method: full_model, optim.lr: 0.1}]}",
+         "(A: their rows in optim=tuned; Given: given in the study)"),
+        ("axes: {method: [promptfl, fedpgp], partition: [iid, dirichlet]}\nreferences: [{method: coop, optim: adamw}]",
+         "(promptfl, fedpgp: their rows in optim=tuned; coop, adamw: the default of optim=adamw)"),
+        ("axes: {}\nreferences: [{method: coop, optim: adamw}]",
+         "(the trials: their rows in optim=tuned; coop, adamw: the default of optim=adamw)"),
+    ],
+    ids=["variants", "methods and partitions", "no axes"],
+)  # fmt: skip
+def test_a_search_s_note_names_parts_of_the_axes_and_no_trials(axes: str, said: str, compose: Compose) -> None:
+    space = "{protocol.participation: {low: 0.25, high: 1.0}, protocol.epochs: [1, 2, 3]}"
+    only = "[protocol.participation, protocol.epochs]"
+    spec = compose(f"{axes}\nsearch: {{sampler: random, trials: 5, space: {space}, only: {only}}}", "optim=tuned")
+    trials, references = Asked(spec).all(), [cell for cell in expand(spec) if cell.is_reference]
+    assert len(trials) >= 5
+    text = rates.note(spec, [*trials, *references])
+    assert said in text
+    assert "participation" not in text, "nothing that is searched"

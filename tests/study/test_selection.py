@@ -11,7 +11,6 @@ import pytest
 from fpl_tune import config, methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.report.facts import Facts
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.export import export
 from fpl_tune.study.grid import expand
@@ -19,7 +18,7 @@ from fpl_tune.study.selection import best, choose, chosen, common_seeds
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, MakeStore, there
-from ..report.conftest import amend
+from ..report.conftest import amend, findings_of
 
 TWO_SETS = "axes: {data.domains: [[clipart], [sketch]], method: {n_ctx: [2, 4]}}\nseeds: 2\n"
 
@@ -36,17 +35,16 @@ def level(cell: Cell) -> float:
 
 def test_over_two_data_sets_the_mean_over_sets_chooses_not_the_easiest_set(make_store: MakeStore) -> None:
     store = make_store(body=TWO_SETS, level=level)
-    found = best(store)
+    found = best(store.table())
     assert {n_ctx(cell) for cell in found.cells} == {4}
     assert [cell.run.data.domains for cell in found.cells] == [["clipart"], ["sketch"]]
-    val = store.summary(metric="val/acc_mean").set_index("cell")["mean"]
-    test = store.summary().set_index("cell")["mean"]
+    val = pd.DataFrame(store.table().summary(metric="val/acc_mean")).set_index("cell")["mean"]
+    test = pd.DataFrame(store.table().summary()).set_index("cell")["mean"]
     ids = [cell.id for cell in found.cells]
     assert found.value == pytest.approx(val[ids].mean())
     assert found.test == pytest.approx(test[ids].mean())
     assert "over 2 settings" in found.by
-    facts = Facts(store)
-    assert facts.chosen == ids
+    assert findings_of(store).chosen == ids
 
 
 def test_a_configuration_that_lacks_a_data_set_is_not_chosen(make_store: MakeStore) -> None:
@@ -56,13 +54,13 @@ def test_a_configuration_that_lacks_a_data_set_is_not_chosen(make_store: MakeSto
         level=lambda cell: 0.99 if n_ctx(cell) == 8 else level(cell),
         fill=lambda cell, seed: n_ctx(cell) != 8 or cell.run.data.domains == ["clipart"],
     )
-    assert {n_ctx(cell) for cell in best(kept).cells} == {4}
+    assert {n_ctx(cell) for cell in best(kept.table()).cells} == {4}
 
 
 def test_settings_without_a_common_configuration_have_a_best_cell_each(make_store: MakeStore) -> None:
     store = make_store(body=TWO_SETS.replace("[2, 4]", "[2, 4, 8, 16]"), level=lambda cell: 0.05 * n_ctx(cell))
     cells = [cell for cell in store.cells() if (n_ctx(cell) > 4) == (cell.run.data.domains == ["sketch"])]
-    choice = there(choose(store.rows(), cells, store.study()))
+    choice = there(choose(store.table(), cells, study=store.study()))
     assert [n_ctx(cell) for cell in choice.cells] == [4, 16]
     assert "in each of 2 settings" in choice.by
 
@@ -82,13 +80,13 @@ def _better_on_seed_4(make_store: MakeStore) -> Store:
 
 def test_more_seeds_of_one_cell_do_not_change_the_winner(make_store: MakeStore) -> None:
     store = _better_on_seed_4(make_store)
-    assert store.summary()["status"].tolist() == ["done", "earlier"]
-    assert store.summary()["n"].tolist() == [4, 3]
-    found = best(store)
+    assert [row["status"] for row in store.table().summary()] == ["done", "earlier"]
+    assert [row["n"] for row in store.table().summary()] == [4, 3]
+    found = best(store.table())
     assert (found.label, found.seeds, found.tested) == ("momentum=0.5", (1, 2, 3), (1, 2, 3))
     assert found.by.endswith(", compared on seeds 1, 2, 3, which all cells have")
-    assert store.frame().drop_duplicates("cell")["seeds"].tolist() == [4, 3]
-    even = best(make_store(body=MOMENTUM, name="even"))
+    assert store.table().frame().drop_duplicates("cell")["seeds"].tolist() == [4, 3]
+    even = best(make_store(body=MOMENTUM, name="even").table())
     assert even.by == "highest mean validation accuracy"
 
 
@@ -111,23 +109,23 @@ def test_a_cell_with_a_failed_seed_is_not_chosen(make_store: MakeStore) -> None:
     cell = store.cells()[1]
     result = there(store.result(cell, 2))
     store.put(cell, 2, [], {**result, "status": "diverged", "rules": {}})
-    assert best(store).label == "momentum=0"
+    assert best(store.table()).label == "momentum=0"
 
 
 @pytest.mark.parametrize("axis", ["protocol: {rounds: [1, 2]}", "data: {shots: [2, 4]}", "partition: {alpha: [1, 2]}"])
 def test_nothing_is_chosen_where_no_two_cells_compare(make_store: MakeStore, axis: str) -> None:
     store = make_store(body=f"axes: {{{axis}}}\nseeds: 1\n")
     with pytest.raises(ConfigError, match="no two finished cells of toy share them"):
-        best(store)
-    assert Facts(store).best is None
+        best(store.table())
+    assert findings_of(store).best is None
 
 
 def test_a_field_that_a_search_tunes_is_no_setting(make_store: MakeStore) -> None:
     store = make_store(body="axes: {protocol: {epochs: [1, 2, 5]}}\nseeds: 1\n")
     trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in store.cells()]
-    choice = there(choose(store.rows(), trials, store.study().model_copy(update={"axes": {}})))
+    choice = there(choose(store.table(), trials, study=store.study().model_copy(update={"axes": {}})))
     assert choice.cell.label == "epochs=5"
-    assert choose(store.rows(), trials, store.study()) is None, "an axis is one"
+    assert choose(store.table(), trials, study=store.study()) is None, "an axis is one"
 
 
 SEARCHED = "axes: {method: {n_ctx: [2, 4, 8]}}\nseeds: 2\nsearch: {sampler: random, objectives: [%s]}\n"
@@ -153,21 +151,21 @@ def test_a_study_chooses_by_the_objective_of_its_search(
         for seed in (1, 2):
             history = store.history(cell, seed)
             store.put(cell, seed, history, {**there(store.result(cell, seed)), "time/seconds": 1.0 * n_ctx(cell)})
-    found = best(store)
+    found = best(store.table())
     assert (found.by, found.label) == (by, label)
-    assert Facts(store).best == found.cell
+    assert findings_of(store).best == found.cell
 
 
 def test_of_several_objectives_no_cell_is_best_but_there_is_a_front(make_store: MakeStore) -> None:
     body = SEARCHED % "val/acc_mean, comm/total_bytes"
     store = make_store(body=body, level=lambda cell: 0.5 + 0.1 * (cell.number % 2))
     amend(store, comm__up_bytes=lambda cell: 1000.0 * n_ctx(cell))  # 8 tokens are no better than 2, and cost more
-    front = chosen(store)
+    front = chosen(store.table())
     assert [cell.label for cell in front.cells] == ["n_ctx=4", "n_ctx=2"]
     assert front.by == "2 of 3 trials are on the front of val/acc_mean and comm/total_bytes"
     assert [total for _, total in front.values] == [20_000, 18_000]
     with pytest.raises(ConfigError, match="comm/total_bytes: no cell is best") as refused:
-        best(store)
+        best(store.table())
     four, two = front.cells
     assert f"On it: {four.id} (n_ctx=4), {two.id} (n_ctx=2). Choose one of them" in str(refused.value)
 
@@ -177,9 +175,9 @@ def test_a_narrower_axis_does_not_change_which_of_two_equals_is_chosen(
     make_store: MakeStore, first: str, then: str
 ) -> None:
     body = MOMENTUM.replace("0, 0.5", first)
-    before = best(make_store(body=body, level=lambda cell: 0.5))
+    before = best(make_store(body=body, level=lambda cell: 0.5).table())
     assert before.cell.run.optim.momentum == min(map(float, first.split(","))), "of equals the smaller value"
-    after = best(make_store([f"axes.optim.momentum=[{then}]"], body=body, fill=lambda cell, seed: False))
+    after = best(make_store([f"axes.optim.momentum=[{then}]"], body=body, fill=lambda cell, seed: False).table())
     assert after.cell.id == before.cell.id
 
 
@@ -199,14 +197,14 @@ def test_trials_outside_the_present_space_are_not_chosen(
     study = store.study()
     search = study.search.model_copy(update={"sampler": "random", "space": space})
     trials = [replace(cell, role="trial") for cell in store.cells()]
-    found = there(choose(store.rows(), trials, study.model_copy(update={"axes": {}, "search": search})))
+    found = there(choose(store.table(), trials, study=study.model_copy(update={"axes": {}, "search": search})))
     assert found.label == label
     assert ("outside of search.space" in found.by) == bool(space)
 
 
 def test_best_reads_validation_only(make_store: MakeStore) -> None:
     store = make_store()
-    before = best(store)
+    before = best(store.table())
     assert before.cell.label == "n_ctx=8"
     assert before.tested == (1, 2, 3)
     # Reversing all test figures changes what is reported, not what is chosen.
@@ -216,11 +214,11 @@ def test_best_reads_validation_only(make_store: MakeStore) -> None:
             assert result is not None
             rules = {n: {**r, "test/acc_mean": 1 - r["test/acc_mean"]} for n, r in result["rules"].items()}
             store.put(cell, seed, store.history(cell, seed), {**result, "rules": rules})
-    again = best(store)
+    again = best(store.table())
     assert again.cell.id == before.cell.id
     assert again.test == pytest.approx(1 - before.test)
     with pytest.raises(ConfigError, match="reads test metrics"):
-        best(store, "best_test")
+        best(store.table(), "best_test")
 
 
 def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose, tmp_path: Path) -> None:

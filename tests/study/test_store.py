@@ -16,7 +16,7 @@ from fpl_tune import config
 from fpl_tune.api import start_study
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.report.facts import Facts
+from fpl_tune.report.charts import curve_of
 from fpl_tune.study import earlier
 from fpl_tune.study.grid import expand
 from fpl_tune.study.schema import SCHEMA, DamagedFile
@@ -25,19 +25,20 @@ from fpl_tune.study.standing import standing
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, MakeStore
+from ..report.conftest import findings_of
 
 
 def test_a_folder_that_cannot_be_written_can_be_read(make_store: MakeStore) -> None:
     store = make_store()
-    before = store.frame()
+    before = store.table().frame()
     places = [store.folder, *(path for path in store.folder.rglob("*") if path.is_dir())]
     for place in places:
         place.chmod(0o555)
     try:
         again = Store.open(store.root, store.name)
-        pd.testing.assert_frame_equal(again.frame(), before)
+        pd.testing.assert_frame_equal(again.table().frame(), before)
         assert again.check() == []
-        assert best(again).cell.label == "n_ctx=8"
+        assert best(again.table()).cell.label == "n_ctx=8"
     finally:
         for place in places:
             place.chmod(0o755)
@@ -70,19 +71,6 @@ def test_a_store_of_another_layout_is_refused_in_one_line(
         run_study(compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=1"), root=store.root)
 
 
-def test_a_summary_may_be_of_any_metric_of_the_records(make_store: MakeStore) -> None:
-    store = make_store()
-    found = store.summary(metric="train/loss").set_index("cell")["mean"]
-    assert found.tolist() == pytest.approx([0.25] * 4)
-    assert store.summary(metric="no/such")["mean"].isna().all()
-
-
-def test_a_reference_with_a_name_of_its_own_hides_no_cell_s(make_store: MakeStore) -> None:
-    store = make_store(body="axes: {method: {n_ctx: [2, 4]}}\nreferences: [{label: CoOp, method: coop}]\n")
-    assert store.frame().columns.is_unique
-    assert store.summary()["label"].tolist() == ["n_ctx=2", "n_ctx=4", "CoOp, coop"]
-
-
 def test_cells_of_earlier_runs_stay_in_the_results(compose: Compose, tmp_path: Path) -> None:
     def run(values: str, *overrides: str) -> Store:
         made = compose(f"axes: {{optim: {{lr: [{values}]}}}}\nreferences: [{{method: zeroshot}}]", *overrides)
@@ -90,7 +78,7 @@ def test_cells_of_earlier_runs_stay_in_the_results(compose: Compose, tmp_path: P
         return Store.open(tmp_path, "tiny")
 
     whole = run("0.1, 0.2", "protocol.rounds=1")
-    before, chosen = whole.frame(), best(whole)
+    before, chosen = whole.table().frame(), best(whole.table())
     narrow = run("0.1", "protocol.rounds=1", "references=[]")
     assert {cell.label for cell in narrow.cells()} == {"lr=0.1", "lr=0.2", "zeroshot"}
     after = pd.read_csv(narrow.folder / "results.csv")
@@ -98,15 +86,15 @@ def test_cells_of_earlier_runs_stay_in_the_results(compose: Compose, tmp_path: P
     marked = dict(zip(after["label"], after["earlier"], strict=True))
     assert marked == {"lr=0.1": False, "lr=0.2": True, "zeroshot": True}
     assert dict(zip(after["label"], after["status"], strict=True)) == dict.fromkeys(marked, "done")
-    called = narrow.summary().set_index("label")["status"].to_dict()
+    called = {row["label"]: row["status"] for row in narrow.table().summary()}
     assert called == {"lr=0.1": "done", "lr=0.2": "earlier", "zeroshot": "earlier"}
-    assert best(narrow).cell.id == chosen.cell.id, "and the best cell stays"
+    assert best(narrow.table()).cell.id == chosen.cell.id, "and the best cell stays"
     again = run("0.1, 0.2", "protocol.rounds=1")
-    assert again.frame().equals(before), "the plain command undoes it"
+    assert again.table().frame().equals(before), "the plain command undoes it"
     other = run("0.1", "protocol.rounds=2", "references=[]")
     assert [cell.label for cell in other.cells()] == ["lr=0.1"], "figures of other settings do not compare"
     assert len([cell for cell in other.earlier_cells() if other.seeds(cell)]) == 3
-    assert run("0.1, 0.2", "protocol.rounds=1").frame().equals(before), "and are not lost"
+    assert run("0.1, 0.2", "protocol.rounds=1").table().frame().equals(before), "and are not lost"
 
 
 @pytest.mark.parametrize(
@@ -163,12 +151,12 @@ def store(make_store: MakeStore) -> Store:
 def read_everything(store: Store) -> Store:
     """Reads what the command line and the page read; none may fail."""
     store = Store.open(store.root, store.name)
-    assert store.status()["cells"] >= 2
-    best(store)
-    facts = Facts(store)
-    assert facts.best is not None
-    for cell in facts.cells:
-        facts.curve(cell, "test/acc_mean")
+    assert store.table().status()["cells"] >= 2
+    best(store.table())
+    findings = findings_of(store)
+    assert findings.best is not None
+    for cell in findings.cells:
+        curve_of(findings, cell, "test/acc_mean")
     return store
 
 
@@ -205,17 +193,17 @@ def test_a_damaged_study_file_is_one_line_and_other_studies_are_read(
     path = store.folder / "study.yaml"
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     with pytest.raises(ConfigError, match=r"study.yaml is damaged: .* Run the study again") as raised:
-        Store.open(store.root, store.name).frame()
+        Store.open(store.root, store.name).table().frame()
     assert "\n" not in str(raised.value)
-    assert best(Store.open(store.root, other.name)).tested == (1, 2, 3)
+    assert best(Store.open(store.root, other.name).table()).tested == (1, 2, 3)
 
 
 def test_a_study_s_folder_may_be_renamed(store: Store) -> None:
-    before = store.frame()
+    before = store.table().frame()
     store.folder.rename(store.root / "renamed")
     again = read_everything(Store(store.root, "renamed"))
     assert again.check() == []
-    pd.testing.assert_frame_equal(again.frame(), before)
+    pd.testing.assert_frame_equal(again.table().frame(), before)
 
 
 def test_a_study_file_of_another_study_is_damaged(store: Store, make_store: MakeStore) -> None:
@@ -224,8 +212,8 @@ def test_a_study_file_of_another_study_is_damaged(store: Store, make_store: Make
     with pytest.raises(
         DamagedFile, match=r"study\.yaml is damaged: it is of study 'other', but cells\.json is of 'toy'"
     ):
-        Store.open(store.root, store.name).status()
-    assert Store.open(store.root, other.name).status()["seeds"] == 2
+        Store.open(store.root, store.name).table().status()
+    assert Store.open(store.root, other.name).table().status()["seeds"] == 2
 
 
 def test_files_of_the_user_stay_where_the_study_runs_again(compose: Compose, tmp_path: Path) -> None:
@@ -300,4 +288,4 @@ def test_aliases_of_a_stored_study_are_not_written_out(store: Store) -> None:
     bomb = "".join(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 10)}]\n" for i in range(1, 10))
     path.write_text(f"{path.read_text()}x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n{bomb}")
     with pytest.raises(DamagedFile, match="more than 400000 values, aliases written out"):
-        Store.open(store.root, store.name).frame()
+        Store.open(store.root, store.name).table().frame()

@@ -25,7 +25,7 @@ from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
-from fpl_tune.track import runs, server, view, writer
+from fpl_tune.track import runs, server, writer
 
 from .conftest import DONE, SMALL, follow
 
@@ -66,7 +66,8 @@ def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, keyed):
     assert metrics["n_seeds"] == 3
     assert metrics["comm/up_bytes"] == 3000
     assert metrics["val_acc"] == round(sum(h[-1]["val/acc_mean"] for h in histories) / 3, 4)
-    logged = [point.key for point in runs.cell_entry(store, cell, [1, 2, 3], runs.Columns.of(store)).metrics]
+    columns = runs.Columns.of(store.study(), store.cells())
+    logged = [point.key for point in runs.cell_entry(store.read(cell), store.folder, columns).metrics]
     assert logged[:4] == ["test_acc", "test_acc_std", "val_acc", "n_seeds"]
     assert run.data.tags["fpl.partition_hash"] == "split1,split2,split3"
 
@@ -86,8 +87,8 @@ def test_a_parameter_keeps_its_dotted_name_where_the_short_one_is_not_unique(mak
     varied = {"method.n_ctx": 2, "optim.groups.u": 0.5, "partition.alpha": 1, "data.alpha": 2, "optim.data": 3}
     for cell, fields in ((first, varied), (second, {"method": {"name": "promptfl", "n_ctx": 4}})):
         store.add(replace(cell, varied=fields), store.prints(cell))
-    names = ["n_ctx", "optim.groups.u", "partition.alpha", "data.alpha", "optim.data", "method"]
-    assert [*runs.Columns.of(store).fields.values()] == names
+    names = ["n_ctx", "u", "partition.alpha", "data.alpha", "optim.data", "method"]
+    assert [*runs.Columns.of(store.study(), store.cells()).fields.values()] == names
 
 
 def test_curves_are_few_and_the_metric_of_the_report_is_among_the_figures(make_store, uri, keyed):
@@ -202,7 +203,7 @@ def test_many_fields_and_runs_stay_within_the_length_of_a_tag(make_store, uri):
 def test_long_names_of_fields_leave_no_page_without_figures():
     held = tracking.Tracked(experiment="1", parent="f" * 32)
     names = [f"{i:0250d}" for i in range(30)]
-    text = view.text(held, names, names)
+    text = writer.page_state(held, names, names)
     assert len(text) <= 5000
     assert "metrics.`test_acc`" in json.loads(text)["selectedColumns"]
 

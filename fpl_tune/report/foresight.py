@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from fpl_tune.core.formatting import counted
-from fpl_tune.search.halving import rungs
-from fpl_tune.study import results
+from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.findings import Findings
+from fpl_tune.study.results import figure
 from fpl_tune.study.standing import State
-from fpl_tune.study.store import Store
-
-if TYPE_CHECKING:
-    from fpl_tune.search.cell_search import CellSearch
 
 LEAST = 10
 """Hedged trials from which on a rank correlation is said; the default budget of 20 full trials gives about 13.
@@ -71,31 +67,32 @@ class Foresight:
         return f"{text} Set {rung}prune.rule=null."
 
 
-def foresight(store: Store, search: CellSearch, cells: Sequence[Cell], part: str = "") -> Foresight | None:
-    """How well the rungs of a search foresee the end; None with too few hedged trials, or where values do not differ.
+def foresights(findings: Findings) -> list[Foresight]:
+    """How well the rungs foresee the end, of each search with enough hedged trials whose values differ."""
+    several = len(findings.searches) > 1
+    found = (_foresight(findings, search.trials, search.part if several else "") for search in findings.searches)
+    return [each for each in found if each is not None]
 
-    Args:
-        store: the study's store.
-        search: one of its searches.
-        cells: the study's own cells.
-        part: what to call the search; empty where there is one.
-    """
-    ends, objective = rungs(search.prune, search.run), search.search.objectives[0]
-    hedged = [cell for cell in cells if search.holds(cell) and cell.hedged]
-    mine = [cell for cell in hedged if set(ends) <= store.rung_values(cell).keys()]
-    ended = [cell for cell in mine if store.state(cell) is not State.DIVERGED]
-    curves = [_curve(store, cell, search.spec.seed_list()[0], objective) for cell in ended]
-    frame = pd.DataFrame([curve for curve in curves if search.run.rounds in curve]).dropna(axis=1)
-    if len(frame) < LEAST or not ends:
+
+def _foresight(findings: Findings, trials: Sequence[Cell], part: str) -> Foresight | None:
+    table, objective = findings.table, findings.objectives[0]
+    hedged = [cell for cell in trials if cell.hedged]
+    if not hedged or not (ends := table.design.rungs(hedged[0])):
         return None
-    ranks = frame.rank().corr()[search.run.rounds].to_dict()
+    last, seed = hedged[0].rounds, table.design.seeds[0]
+    mine = [cell for cell in hedged if set(ends) <= findings.stored(cell).rung_values.keys()]
+    ended = [cell for cell in mine if findings.stored(cell).state is not State.DIVERGED]
+    curves = [_curve(findings.stored(cell).history(seed), objective) for cell in ended]
+    frame = pd.DataFrame([curve for curve in curves if last in curve]).dropna(axis=1)
+    if len(frame) < LEAST:
+        return None
+    ranks = frame.rank().corr()[last].to_dict()
     if any(math.isnan(ranks.get(rung, math.nan)) for rung in ends):
         return None
-    diverged = len(mine) - len(ended)
-    return Foresight(part, ends, search.run.rounds, len(frame), diverged, dict(sorted(ranks.items())))
+    return Foresight(part, ends, last, len(frame), len(mine) - len(ended), dict(sorted(ranks.items())))
 
 
-def _curve(store: Store, cell: Cell, seed: int, objective: str) -> dict[int, float]:
-    """An objective by round, of one seed; rounds without it are left out."""
-    values = {int(r["round"]): results.figure([r], objective) for r in store.history(cell, seed)}
+def _curve(history: Sequence[Record], objective: str) -> dict[int, float]:
+    """An objective by round; rounds without it are left out."""
+    values = {int(record["round"]): figure([record], objective) for record in history}
     return {number: value for number, value in values.items() if not math.isnan(value)}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from fpl_tune.search.importance import LEAST, importance
+from fpl_tune.report.importance import LEAST, importance
 from fpl_tune.search.space import Param, Space
 from fpl_tune.study.cells import Cell
 

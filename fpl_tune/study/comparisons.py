@@ -1,0 +1,187 @@
+"""What the cells of a study are compared with, and the comparisons: differences, intervals, verdicts, and looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from fpl_tune import analysis
+from fpl_tune.core.errors import unknown
+from fpl_tune.core.formatting import percent
+from fpl_tune.study.cells import Cell, label
+from fpl_tune.study.findings import Findings
+from fpl_tune.study.looks import Look
+from fpl_tune.study.selection import sign
+
+
+class Reference:
+    """A cell, a reference, or a value of an axis, where each cell meets the one that differs from it in that alone.
+
+    Args:
+        findings: the study.
+        asked: name of what others are compared with; None: what the study's report says, else of a sweep its best cell,
+            of one search the published setting, of other studies the first reference; else the value that the best
+            cells of several settings share, else the best cell or the first of a front.
+    """
+
+    def __init__(self, findings: Findings, asked: str | None = None) -> None:
+        self._findings = findings
+        self._asked = asked if asked is not None else findings.spec.report.reference
+
+    def check(self) -> None:
+        """Raises `ConfigError` where the study holds nothing of the asked name."""
+        if not self._cells_of(str(self._asked)):
+            known = [*map(self._findings.family, self._findings.references), *(c.label for c in self._findings.cells)]
+            raise unknown("reference", str(self._asked), dict.fromkeys(known))
+
+    @cached_property
+    def name(self) -> str | None:
+        """The name in headers and sentences; None in a study without results."""
+        if self._asked is not None and self._cells_of(self._asked):
+            return self._asked
+        findings = self._findings
+        families = [findings.family(cell) for cell in findings.finished if cell.is_reference]
+        best = findings.shared or (findings.lead.label if findings.lead is not None else None)
+        if findings.kind == "sweep" and best:
+            return best
+        searches = [search for search in findings.searches if search.best is not None]
+        if len(searches) == 1 and (known := searches[0].published) is not None:
+            return known.label
+        return families[0] if families else best
+
+    def _cells_of(self, name: str) -> list[Cell]:
+        cells, findings = self._findings.cells, self._findings
+        return (
+            [cell for cell in cells if cell.label == name]
+            or [cell for cell in cells if cell.is_reference and findings.family(cell) == name]
+            or [cell for cell in cells if name in findings.named(cell)]
+        )
+
+    @property
+    def title(self) -> str:
+        """What headers and sentences call the reference; trials have long labels."""
+        if len(self._members) != 1 or self._members[0].role != "trial":
+            return self.name or ""
+        (member,) = self._members
+        return "the published setting" if member.id in self._findings.published else self._findings.name(member)
+
+    @cached_property
+    def _members(self) -> list[Cell]:
+        return self._cells_of(self.name or "")
+
+    @cached_property
+    def chosen(self) -> bool:
+        """Whether the reference was picked for its results: not a reference, published, or named by the study."""
+        asked = self._asked is not None and self._asked == self._findings.spec.report.reference
+        return not asked and not any(cell.is_reference or cell.id in self._findings.published for cell in self._members)
+
+    def holds(self, cell: Cell) -> bool:
+        """Whether others are compared with this cell."""
+        return cell in self._members
+
+    @cached_property
+    def _places(self) -> tuple[list[str], dict[tuple[str | None, ...], Cell]]:
+        """Axes on which the reference's cells differ, and these cells by their places on them."""
+        places = [self._findings.place(member) for member in self._members]
+        axes = [axis for axis in self._findings.axes if len({place.get(axis) for place in places}) > 1]
+        found = zip((tuple(map(place.get, axes)) for place in places), self._members, strict=True)
+        return axes, dict(reversed(list(found)))  # the first of cells at one place
+
+    def of(self, cell: Cell) -> Cell | None:
+        """The cell that a cell is compared with: at its place of the axes on which the reference's cells differ."""
+        axes, found = self._places
+        return found.get(tuple(map(self._findings.place(cell).get, axes)))
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Every cell that is compared beside its reference."""
+
+    reference: Reference
+    frame: pd.DataFrame
+    """Index cell id; see `analysis.compare`. Cells that share no seed on the same partition with their reference are
+    left out."""
+    apart: int
+    """Number of the cells that are left out."""
+
+
+def compare(findings: Findings, asked: str | None = None) -> Comparisons:
+    """Compares every cell that has results with its reference.
+
+    Where the reference is one of the study's own cells, the others are compared by the noise of these alone: references
+    often vary more, and are compared apart.
+
+    Args:
+        findings: the study.
+        asked: see `Reference`.
+    """
+    reference, compared = Reference(findings, asked), set(findings.values["cell"])
+    pairs = {
+        cell.id: base.id
+        for cell in findings.cells
+        if cell.id in compared and (base := reference.of(cell)) is not None and base.id in compared - {cell.id}
+    }
+    members = findings.by_id
+    own = {cell: base for cell, base in pairs.items() if members[cell].candidate or not members[base].candidate}
+    groups = [own, {cell: base for cell, base in pairs.items() if cell not in own}]
+    every = pd.concat(
+        [compare_pairs(findings, group, chosen=reference.chosen) for group in groups if group or group is own]
+    )
+    found = every.loc[[cell for cell in pairs if every.loc[cell, "seeds"] > 0]]
+    return Comparisons(reference, found, len(every) - len(found))
+
+
+def compare_pairs(
+    findings: Findings, pairs: Mapping[str, str], frame: pd.DataFrame | None = None, *, chosen: bool = False
+) -> pd.DataFrame:
+    """Compares cells by id, with the report's region of practical equivalence; see `analysis.compare`."""
+    frame = findings.values if frame is None else frame
+    rope, shares, higher = findings.spec.report.rope / 100, percent(findings.metric), sign(findings.metric) >= 0
+    return analysis.compare(
+        frame, pairs, rope=rope, shares=shares, higher=higher, chosen=chosen, looks=findings.looks, ran=findings.ran
+    )
+
+
+def choices(findings: Findings, comparisons: Comparisons, most: int = 2000) -> list[str]:
+    """What the page offers as reference: references, values of named axes, cells; about `most` comparisons."""
+    families = [findings.family(cell) for cell in findings.finished if cell.is_reference]
+    values = {axis: findings.taken.get(axis, set()) for axis in findings.axes}
+    named = [axis for axis, taken in values.items() if len(values) > 1 and 1 < len(taken) <= 12
+             and findings.frame[axis].map(type).eq(str).any()]  # fmt: skip
+    texts = [label({axis: cell.varied[axis]}) for axis in named for cell in findings.own if axis in cell.varied]
+    cells = [cell.label for cell in findings.listed if findings.frame.loc[cell.id, "n"] > 0]
+    first = comparisons.reference.name
+    names: list[str] = [*([first] if first else []), *families, *texts, *cells]
+    return list(dict.fromkeys(names))[: max(most // max(len(cells), 1), 3)]
+
+
+def look(findings: Findings) -> Look | None:
+    """Looks at the comparisons of a study whose seeds are added until they are decided, as its page shows them.
+
+    Args:
+        findings: a study all of whose trials are over.
+
+    Returns:
+        What is decided, and the cells that run on to the next look; None before the first look.
+    """
+    tests = compare(findings).frame
+    if tests.empty:
+        return None
+    left = tests.loc[tests["look"] == 0]
+    at = int(tests["seen"].max() if left.empty else left["seen"].min())  # cells that joined later catch up first
+    further = next((n for n in findings.looks if n > at), 0)
+    now = left.loc[left["seen"] == at]
+    open_ = {*now.index, *now["reference"]} if further else set[str]()
+    goes_on = tuple(cell.id for cell in findings.cells if cell.id in open_)
+    return Look(at, len(tests), len(tests) - len(left), goes_on, tuple(range(at + 1, further + 1)))
+
+
+def turned(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A comparison seen from the reference."""
+    verdict = {"better": "worse", "worse": "better"}.get(row["verdict"], row["verdict"])
+    bounds = {"difference": -row["difference"], "low": -row["high"], "high": -row["low"]}
+    return {**bounds, "verdict": verdict, "look": row.get("look", 0)}

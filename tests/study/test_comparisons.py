@@ -1,0 +1,92 @@
+"""What cells are compared with: the study's reference, the reference that is chosen, a value of an axis; and seeds."""
+
+# The stubs do not know the fields of a method.
+# pyright: reportAttributeAccessIssue=false
+
+import pytest
+
+from fpl_tune import methods
+from fpl_tune.study.comparisons import compare
+
+from ..conftest import there
+from ..report.conftest import findings_of, put
+
+METHODS = "axes: {method: [promptfl, fedpgp], optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot}]\nseeds: 2\n"
+
+
+def test_a_reference_of_a_method_that_is_an_axis_too_keeps_its_name(make_store):
+    """Each cell meets the one at its own place of the axes; a reference that trains nothing is there once."""
+    store = make_store(body=METHODS.replace("[{", "[{method: coop}, {"))
+    findings = findings_of(store)
+    reference, untrained = compare(findings).reference, compare(findings, "zeroshot").reference
+    assert reference.name == "coop"
+    for cell in findings.own:
+        other = there(reference.of(cell))
+        assert (methods.name_of(other.run.method), other.role) == ("coop", "reference")
+        assert other.run.optim.lr == cell.run.optim.lr
+        assert there(untrained.of(cell)).label == "zeroshot"
+    assert not any(reference.holds(cell) for cell in findings.own)
+
+
+def test_a_value_of_an_axis_can_be_the_reference(make_store):
+    """Each cell meets the one that differs from it in that field alone; the cells of the value meet nobody."""
+    store = make_store(body=METHODS)
+    findings = findings_of(store)
+    comparisons = compare(findings, "promptfl")
+    for cell in findings.own:
+        other = there(comparisons.reference.of(cell))
+        assert (methods.name_of(other.run.method), other.run.optim.lr) == ("promptfl", cell.run.optim.lr)
+        assert (cell.id in comparisons.frame.index) == (methods.name_of(cell.run.method) == "fedpgp")
+        if cell.id in comparisons.frame.index:
+            gain = findings.frame.loc[cell.id, "mean"] - findings.frame.loc[other.id, "mean"]
+            assert comparisons.frame.loc[cell.id, "difference"] == pytest.approx(gain, abs=1e-9)
+
+
+def test_a_reference_has_its_name_without_what_all_cells_share(make_store):
+    shots = "[{label: few, data.shots: 2}, {label: many, data.shots: 4}]"
+    body = f"axes: {{data: [shapes], shots: {shots}, method: [promptfl, coop]}}\nreferences: [{{method: zeroshot}}]\n"
+    assert compare(findings_of(make_store(body=body))).reference.name == "zeroshot"
+
+
+def test_a_reference_is_the_study_s_choice_else_the_first_reference(make_store):
+    body = "axes: {method: [promptfl, fedpgp]}\nreferences: [{method: zeroshot}, {method: coop}]\nseeds: 2\n"
+    assert compare(findings_of(make_store(body=body))).reference.name == "zeroshot"
+    assert compare(findings_of(make_store(["report.reference=coop"], body=body))).reference.name == "coop"
+    assert compare(findings_of(make_store(["report.reference=fedpgp"], body=body))).reference.name == "fedpgp"
+    alone = findings_of(make_store(body="axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n", name="alone"))
+    assert alone.best is not None
+    assert compare(alone).reference.name == alone.best.label
+
+
+def test_seeds_with_another_split_are_not_paired(make_store):
+    store = make_store()
+    cell = store.cells()[0]
+    put(store, cell, 2, split_hash="other")
+    assert compare(findings_of(store)).frame.loc[cell.id, "seeds"] == 2
+
+
+def test_without_references_a_cell_is_tested_against_the_best_of_its_setting(make_store):
+    body = "axes: {data: {shots: [2, 4]}, method: {n_ctx: [2, 3, 4]}}\nseeds: 2\n"
+    findings = findings_of(make_store(body=body))
+    best = {cell.run.data.shots: cell for cell in findings.own if cell.id in findings.chosen}
+    assert best.keys() == {2, 4}
+    assert len({cell.run.method.n_ctx for cell in best.values()}) == 1
+    found = compare(findings).frame
+    others = [cell for cell in findings.own if cell.id not in findings.chosen]
+    assert dict(found["reference"]) == {cell.id: best[cell.run.data.shots].id for cell in others}
+    assert len(others) == 4
+
+
+def test_a_metric_without_clients_is_compared_as_it_is(make_store):
+    findings = findings_of(make_store(), metric="train/loss")
+    frame = findings.values
+    assert set(frame["client"]) == {0}
+    assert (frame["value"] == 0.25).all()
+    assert "equal" not in set(compare(findings).frame["verdict"])
+
+
+def test_the_region_of_equivalence_is_the_study_s(make_store):
+    level = lambda cell: 0.5  # noqa: E731
+    wide = compare(findings_of(make_store(["report.rope=40"], level=level))).frame
+    assert set(wide["verdict"]) == {"equal"}
+    assert set(compare(findings_of(make_store(["report.rope=0"], level=level))).frame["verdict"]) == {"undecided"}
