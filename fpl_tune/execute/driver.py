@@ -142,6 +142,14 @@ class Driver:
         self.table.rows[row.cell.id] = row
         self._action = None
 
+    def _under_way(self, key: str, leg: Leg | None) -> None:
+        """Notes the leg of a cell that is under way; None: it has ended."""
+        if leg is None:
+            del self._running[key]
+        else:
+            self._running[key] = leg
+        self._action = None
+
     def standing(self, row: Row) -> Standing:
         """Where a cell stands."""
         return standing(self.table.design, row)
@@ -410,7 +418,7 @@ class Driver:
         job = self._jobs[key] = self._job(row, leg)
         job.rounds = []
         self._mark(row, together=job.seeds)
-        self._running[key] = leg._replace(seeds=job.seeds)
+        self._under_way(key, leg._replace(seeds=job.seeds))
         if not self._ran:
             data, clip = job.cell.run.data.name, job.cell.run.clip.name
             self.notify(Callback.on_setup, f"loading {data} and {clip} (the first time, images are encoded)")
@@ -436,13 +444,12 @@ class Driver:
         """Stores the results of a leg that has ended. Returns whether the job goes on with the next one."""
         key = job.cell.id
         self._put(job, status, output, error)
-        del self._running[key]
-        self._action = None
+        self._under_way(key, None)
         self._pass_on()
         row = self.table.rows[key]
         now = self.standing(row)
         if status == Status.PARTIAL and now.state is State.QUEUED and now.left[0].seeds == job.seeds:
-            self._running[key], self._action = now.left[0], None
+            self._under_way(key, now.left[0])
             return True
         job.reached = max(job.reached, len(job.rounds))
         self._drop_checkpoints(row, job.seeds)
@@ -478,5 +485,4 @@ class Driver:
             self._end_leg(job, Status.DIVERGED if failure.kind == "diverged" else Status.FAILED, error=failure.error)
             return
         job.reached = max(job.reached, len(job.rounds)) if crashed else job.reached
-        del self._running[key]
-        self._action = None
+        self._under_way(key, None)
