@@ -474,8 +474,9 @@ class Driver:
         if os.environ.get("FPL_TUNE_FULL_ERROR"):
             print(failure.trace, file=sys.stderr)
         key, crashed, retries = job.cell.id, failure.kind == "died", self.spec.execution.retries
-        job.attempt = 0 if crashed and len(job.rounds) > job.reached else job.attempt + 1
-        given_up = job.attempt > {"died": _CRASHES, "error": retries}.get(failure.kind, 0)
+        job.attempt += not crashed
+        job.crashes = 0 if not crashed or len(job.rounds) > job.reached else job.crashes + 1
+        given_up = job.crashes > _CRASHES if crashed else job.attempt > (retries if failure.kind == "error" else 0)
         if failure.kind == "memory" and not job.alone:
             job.alone = True
         elif len(job.seeds) > 1 and (given_up if crashed else failure.kind != "error" or retries):

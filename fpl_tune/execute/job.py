@@ -40,7 +40,9 @@ class Job:
     rounds: list[list[Record]] = field(default_factory=list)
     """Rounds of this attempt, one record per seed in each."""
     attempt: int = 0
-    """Failed attempts so far."""
+    """Attempts that ended with an error so far."""
+    crashes: int = 0
+    """Crashes of its process in a row without a new round."""
     reached: int = 0
     """Rounds that were told to callbacks in earlier attempts and legs."""
     alone: bool = False

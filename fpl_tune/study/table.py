@@ -64,7 +64,9 @@ class StoredCell:
         """
         state = standing(design, row).state
         if earlier and state in (State.QUEUED, State.PAUSED):
-            state = State.DONE if counts(design, row) else State.PRUNED
+            ends = {str(result["status"]) for result in results.values()}
+            bad = next((bad for bad in (State.FAILED, State.DIVERGED) if bad.value in ends), None)
+            state = bad or (State.DONE if counts(design, row) else State.PRUNED)
         elif state is State.PAUSED and complete:
             state = State.PRUNED
         shown = {s: {**found, "status": shown_status(design, row, s, state)} for s, found in results.items()}

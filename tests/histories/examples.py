@@ -182,6 +182,49 @@ EXAMPLES = [
             mlflow=True,
         ),
     ),
+    Example(
+        "a process dies before its first round, and the next attempt fails once",
+        grid(
+            ["run", {"deaths": 0.1}],
+            data={**head()["data"], "val": 0},
+            protocol={"epochs": 1},
+            seeds=1,
+            axes={"method.a": [0.77, 0.45, 0.7], "method.b": ["tie", "perfect"]},
+            references=[{"method.a": 0.4, "label": "four tenths"}],
+            report={"rule": "best_test", "reference": "the other", "metric": "mine/score", "rope": 3},
+        ),
+    ),
+    Example(
+        "a trial that waited with its first seed at its end is of an earlier run",
+        replace(
+            search(
+                ["run", {"workers": 2, "order": 0}],
+                ["set", {"axes/method": ["promptfl"]}],
+                ["run", {"workers": 1, "order": 5, "retry": True, "stop": 2}],
+                size={"trials": 8, "only": ["optim.lr"], "sampler": "tpe"},
+                space={},
+                protocol={"rounds": 3, "epochs": 1},
+                seeds=[1, 3],
+                axes={"method": ["promptfl", "fedprox"]},
+                **RECORDED,
+            ),
+            mlflow=True,
+        ),
+    ),
+    Example(
+        "a cell of an earlier run has a seed that diverged and lacks another",
+        grid(
+            ["set", {"axes/method.a": [0.93, 0.77, 0.89, 0.6]}],
+            ["run", {"workers": 2, "order": 6, "kill": 118}],
+            ["run", {"workers": 2, "order": 6, "full": [69, 5]}],
+            ["set", {"axes": {"method.a": [0.7]}}],
+            execution={**head()["execution"], "checkpoint_every": 2},
+            protocol={"rounds": 1, "epochs": 1},
+            seeds=[5, 2, 7],
+            axes={"method.a": [0.35, 0.4], "method.b": ["tie", "perfect"]},
+            report={"reference": "a=0.3"},
+        ),
+    ),
 ]
 
 UNDER_RAY: Event = ["run", {"ray": True}]

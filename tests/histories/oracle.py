@@ -168,8 +168,11 @@ def load(folder: Path, less: Sequence[str] = ()) -> Facts:
         names = ("id", "number", "label", "role", "reference", "varied", "run")
         facts = {name: node[name] for name in names}
         cells.append(Cell(**facts, results=results, histories=histories, wanted=wanted))
-        if node["id"] in earlier:
-            cells[-1].wanted = [*results]
+        plan = node["run"]["protocol"]
+        halved = node["role"] == "trial" and not node["reference"] and study["effective"]["halving"]
+        halved = halved and plan["rounds"] > plan["eval_every"]
+        if node["id"] in earlier and not (halved and len(seeds) > 1 and {*results} <= {seeds[0]}):
+            cells[-1].wanted = [*results]  # but for a trial that has waited at the rung of its first seed
     if not order.get("cells"):
         cells.sort(key=lambda cell: cell.number)
     return Facts(study, cells, earlier, looks, tuple(less))
