@@ -362,8 +362,7 @@ class Store:
         return StudyTable(self.folder, self.study(), self.effective(), design, cells)
 
     def _stored(self, row: Row, design: Design, order: Order) -> StoredCell:
-        found = {seed: self.result(row.cell, seed) for seed in row.runs if seed in design.seeds}
-        results = {seed: result for seed, result in found.items() if result is not None}
+        results = self._results(row, design)
         return StoredCell.of(design, row, results, earlier=row.cell.id in order.earlier, complete=order.complete)
 
     def seed_folder(self, cell: Cell, seed: int) -> Path:
@@ -377,8 +376,11 @@ class Store:
     def seed_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
         """The results of a cell that count for the study as it is: of its seeds, and of the version of method and data
         at the last start."""
-        now, seeds, found = self.prints(cell), self.design().seeds, self.all_results(cell)
-        return {s: r for s, r in found.items() if s in seeds and not differing(r["fingerprints"], now)}
+        return self._results(self.row(cell), self.design())
+
+    def _results(self, row: Row, design: Design) -> dict[int, dict[str, Any]]:
+        found = {seed: self.result(row.cell, seed) for seed in row.runs if seed in design.seeds}
+        return {seed: result for seed, result in found.items() if result is not None}
 
     def all_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
         """The stored results of a cell by seed, of whatever version."""
