@@ -138,8 +138,10 @@ def plus_minus(mean: float | None, spread: float | None, metric: str, digits: in
 
 
 def signed(value: float, metric: str) -> str:
-    """A difference with its sign."""
-    return "–" if math.isnan(value) else f"{100 * value:+.2f}" if percent(metric) else f"{value:+.4g}"
+    """A difference with its sign, which is + for one that is printed as 0."""
+    if math.isnan(value):
+        return "–"
+    return f"{round(100 * value, 2) + 0.0:+.2f}" if percent(metric) else f"{value + 0.0:+.4g}"
 
 
 def interval(row: Mapping[str, Any], metric: str) -> str:
