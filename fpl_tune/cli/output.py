@@ -98,8 +98,8 @@ def emit(
     if isinstance(rows, Mapping):
         rows = [{"field": name, "value": _shown(value)} for name, value in rows.items()]
     rows = [plain(row) for row in rows]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
     if format == "csv":
+        columns = list(dict.fromkeys(name for row in rows for name in row))
         writer = csv.DictWriter(sys.stdout, fieldnames=columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

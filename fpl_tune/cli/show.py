@@ -58,9 +58,7 @@ def print_results(table: StudyTable, rule: str, format: Format) -> None:
 
     study, cells = table.study, {key: stored.cell for key, stored in table.cells.items()}
     metric, seeds, objectives = study.report.metric, study.first_seeds(), selection.objectives_of(study)
-    results = [by_rule for s in table.cells.values() for r in s.results.values() for by_rule in r["rules"].values()]
-    held = dict.fromkeys(name for each in results for name in each) if rule != "mean_last5" else ()
-    sets = output.other_sets(held)
+    sets = output.other_sets(table.metrics if rule != "mean_last5" else ())
     records = table.summary(rule, metric, *objectives, *sets)
     if format != "table":
         output.emit(records, format)

@@ -21,7 +21,6 @@ from fpl_tune.core.formatting import (
 from fpl_tune.report import charts, search, sweep
 from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.report.charts import Spec
-from fpl_tune.report.foresight import foresights
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.claims import counts
 from fpl_tune.study.comparisons import Comparisons
@@ -40,7 +39,7 @@ def sentence(findings: Findings, comparisons: Comparisons) -> str:
 
     A warning follows where rungs of a search mislead.
     """
-    warnings = [text for found in foresights(findings) if (text := found.warning())]
+    warnings = [text for found in findings.foresights if (text := found.warning())]
     return " ".join([_answer(findings, comparisons), *warnings])
 
 
@@ -120,7 +119,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Part:
         part.texts.append(f"{text}; the others were stopped early and are not compared.")
     if findings.looks:
         part.texts.append(_looks(findings, comparisons))
-    for found in foresights(findings):
+    for found in findings.foresights:
         if not found.low:  # else it is in the answer
             part.texts.append(f"{f'{found.part}: e' if found.part else 'E'}arly rounds: {found.figures()}.")
     if len(comparisons.frame):

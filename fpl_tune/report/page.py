@@ -47,7 +47,10 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
     write_text(folder / "table.tex", latex.table(findings, comparisons, cells))
     renamed = {"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"}
     write_text(folder / "table.csv", findings.frame.join(comparisons.frame.rename(columns=renamed)).to_csv())
-    offered = {name: compare(findings, name) for name in choices(findings, comparisons)}
+    offered = {
+        name: comparisons if name == comparisons.reference.name else compare(findings, name)
+        for name in choices(findings, comparisons)
+    }
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fpl_tune.report", ""),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,

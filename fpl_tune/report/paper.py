@@ -32,7 +32,6 @@ from fpl_tune.report.blocks import Part, plain_table
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings, without_data
-from fpl_tune.study.partition import shares
 from fpl_tune.study.results import aggregate
 
 BEST = "best on validation"
@@ -155,7 +154,7 @@ def _measured(findings: Findings, cell: Cell, metric: str, target: str, source: 
     found = {}
     with contextlib.suppress(FplTuneError):  # the data are not at hand
         for seed in findings.seeds(cell):
-            accuracy, domains = findings.clients(cell, seed), np.array(shares(cell.run, seed).domains)
+            accuracy, domains = findings.clients(cell, seed), np.array(findings.shares(cell, seed).domains)
             if len(accuracy) == len(domains) and (domains == (source or target)).any():
                 found[seed] = float(np.nanmean(accuracy[domains == (source or target)]))
     return found

@@ -14,7 +14,7 @@ from fpl_tune.report.blocks import Part
 from fpl_tune.report.charts import Spec
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings
-from fpl_tune.study.partition import Shares, shares
+from fpl_tune.study.partition import Shares
 
 
 def study_file(findings: Findings) -> str:
@@ -54,7 +54,7 @@ def partition(findings: Findings, comparisons: Comparisons) -> Part | None:
         return None
     seed = findings.seeds(cell)[0]
     try:
-        held = shares(cell.run, seed)
+        held = findings.shares(cell, seed)
     except FplTuneError as problem:
         return Part("Partition", [f"Not drawn, since the data are not at hand: {problem}"])
     if held.hash != findings.stored(cell).results[seed]["split_hash"]:

@@ -18,7 +18,6 @@ from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.search import stored_searches
 from fpl_tune.study.cells import Cell, label
-from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import choose, front_of, objectives_of, selecting_rule
 from fpl_tune.study.standing import State
 from fpl_tune.study.store import Store
@@ -101,7 +100,7 @@ def _importance(cells: Sequence[Cell], table: StudyTable, rule: str, objective: 
     from fpl_tune import analysis
 
     fields = [param.name for param in space.params]
-    means = {cell.id: aggregate([*table.cells[cell.id].values(objective, rule).values()])["mean"] for cell in cells}
+    means = {cell.id: table.cells[cell.id].over_seeds(objective, rule)["mean"] for cell in cells}
     rows = [{"value": means[cell.id], **cell.varied} for cell in cells]
     found = analysis.importance(pd.DataFrame(rows, columns=["value", *fields]), fields)
     return found.set_index("field")["share"].fillna(0.0).to_dict()

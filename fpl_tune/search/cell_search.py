@@ -115,7 +115,7 @@ class CellSearch:
 
     def holds(self, cell: Cell) -> bool:
         """Whether a cell is a trial of this search."""
-        return cell.role == "trial" and all(cell.varied.get(name) == value for name, value in self.varied.items())
+        return cell.is_trial_at(self.varied)
 
     def trial(self, suggestion: Suggestion) -> Cell:
         """The cell of a suggestion.

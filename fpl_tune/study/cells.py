@@ -116,6 +116,10 @@ class Cell:
         """Whether it is a trial of a published point."""
         return self.suggestion is not None and self.suggestion.published
 
+    def is_trial_at(self, place: Mapping[str, Any]) -> bool:
+        """Whether it is a trial of the search in a cell of the axes, whose values `place` holds by axis."""
+        return self.role == "trial" and all(self.varied.get(name) == value for name, value in place.items())
+
     @property
     def is_reference(self) -> bool:
         """Whether others are compared with the cell, be it a trial or not."""

@@ -11,11 +11,9 @@ import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.errors import unknown
-from fpl_tune.core.formatting import percent
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.looks import Look
-from fpl_tune.study.selection import sign
 
 
 class Reference:
@@ -48,8 +46,7 @@ class Reference:
         best = findings.shared or (findings.lead.label if findings.lead is not None else None)
         if findings.kind == "sweep" and best:
             return best
-        searches = [search for search in findings.searches if search.best is not None]
-        if len(searches) == 1 and (known := searches[0].published) is not None:
+        if len(findings.tuned) == 1 and (known := findings.tuned[0][0].published) is not None:
             return known.label
         return families[0] if families else best
 
@@ -140,10 +137,7 @@ def compare_pairs(
 ) -> pd.DataFrame:
     """Compares cells by id, with the report's region of practical equivalence; see `analysis.compare`."""
     frame = findings.values if frame is None else frame
-    rope, shares, higher = findings.spec.report.rope / 100, percent(findings.metric), sign(findings.metric) >= 0
-    return analysis.compare(
-        frame, pairs, rope=rope, shares=shares, higher=higher, chosen=chosen, looks=findings.looks, ran=findings.ran
-    )
+    return analysis.compare(frame, pairs, chosen=chosen, looks=findings.looks, ran=findings.ran, **findings.equality)
 
 
 def choices(findings: Findings, comparisons: Comparisons, most: int = 2000) -> list[str]:

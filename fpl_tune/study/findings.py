@@ -23,7 +23,9 @@ from fpl_tune.core.metrics import TOTAL_BYTES, check_rule
 from fpl_tune.study import rates
 from fpl_tune.study.cells import SETTING, Cell, axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
-from fpl_tune.study.results import COSTS, VAL, aggregate, figure
+from fpl_tune.study.foresight import Foresight, foresight
+from fpl_tune.study.partition import Shares, shares
+from fpl_tune.study.results import COSTS, VAL, figure
 from fpl_tune.study.selection import Choice, choose, objectives_of, setting_of, sign
 from fpl_tune.study.standing import Row, State
 from fpl_tune.study.table import StoredCell, StudyTable
@@ -104,18 +106,18 @@ class Findings:
         """Dotted fields in which the study's own cells differ, in the study's order."""
         self.titles = titles(self.axes)
         """What tables and charts call the axes."""
+        self._shares: dict[str, Shares] = {}
         self.looks = spec.declared_looks()
         """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
         self.level = 1 - 0.05 / max(len(self.looks), 1)
         """Of the intervals of one look."""
         self.sure = f"{100 * self.level:.3g} %"
         """The same in words."""
-        results = [result for cell in self.cells for result in self.stored(cell).results.values()]
-        held = dict.fromkeys(name for result in results for rule in result["rules"].values() for name in rule)
-        known = ("round", VAL, self.metric, *COSTS, TOTAL_BYTES)
-        self.beside = [name for name in dict.fromkeys([*held, *self.objectives]) if name not in known]
+        known = (VAL, self.metric, *COSTS, TOTAL_BYTES)
+        self.beside = [name for name in dict.fromkeys([*table.metrics, *self.objectives]) if name not in known]
         """Metrics that tables show beside: other test sets, a method's own, objectives."""
-        if metric is not None and results and not any(self.by_seed(cell, metric) for cell in self.cells):
+        ran = any(self.stored(cell).results for cell in self.cells)
+        if metric is not None and ran and not any(self.by_seed(cell, metric) for cell in self.cells):
             raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
 
     # -- cells -----------------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Findings:
 
     def spread(self, cell: Cell, metric: str) -> tuple[float, float]:
         """Mean and standard deviation of a metric over seeds; NaN where there are too few."""
-        found = aggregate([*self.by_seed(cell, metric).values()])
+        found = self.stored(cell).over_seeds(metric, self.rule)
         return found["mean"], found["std"]
 
     @cached_property
@@ -344,8 +346,7 @@ class Findings:
         axes = axes_of(self.spec.axes)
         for values in itertools.product(*axes.values()) if self.searched else ():
             varied = dict(zip(axes, values, strict=True))
-            trials = [cell for cell in self.own if cell.role == "trial"
-                      and all(cell.varied.get(name) == value for name, value in varied.items())]  # fmt: skip
+            trials = [cell for cell in self.own if cell.is_trial_at(varied)]
             best, published = (
                 choice.cell if (choice := choose(self.table, cells, self.rule)) and not choice.front else None
                 for cells in (trials, [cell for cell in trials if cell.published])
@@ -357,6 +358,13 @@ class Findings:
     def tuned(self) -> list[tuple[Searched, Cell]]:
         """The searches that have a best trial, with it."""
         return [(search, search.best) for search in self.searches if search.best is not None]
+
+    @cached_property
+    def foresights(self) -> list[Foresight]:
+        """How well the rungs foresee the end, of the searches with enough hedged trials."""
+        several, objective = len(self.searches) > 1, self.objectives[0]
+        found = (foresight(self.table, each.trials, objective, each.part if several else "") for each in self.searches)
+        return [each for each in found if each is not None]
 
     @cached_property
     def costs(self) -> dict[str, float]:
@@ -398,6 +406,19 @@ class Findings:
         last = kept[-5:] if self.rule == "mean_last5" else kept[-1:]
         return np.mean([record[f"clients/{name}"] for record in last], axis=0) if last else np.array([])
 
+    @property
+    def equality(self) -> dict[str, Any]:
+        """What decides verdicts beside the values: arguments of `analysis.compare` and the like."""
+        rope, metric = self.spec.report.rope / 100, self.metric
+        return {"rope": rope, "shares": percent(metric), "higher": sign(metric) >= 0}
+
+    def shares(self, cell: Cell, seed: int) -> Shares:
+        """The partition that a seed of a cell was trained on; see `partition.shares`."""
+        key = repr((cell.run.data, cell.run.partition, seed))
+        if key not in self._shares:
+            self._shares[key] = shares(cell.run, seed)
+        return self._shares[key]
+
     @cached_property
     def values(self) -> pd.DataFrame:
         """The metric of the cells that are compared, as `fpl_tune.analysis` compares it.
@@ -428,10 +449,7 @@ class Findings:
             return Sweep(places, means, best if best in means else None, None, 0)
         if most == 1:
             frame = self.values.loc[self.values["cell"].isin(means)]
-        told = analysis.sweep(
-            frame, list(means), best, rope=self.spec.report.rope / 100, shares=percent(self.metric),
-            higher=sign(self.metric) >= 0, looks=self.looks, ran=self.ran,
-        )  # fmt: skip
+        told = analysis.sweep(frame, list(means), best, looks=self.looks, ran=self.ran, **self.equality)
         return Sweep(places, means, best, told, frame["seed"].nunique())
 
     @cached_property
@@ -455,9 +473,7 @@ class Findings:
             seeds = max((int(self.frame.loc[key, "n"]) for key in ids), default=0)
             if 2 <= len(ids) <= MOST and seeds > 1:
                 frame = self.values.loc[self.values["cell"].isin(ids)]
-                rope, higher = self.spec.report.rope / 100, sign(self.metric) >= 0
-                shares = percent(self.metric)
-                told = analysis.letters(frame, rope=rope, level=self.level, shares=shares, higher=higher)
+                told = analysis.letters(frame, level=self.level, **self.equality)
                 found |= {str(key): text for key, text in told.items()}
         return found
 

@@ -22,22 +22,12 @@ class Shares(NamedTuple):
     """Hash of the split, as in results."""
 
 
-_drawn: dict[str, Shares] = {}
-
-
 def shares(run: RunSpec, seed: int) -> Shares:
-    """The partition of one seed, drawn once in a process.
+    """The partition of one seed.
 
     Raises:
         ConfigError, EnvironmentProblem: the data are missing, or differ from those of the study.
     """
-    key = repr((run.data, run.partition, seed))
-    if key not in _drawn:
-        _drawn[key] = _shares(run, seed)
-    return _drawn[key]
-
-
-def _shares(run: RunSpec, seed: int) -> Shares:
     dataset = load(run.data, run.partition.file)
     drawn = split(dataset, run.data, run.partition, seed)
     counts = np.stack([np.bincount(labels, minlength=len(dataset.classes)) for labels in drawn.train_label])

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.nested import get_field
@@ -127,6 +128,10 @@ class StoredCell:
             self._values[metric, rule] = {seed: value for seed, value in found.items() if not math.isnan(value)}
         return self._values[metric, rule]
 
+    def over_seeds(self, metric: str, rule: str) -> dict[str, float]:
+        """Mean, std, sem, n, min and max of a metric over these seeds; see `results.aggregate`."""
+        return aggregate([*self.values(metric, rule).values()])
+
 
 @dataclass(frozen=True, eq=False)
 class StudyTable:
@@ -152,9 +157,7 @@ class StudyTable:
             hold beside them, costs, label, role, seeds, the number of the cell's seeds that count, and whether the cell
             is of an earlier run. A seed without metrics has one row, of the rule `final`.
         """
-        results = [result for stored in self.cells.values() for result in stored.results.values()]
-        held = dict.fromkeys(name for result in results for rule in result["rules"].values() for name in rule)
-        shown = [*METRICS, *(name for name in held if name not in ("round", *METRICS))]
+        shown = [*METRICS, *(name for name in self.metrics if name not in METRICS)]
         names = self.fields
         rows = []
         for key, stored in self.cells.items():
@@ -198,8 +201,8 @@ class StudyTable:
                 "role": stored.cell.role,
                 "status": stored.called,
                 **fields_of_row(stored.cell, names),
-                **aggregate([*stored.values(metric, rule).values()]),
-                **{name: aggregate([*stored.values(name, rule).values()])["mean"] for name in beside},
+                **stored.over_seeds(metric, rule),
+                **{name: stored.over_seeds(name, rule)["mean"] for name in beside},
             }
             for key, stored in self.cells.items()
         ]
@@ -215,6 +218,13 @@ class StudyTable:
             for seed, value in stored.values(metric, rule).items()
         ]
         return pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "value"])).astype({"value": float})
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Metrics that results hold, so that no history is read for them."""
+        results = [result for stored in self.cells.values() for result in stored.results.values()]
+        held = dict.fromkeys(name for result in results for rule in result["rules"].values() for name in rule)
+        return [name for name in held if name != "round"]
 
     @property
     def fields(self) -> list[str]:

@@ -265,7 +265,7 @@ def _headlines(stored: StoredCell, columns: Columns) -> dict[str, float]:
 
     Their step is 0, so that MLflow draws bars by run, not curves. It lists metrics in the order of their logging.
     """
-    own, test, val = (aggregate([*stored.values(name, columns.rule).values()]) for name in (columns.metric, TEST, VAL))
+    own, test, val = (stored.over_seeds(name, columns.rule) for name in (columns.metric, TEST, VAL))
     found = list[tuple[str, str, float]]()
     if columns.metric not in _HEADLINES:
         name = columns.headline

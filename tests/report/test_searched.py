@@ -8,10 +8,10 @@ import pytest
 from fpl_tune import report
 from fpl_tune.core.formatting import short
 from fpl_tune.report import answer, charts, curves, search, table
-from fpl_tune.report.foresight import LEAST, foresights
 from fpl_tune.search.halving import HALVING, resolved
 from fpl_tune.study.comparisons import compare
 from fpl_tune.study.findings import LONG
+from fpl_tune.study.foresight import LEAST
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 
@@ -140,7 +140,7 @@ def hedged(make_store):
 
 def test_early_rounds_that_foresee_the_end_are_said_with_their_rank_correlation(hedged):
     findings = hedged(lambda x, number: 0.3 + 0.02 * number + 0.3 * x)
-    (found,) = foresights(findings)
+    (found,) = findings.foresights
     asked = [cell for cell in findings.own if cell.id not in findings.published]
     assert found.trials == len(asked) // 2 >= LEAST, "neither published points nor what a rung has chosen"
     assert found.by_round[3] == pytest.approx(1.0)
@@ -154,7 +154,7 @@ def test_early_rounds_that_mislead_are_a_warning_in_the_answer_with_its_remedy(h
     """Curves cross between rounds 5 and 6."""
     findings = hedged(lambda x, number: 0.5 + 0.3 * x * (1 if number > 5 else -1))
     comparisons = compare(findings)
-    (found,) = foresights(findings)
+    (found,) = findings.foresights
     assert answer.sentence(findings, comparisons).endswith(
         f" Beware: after round 3 the rank correlation with the end is only -1.00, over {found.trials} trials that "
         "passed every rung, so that halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
@@ -172,14 +172,14 @@ def test_where_no_later_round_foresees_the_end_the_remedy_is_to_stop_none_early(
 
 def test_trials_that_diverged_have_no_place_in_a_ranking_of_ends(hedged):
     findings = hedged(lambda x, number: 0.3 + 0.3 * x, diverges=range(6))
-    (found,) = foresights(findings)
+    (found,) = findings.foresights
     assert found.diverged > 0
     assert not answer.sentence(findings, compare(findings)).startswith("So far"), "they are over"
     (text,) = [text for text in answer.decided(findings, compare(findings)).texts if "ran whole" in text]
     assert f" of {len(findings.own)} trials ran whole; {found.diverged} diverged; the others were stopped early" in text
     assert f"that passed every rung ({found.diverged} that diverged left out)" in found.figures()
     before = hedged(lambda x, number: 0.3 + 0.3 * x)
-    assert found.trials + found.diverged == foresights(before)[0].trials
+    assert found.trials + found.diverged == before.foresights[0].trials
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_trials_that_diverged_have_no_place_in_a_ranking_of_ends(hedged):
     ids=["few trials", "no differences", "no hedge", "no halving"],
 )
 def test_of_early_rounds_nothing_is_said_without_grounds(hedged, curve, overrides):
-    assert foresights(hedged(curve, *overrides)) == []
+    assert hedged(curve, *overrides).foresights == []
 
 
 def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):

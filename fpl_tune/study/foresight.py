@@ -11,9 +11,9 @@ import pandas as pd
 from fpl_tune.core.formatting import counted
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import figure
 from fpl_tune.study.standing import State
+from fpl_tune.study.table import StudyTable
 
 LEAST = 10
 """Hedged trials from which on a rank correlation is said; the default budget of 20 full trials gives about 13.
@@ -67,22 +67,22 @@ class Foresight:
         return f"{text} Set {rung}prune.rule=null."
 
 
-def foresights(findings: Findings) -> list[Foresight]:
-    """How well the rungs foresee the end, of each search with enough hedged trials whose values differ."""
-    several = len(findings.searches) > 1
-    found = (_foresight(findings, search.trials, search.part if several else "") for search in findings.searches)
-    return [each for each in found if each is not None]
+def foresight(table: StudyTable, trials: Sequence[Cell], objective: str, part: str = "") -> Foresight | None:
+    """How well the rungs of a search foresee the end; None with too few hedged trials, or where values do not differ.
 
-
-def _foresight(findings: Findings, trials: Sequence[Cell], part: str) -> Foresight | None:
-    table, objective = findings.table, findings.objectives[0]
+    Args:
+        table: the study's results.
+        trials: those of the search.
+        objective: by which halving compares them.
+        part: what to call the search; empty where there is one.
+    """
     hedged = [cell for cell in trials if cell.hedged]
     if not hedged or not (ends := table.design.rungs(hedged[0])):
         return None
     last, seed = hedged[0].rounds, table.design.seeds[0]
-    mine = [cell for cell in hedged if set(ends) <= findings.stored(cell).rung_values.keys()]
-    ended = [cell for cell in mine if findings.stored(cell).state is not State.DIVERGED]
-    curves = [_curve(findings.stored(cell).history(seed), objective) for cell in ended]
+    mine = [cell for cell in hedged if set(ends) <= table.cells[cell.id].rung_values.keys()]
+    ended = [cell for cell in mine if table.cells[cell.id].state is not State.DIVERGED]
+    curves = [_curve(table.cells[cell.id].history(seed), objective) for cell in ended]
     frame = pd.DataFrame([curve for curve in curves if last in curve]).dropna(axis=1)
     if len(frame) < LEAST:
         return None
