@@ -94,7 +94,7 @@ def run(
     """
     from fpl_tune.execute.line import Line
 
-    given, chosen = config.take_seeds(_texts(overrides, seeds))
+    given, chosen = config.take_seeds(_with_seeds(overrides, seeds))
     spec = config.compose_run(given)
     trial = Simulation(spec, chosen, cache_dir=usable_cache(), device=resolve("auto"))
     history: list[Record] = []
@@ -111,9 +111,10 @@ def run(
     return pd.DataFrame(sorted(history, key=lambda record: chosen.index(record["seed"])))
 
 
-def _texts(overrides: Iterable[str | Mapping[str, Any]], seeds: int | Sequence[int] | str | None) -> list[str]:
-    """Overrides in the syntax of the command line, the argument `seeds` last."""
-    return config.as_texts([*overrides, *([] if seeds is None else [{"seeds": seeds}])])
+def _with_seeds(
+    overrides: Iterable[str | Mapping[str, Any]], seeds: int | Sequence[int] | str | None
+) -> list[str | Mapping[str, Any]]:
+    return [*overrides, *([] if seeds is None else [{"seeds": seeds}])]
 
 
 def _talks(progress: bool | None) -> bool:
@@ -253,7 +254,7 @@ def run_study(
     from fpl_tune.execute.line import ProgressLine
     from fpl_tune.execute.plan.overrides import compose
 
-    spec = compose(name, _texts(overrides, seeds))
+    spec = compose(name, _with_seeds(overrides, seeds))
     shown = [ProgressLine()] if _talks(progress) else []
     start_study(spec, root=output_root(), callbacks=[*shown, *callbacks])
     return load_study(spec.name)

@@ -150,7 +150,7 @@ def test_the_notebook_in_the_text_runs(make_store: Any, monkeypatch: pytest.Monk
 def test_the_overrides_in_the_text_make_a_run() -> None:
     seen: dict[str, Any] = {}
     exec(MAPPING, seen)
-    run = config.compose_run(config.as_texts([seen["overrides"]]))
+    run = config.compose_run([seen["overrides"]])
     assert (run.data.domains, run.optim.groups["gate"]) == (["clipart"], 0.01)
 
 

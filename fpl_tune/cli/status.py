@@ -9,7 +9,6 @@ import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, stored
-from fpl_tune.core.files import regular
 from fpl_tune.core.formatting import counted, left
 from fpl_tune.core.paths import output_folder, stored_studies
 from fpl_tune.study.lock import owner
@@ -48,7 +47,7 @@ def _row(name: str) -> dict[str, Any]:
     folder = output_folder() / name
     running = owner(folder) is not None
     try:
-        cells = json.loads(regular(folder / "cells.json").read_text(encoding="utf-8"))["cells"]
+        cells = json.loads((folder / "cells.json").read_text(encoding="utf-8"))["cells"]
         results = sum(len(list(folder.glob(f"cells/{cell}/seed=*/result.json"))) for cell in cells)
     except (OSError, ValueError, TypeError, KeyError):
         output.warn(f"The list of cells of {name} cannot be read. Run the study again.")

@@ -27,5 +27,5 @@ def world(
     given, seeds = config.take_seeds(overrides or [])
     run = config.compose_run(given)
     with output.progress("images") as progress:
-        export_world(run, out, seeds=seeds, overrides=given, progress=progress)
+        export_world(run, out, seeds=seeds, overrides=[each.text for each in given], progress=progress)
     print(f"{shlex.quote(str(out))}: its README.md says where code must point, and what it writes for fpl-tune parity")

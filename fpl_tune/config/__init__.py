@@ -5,10 +5,10 @@ A run is resolved once: `RunSpec.method` is the `Method`, `RunSpec.stages` the s
 specifications (`data`, `optim`, `task`) and `methods`; nothing else imports Hydra. Open `specs.py` first.
 """
 
-from fpl_tune.config.compose import choose, compose_run, compose_study, fixed_seeds, take_seeds
+from fpl_tune.config.compose import choose, choose_in, compose_run, compose_study, fixed_seeds, take_seeds
 from fpl_tune.config.fields import as_dict, identity, no_field, set_field, stages, to_run, to_study, tuned_row
 from fpl_tune.config.files import options
-from fpl_tune.config.mapping import as_texts, dotted
+from fpl_tune.config.overrides import Given, Override, dotted, parse
 from fpl_tune.config.specs import (
     RUN_FIELDS,
     ClaimSpec,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields
 from functools import cache
@@ -17,26 +17,28 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune import methods
-from fpl_tune.config.fields import known_fields, no_field, set_field, to_run, to_study
-from fpl_tune.config.files import check_references, check_study, no_option, parse
+from fpl_tune.config.fields import known_fields, no_field, to_run, to_study
+from fpl_tune.config.files import check_study, no_option
+from fpl_tune.config.overrides import Given, Override, apply, parse
 from fpl_tune.config.specs import RUN_FIELDS, RunSpec, Study, StudySpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
-from fpl_tune.core.nested import GROUPS, MAPPINGS, flatten, get_field, refuse_two_values
+from fpl_tune.core.nested import GROUPS, refuse_two_values
 from fpl_tune.core.paths import shipped, study_file
 from fpl_tune.core.spec import validated
 from fpl_tune.core.yaml_files import read_mapping
 
 
-def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
-    """A run from the command line's overrides.
+def compose_run(overrides: Sequence[Given] = ()) -> RunSpec:
+    """A run from overrides, `"key=value"` or mappings of dotted names to Python values.
 
     Raises:
         ConfigError: an unknown group, option, key or value.
     """
-    plugins.trust(overrides)
-    node = _compose("run", shipped("conf"), _homes(overrides))
+    given = _trusted(overrides)
+    _register([])
+    node = _compose("run", shipped("conf"), given)
     for name in node.keys() - RUN_FIELDS:
         if name in known_fields():
             raise ConfigError(f"{name!r} is a field of studies: a run does not have it.")
@@ -44,15 +46,15 @@ def compose_run(overrides: Sequence[str] = ()) -> RunSpec:
     return to_run(node)
 
 
-def take_seeds(overrides: Sequence[str]) -> tuple[list[str], list[int]]:
+def take_seeds(overrides: Sequence[Given]) -> tuple[list[Override], list[int]]:
     """Separates a run's seeds from its other overrides; one seed, 1, where none are given.
 
     Raises:
         ConfigError: not a number of seeds or a list of different ones.
     """
-    given = parse([text for text in overrides if text.startswith("seeds=")])
-    others = [text for text in overrides if not text.startswith("seeds=")]
-    return others, fixed_seeds(given[-1].value() if given else 1)
+    given = _trusted(overrides)
+    seeds = [override.value for override in given if override.field == "seeds"]
+    return [override for override in given if override.field != "seeds"], fixed_seeds(seeds[-1] if seeds else 1)
 
 
 def fixed_seeds(seeds: Any) -> list[int]:
@@ -69,23 +71,17 @@ def fixed_seeds(seeds: Any) -> list[int]:
     return spec.seed_list()
 
 
-def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
-    """A study by its name, or by the path of its file.
+def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
+    """A study by its name, or by the path of its file, with overrides as for `compose_run`.
 
     Raises:
         ConfigError: no such study, an unknown key, or a value of the wrong type.
     """
-    plugins.trust(overrides)
-    overrides, path = _homes(overrides), study_file(name)
-    written = check_study(path)
-    chosen = (pair for entry in written.get("defaults", []) if isinstance(entry, dict) for pair in entry.items())
-    _register([f"method={name}" for group, name in chosen if re.fullmatch("(override )? */?method", str(group))])
-    node = _compose(path.stem, path.resolve().parent, overrides)
+    given, path = _trusted(overrides), study_file(name)
+    _register(check_study(path).get("defaults", []))
+    node = _compose(path.stem, path.resolve().parent, given)
     if node.get("scale") == "paper" and isinstance(node.get("paper_scale"), list) and node["paper_scale"]:
-        overrides = [*node["paper_scale"], *overrides]
-        node = _compose(path.stem, path.resolve().parent, overrides)
-    _prefer_choices(node, overrides)
-    _prefer_overrides(node, overrides)
+        node = _compose(path.stem, path.resolve().parent, [*parse(map(str, node["paper_scale"])), *given])
     refuse_two_values({"axes": node.get("axes"), "search": node.get("search")}, path.name)
     for name in ("schema", "effective"):  # of a stored study
         node.pop(name, None)
@@ -104,9 +100,11 @@ def compose_study(name: str, overrides: Sequence[str] = ()) -> Study:
     return spec
 
 
-def _homes(overrides: Sequence[str]) -> list[str]:
-    """Quotes values that begin with `~`, which Hydra's grammar refuses and a shell does not expand after `=`."""
-    return [re.sub(r"=(~[^']*)$", r"='\1'", text) for text in overrides]
+def _trusted(overrides: Sequence[Given]) -> list[Override]:
+    """Parsed overrides of the user, whose modules may therefore be imported."""
+    given = parse(overrides)
+    plugins.trust(override.text for override in given)
+    return given
 
 
 @cache
@@ -127,76 +125,46 @@ def choose(group: str, option: str) -> dict[str, Any]:
     return {"method": methods.as_dict(methods.build(parts["method"])), "stages": parts.get("stages", [])}
 
 
-def _prefer_choices(node: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Lets an option that an override chooses replace the study file's fields of that group, in place.
+def choose_in(node: dict[str, Any], group: str, option: Any) -> None:
+    """Lets an option replace all fields of its group in a composed dict; a method may be a mapping with its name.
 
-    Hydra merges the file over the chosen option: `method=promptfl` would keep the file's `method.d_gating`, and
-    `protocol=quick` the file's rounds. Overrides of single fields are applied again after the choice.
+    Raises:
+        ConfigError: the group has no such option.
     """
-    given = [(o.key_or_group, o.value()) for o in parse(overrides) if not o.is_delete()]
-    for group, option in given:
-        if group in GROUPS and isinstance(option, str):
-            node.update(deepcopy(choose(group, option)))
-        elif group == "method" and isinstance(option, dict):
-            node.update(method=deepcopy(option), stages=[])
-    for dotted, value in given:
-        if dotted.split(".")[0] in GROUPS and "." in dotted:
-            set_field(node, dotted, value)
+    by_name = isinstance(option, str)
+    node.update(deepcopy(choose(group, option) if by_name else {"method": option, "stages": []}))
 
 
-def _prefer_overrides(node: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Lets an override of an axis or range, in place, replace the file's that names its field with dots, `method.lam`.
-
-    Hydra puts `axes.method.lam` beside it, inside `method`.
-    """
-    for key in {override.key_or_group for override in parse(overrides) if not override.is_delete()}:
-        for part in ("axes", "search.space"):
-            field = key.removeprefix(f"{part}.")
-            inside, _, last = field.rpartition(".")
-            if field != key and inside and field in (written := get_field(node, part)):
-                written[field] = get_field(written, inside).pop(last)
-                if not flatten(written[group := field.partition(".")[0]]):
-                    del written[group]
-
-
-def _compose(name: str, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
+def _compose(name: str, folder: Path, overrides: Sequence[Override]) -> dict[str, Any]:
+    """Merges a file over the options of its defaults list, then applies overrides, and resolves references last."""
     import hydra  # half a second, which reading a study's store does without
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
 
-    _register(overrides := [str(text) for text in overrides])
-    parse(overrides)
-    overrides = [word for text in overrides for word in _forced(text)]
     GlobalHydra.instance().clear()  # another application's, which may have been left open
     # Hydra 1.3 asks which behaviour is meant; 1.4 has one, and warns where it is named.
     base = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
     try:
         with hydra.initialize_config_dir(str(folder), job_name="fpl_tune", **base):
-            found = hydra.compose(name, overrides=[*overrides, _searched()])
-        written: Any = OmegaConf.to_container(found, resolve=False)
-        check_references(written, f"{name}.yaml")
-        resolved: Any = OmegaConf.to_container(found, resolve=True, throw_on_missing=True)
+            node: Any = OmegaConf.to_container(hydra.compose(name, overrides=[_searched()]), resolve=False)
+        # Options first, in whatever order they were given: they bring the fields that others set.
+        for override in overrides:
+            if override.field in GROUPS and not override.removed:
+                choose_in(node, override.field, override.value)
+        apply(node, [override for override in overrides if override.removed or override.field not in GROUPS])
+        resolved: Any = OmegaConf.to_container(OmegaConf.create(node), resolve=True, throw_on_missing=True)
         return {str(key): value for key, value in resolved.items()}
     except ConfigError:
         raise
-    except Exception as problem:  # Hydra and OmegaConf raise many types for invalid files and overrides
+    except Exception as problem:  # Hydra and OmegaConf raise many types for invalid files
         full = " ".join(f"{problem} {problem.__cause__ or ''}".split())
         if option := re.search(r"Could not find '(\w+)/([^']+)'", full):
             raise no_option(*option.groups()) from None
+        if missing := re.search(r"Interpolation key '([^']+)' not found", full):
+            raise ConfigError(
+                f"{name}.yaml refers to ${{{missing[1]}}}, but has no such field. Write the value."
+            ) from None
         raise ConfigError(f"{name}.yaml cannot be composed: {textwrap.shorten(full, 300)}") from None
-
-
-def _forced(override: str) -> list[str]:
-    """Sets a field whether or not YAML names it: unknown fields are refused when the specification is built.
-
-    A mapping such as `method={name: private, inner: {name: fedpgp}}` takes the place of the group's option.
-    """
-    key, _, value = override.partition("=")
-    if key in MAPPINGS and value.replace(" ", "") == "{}":  # Hydra merges mappings: nothing would change
-        return [f"~{key}", f"++{override}"]
-    if key == "method" and value.lstrip().startswith("{"):
-        return ["~method", f"++{override}"]
-    return [override] if key in GROUPS or key[:1] in ("+", "~") else [f"++{override}"]
 
 
 def _searched() -> str:
@@ -207,11 +175,12 @@ def _searched() -> str:
     return f"hydra.searchpath=[{','.join(folders)}]"
 
 
-def _register(overrides: Sequence[str]) -> None:
-    """Registers the defaults, and an option for every method without YAML and every class that an override names."""
+def _register(defaults: Sequence[Any]) -> None:
+    """Registers the defaults, and an option for every method without YAML and every class that `defaults` names."""
     _register_defaults()
-    named = [text.removeprefix("method=") for text in overrides if re.match("method=[^{]*:", text)]
-    for name in [*methods.catalogue(), *named]:
+    chosen = [pair for entry in defaults if isinstance(entry, dict) for pair in entry.items()]
+    named = [name for group, name in chosen if str(group).endswith("method") and ":" in str(name)]
+    for name in [*methods.catalogue(), *map(str, named)]:
         methods.find(name)
         if not shipped("conf", f"method/{name}.yaml").is_file():
             _register_method(name)

@@ -1,7 +1,4 @@
-"""Atomic writes, after which a file is complete or absent also if the process is killed or the disk full; digests.
-
-Also what is no regular file: opening a named pipe would wait for ever, and a folder is not replaced by a file.
-"""
+"""Atomic writes, after which a file is complete or absent also if the process is killed or the disk full; digests."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,36 +20,6 @@ if TYPE_CHECKING:
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 """No space, quota used up, file too large, read-only."""
-REGULAR, FOLDER = "a regular file", "a folder"
-_KINDS = {stat.S_IFREG: REGULAR, stat.S_IFDIR: FOLDER, stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-
-
-class NotRegular(OSError):
-    """Something else is where a regular file belongs; `strerror` says what."""
-
-
-def kind_of(path: Path) -> str:
-    """What is at a path, in words, links followed; empty if nothing is.
-
-    Raises:
-        OSError: it cannot be told.
-    """
-    try:
-        return _KINDS.get(stat.S_IFMT(path.stat().st_mode), "a device")
-    except (FileNotFoundError, NotADirectoryError):
-        return "a link to nothing" if path.is_symlink() else ""
-
-
-def regular(path: Path) -> Path:
-    """The path, which may be opened: a regular file is there, or none.
-
-    Raises:
-        NotRegular: a named pipe, a folder or the like is there.
-        OSError: it cannot be told.
-    """
-    if (found := kind_of(path)) not in (REGULAR, ""):
-        raise NotRegular(errno.EINVAL, f"{found}, not {REGULAR}", str(path))
-    return path
 
 
 def remove(path: Path) -> None:

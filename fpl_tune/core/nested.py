@@ -33,16 +33,17 @@ def flatten(
         prefix: of the names.
         whole: whether a mapping is kept as a value, by its dotted name and itself.
     """
-    return dict(_leaves(node, prefix, whole))
+    return dict(leaves(node, prefix, whole))
 
 
-def _leaves(
+def leaves(
     node: Mapping[str, Any], prefix: str = "", whole: Callable[[str, Mapping[str, Any]], bool] | None = None
 ) -> Iterator[tuple[str, Any]]:
+    """Yields what `flatten` returns; a field that is written twice comes twice."""
     for name, value in node.items():
         dotted = f"{prefix}{name}"
         if isinstance(value, Mapping) and not (whole and whole(dotted, value)):
-            yield from _leaves(value, f"{dotted}.", whole)
+            yield from leaves(value, f"{dotted}.", whole)
         else:
             yield dotted, value
 
@@ -61,9 +62,9 @@ def refuse_two_values(node: Any, where: str) -> None:
         for value in node:
             refuse_two_values(value, where)
     elif isinstance(node, Mapping):
-        found: dict[str, Any] = {}
-        for dotted, value in _leaves(node):
-            if dotted in found:
-                raise ConfigError(f"{where} gives {dotted} two values, {found[dotted]!r} and {value!r}. Remove one.")
-            found[dotted] = value
+        fields: dict[str, Any] = {}
+        for dotted, value in leaves(node):
+            if dotted in fields:
+                raise ConfigError(f"{where} gives {dotted} two values, {fields[dotted]!r} and {value!r}. Remove one.")
+            fields[dotted] = value
             refuse_two_values(value, where)

@@ -60,7 +60,7 @@ class Objective:
         if report not in ("rounds", "seeds"):
             raise ConfigError(f"report must be 'rounds' or 'seeds', but is {report!r}.")
         self.report = report
-        self.spec = config.compose_study(study, config.as_texts(overrides))
+        self.spec = config.compose_study(study, overrides)
         search = Search.plan(self.spec)
         parts = search.parts if search is not None else []
         if len(parts) != 1:

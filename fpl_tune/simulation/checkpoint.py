@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fpl_tune.core.files import NotRegular, atomic_write, regular, save_tensors
+from fpl_tune.core.files import atomic_write, save_tensors
 
 KEPT = 2
 _META = "meta"  # leaves have slashes in their names
@@ -74,14 +74,12 @@ def read(path: Path) -> Snapshot:
         Damaged: it cannot be read, is cut short, or a bit of it has changed.
     """
     try:
-        with safe_open(regular(path), framework="pt") as opened:
+        with safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
             digest = (opened.metadata() or {}).get("digest")
         if digest != _digest(tensors):
             raise Damaged(f"The checkpoint {path} is corrupt: its content is not what was written.")
         return Snapshot(tensors, json.loads(tensors.pop(_META).numpy().tobytes()))
-    except NotRegular as problem:
-        raise Damaged(f"The checkpoint {path} is {problem.strerror}.") from None
     except (OSError, SafetensorError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as problem:
         raise Damaged(f"The checkpoint {path} is truncated or corrupt: {problem}.") from None
 

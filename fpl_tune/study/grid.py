@@ -32,13 +32,11 @@ def apply(node: dict[str, Any], dotted: str, value: Any) -> None:
     Raises:
         ConfigError: there is no such field or option.
     """
-    if dotted in GROUPS and isinstance(value, str):
+    if dotted == "method" or (dotted in GROUPS and isinstance(value, str)):
         root = node["data"].get("root")
-        node.update(deepcopy(config.choose(dotted, value)))
+        config.choose_in(node, dotted, value)
         if dotted == "data" and node["data"].get("root") is None:
             node["data"]["root"] = root
-    elif dotted == "method":
-        node.update(method=deepcopy(value), stages=[])
     else:
         config.set_field(node, dotted, deepcopy(value))
 

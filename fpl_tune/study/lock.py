@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
-from fpl_tune.core.files import NotRegular, regular, remove
+from fpl_tune.core.files import remove
 from fpl_tune.core.redact import redact
 
 STOP_FILE = "study.stop"
@@ -37,17 +37,10 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         Held: another process holds it; the message names it.
-        EnvironmentProblem: the file system has no locks, or something else is at the place of the locked file.
+        EnvironmentProblem: the file system has no locks.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = regular(folder / "study.lock")
-    except NotRegular as problem:
-        raise EnvironmentProblem(
-            f"One process at a time runs a study, which locks {problem.filename}, but that is {problem.strerror}. "
-            "Remove it, and run the study again."
-        ) from None
-    with lock.open("a") as file:
+    with (folder / "study.lock").open("a") as file:
         if not _lock(file, fcntl.LOCK_EX):
             by, who = owner(folder), "another one, which begins or ends right now"
             if by is not None:
@@ -86,9 +79,9 @@ def owner(folder: Path) -> dict[str, Any] | None:
         EnvironmentProblem: the file system has no locks.
     """
     try:
-        with regular(folder / _OWNER_FILE).open(errors="replace") as file:
+        with (folder / _OWNER_FILE).open(errors="replace") as file:
             return None if _lock(file, fcntl.LOCK_SH) else json.load(file)
-    except (FileNotFoundError, NotRegular):
+    except FileNotFoundError:
         return None
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.files import FOLDER, NotRegular, digest, kind_of, regular
+from fpl_tune.core.files import digest
 from fpl_tune.core.metrics import METRICS, Metric, add_metric
 from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
@@ -30,8 +30,6 @@ DIGEST = 16
 """Bytes of the digest of a history."""
 CELL_ID = "[0-9a-f]{8,64}"
 SEED_FOLDER = re.compile(r"seed=(\d{1,19})")
-
-_SCALE = 20  # times the size of a study file: a stored study has all fields, and interpolations are replaced
 
 
 class DamagedFile(ConfigError):
@@ -205,12 +203,7 @@ def read_result(path: Path) -> tuple[dict[str, Any], str]:
 def _content(path: Path) -> bytes:
     """The bytes of a file. Other errors than these, such as a lack of permission, are no damage and raise `OSError`."""
     try:
-        return regular(path).read_bytes()
-    except NotRegular as problem:
-        raise DamagedFile(path, f"it is {problem.strerror}") from None
-    except NotADirectoryError:
-        place = next(above for above in path.parents if kind_of(above))
-        raise DamagedFile(place, f"it is {kind_of(place)}, not {FOLDER}") from None
+        return path.read_bytes()
     except FileNotFoundError:
         raise DamagedFile(path, "it is missing") from None
 
@@ -240,9 +233,7 @@ def read_study(path: Path, stamp: int) -> tuple[dict[str, Any], Effective]:
         ConfigError: it has another layout.
     """
     try:
-        node = read_mapping(regular(path), "A stored study", _SCALE)
-    except NotRegular as problem:
-        raise DamagedFile(path, f"it is {problem.strerror}") from None
+        node = read_mapping(path, "A stored study")
     except ConfigError as problem:
         raise DamagedFile(path, problem) from None
     if "schema" not in node:  # the last line
@@ -294,10 +285,8 @@ def check_prompts(path: Path) -> None:
     if not path.exists():
         return
     try:
-        with safe_open(regular(path), framework="numpy") as opened:
+        with safe_open(path, framework="numpy") as opened:
             facts = opened.metadata() or {}
-    except NotRegular as problem:
-        raise DamagedFile(path, f"it is {problem.strerror}") from None
     except (SafetensorError, OSError) as problem:
         raise DamagedFile(path, f"it is not a whole safetensors file ({problem})") from None
     _check_owner(path, facts.get("cell", ""), facts.get("seed"))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fpl_tune.core.errors import ConfigError, unknown
-from fpl_tune.core.files import FOLDER, REGULAR, digest, kind_of, remove, write_text
+from fpl_tune.core.files import digest, remove, write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, schema
@@ -39,14 +39,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-_OF_STUDY = (
-    "study.yaml", "cells.json", "results.csv", "report.html", "table.md", "table.tex", "table.csv",
-    "mlflow.json", "mlflow.digest",
-)  # fmt: skip
-"""Files that every run of a study writes, its page and its tables among them."""
-_OF_CELL, _OF_SEED = ("cell.json", "marks.json"), ("metrics.jsonl", "prompts.safetensors", "result.json")
-"""Those in the folder of a cell, and in that of a seed."""
 
 
 class Store:
@@ -113,8 +105,8 @@ class Store:
     ) -> None:
         """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
 
-        Passwords and tokens in addresses are not written. Damaged files are replaced, what is no file is removed from
-        where a file belongs, and seeds that have such a file run again. The caller holds the lock.
+        Passwords and tokens in addresses are not written. Damaged files are replaced, and seeds that
+        have such a file run again. The caller holds the lock.
 
         Args:
             spec: the study.
@@ -131,8 +123,6 @@ class Store:
         before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.all_results(cell)]
         for path in [*self.folder.rglob("*.part")]:  # temporary files of a killed process
             remove(path)
-        for name in _OF_STUDY:
-            self._make_room(self.folder / name)
         for place in self._lost:  # that no reader finds a result there, be it of a cell that runs again or not
             (place / "result.json").unlink(missing_ok=True)
         node = dict(spec.node)
@@ -145,7 +135,7 @@ class Store:
         ordered = sorted(cells, key=lambda cell: cell.number)  # as `add` leaves them
         self._write_order([*ordered, *kept], {cell.id for cell in kept})
         for path in (path for path in self.damage if path.name == "marks.json"):  # a cell that is done writes none
-            remove(path)
+            path.unlink(missing_ok=True)
         self.damage.clear()
 
     def end(self, *, complete: bool, exhausted: Collection[str]) -> None:
@@ -275,20 +265,7 @@ class Store:
             known = {name: getattr(cell, name) for name in names} | {"suggestion": asked}
             known["prints"] = prints.get(cell.id, {})
             self._cells[cell.id] = cell, known["prints"]
-            place = self.folder / "cells" / cell.id
-            seeds = [path for path in place.glob("seed=*") if schema.SEED_FOLDER.fullmatch(path.name)]
-            for path in (place.parent, place, *seeds, *place.glob("ckpt-*")):
-                self._make_room(path, FOLDER)
-            files = [*(place / name for name in _OF_CELL), *(path / name for path in seeds for name in _OF_SEED)]
-            for path in (*files, *place.glob("ckpt-*/*.safetensors")):
-                self._make_room(path)
-            _write(place / "cell.json", {**known, "run": cell.node})
-
-    def _make_room(self, path: Path, wanted: str = REGULAR) -> None:
-        """Removes, with a warning, what is in the way of a file, or of a folder."""
-        if (found := kind_of(path)) not in (wanted, ""):
-            self._warn(DamagedFile(path, f"it is {found}, not {wanted}"))
-            remove(path)
+            _write(self.folder / "cells" / cell.id / "cell.json", {**known, "run": cell.node})
 
     def _order(self) -> Order:
         """Ids of the study's cells."""

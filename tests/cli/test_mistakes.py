@@ -47,10 +47,9 @@ MISTAKES = [
     (
         "plan lambda_sweep axes.method.lam=[0,0.5",
         2,
-        "'axes.method.lam=[0,0.5' opens a bracket that it does not close. Add ']'",
+        "'axes.method.lam=[0,0.5' is not an override. Close all brackets",
     ),
-    ("run method={name:private,inner:{name:coop}", 2, "opens a bracket that it does not close. Add '}'."),
-    ("run data.domains=[photo)", 2, "is not an override. In a shell, put quotes around all of it"),
+    ("run data.domains=[photo)", 2, "in a shell, put quotes around an override with brackets"),
     # values that do not go together
     ("run method.n_ctx=100", 2, "has 104 tokens (100 of them context), but the text tower reads at most 40"),
     # overrides without effect

@@ -1,6 +1,5 @@
 """Study files and overrides that cannot be: each is refused in one line, soon, whatever is wrong with it."""
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,19 +34,6 @@ def outcome(call: Callable[[], Any]) -> str:
     return said
 
 
-def grown(levels: int) -> str:
-    """YAML whose aliases stand for ten times as many values at each level."""
-    lines = ["  a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
-    lines += [f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, levels)]
-    return "let:\n" + "\n".join(lines)
-
-
-def copies(number: int) -> str:
-    """References to one text."""
-    listed = "".join("\n  - ${let.text}" for _ in range(number))
-    return f"let: {{text: {'x' * 100}}}\nreferences:{listed}"
-
-
 FILES: dict[str, tuple[bytes | str, str]] = {
     "utf_16": (HEAD.encode("utf-16"), "YAML in UTF-8"),
     "utf_32": (HEAD.encode("utf-32"), "YAML in UTF-8"),
@@ -56,29 +42,24 @@ FILES: dict[str, tuple[bytes | str, str]] = {
     "empty": ("", "is empty"),
     "scalar": ("5", "holds 5"),
     "bare": ("seeds: 3", "does not say what it builds on"),
-    "large": ("#" * (1 << 21), "bytes"),
     "no_data": (HEAD + "data: null", "data cannot be null"),
     "optim_5": (HEAD + "optim: 5", "optim must be a mapping"),
     "itself": ("defaults: [/study, itself]", "builds on itself: itself.yaml -> itself.yaml"),
-    "absent": ("defaults: [/study, nowhere]", "nowhere"),
+    "absent": ("defaults: [/study, lamda_sweep]", "Did you mean 'lambda_sweep'"),
     "twice": ("defaults: [/study, /study]", "more than once"),
     "defaults_5": ("defaults: 5", "must be a list"),
     "option": ("defaults: [/study, {override /method: promtfl}]", "Did you mean 'promptfl'"),
-    "group": ("defaults: [/study, {override /metod: promptfl}]", "cannot be composed"),
-    "bomb": (HEAD + grown(9), "aliases written out"),
-    "copies": (HEAD + copies(4_000), "references stand for more than"),
-    "alias_in_itself": (HEAD + "let: &a {x: *a}", "inside its own anchor"),
-    "circle": (HEAD + "let: {a: '${let.b}', b: '${let.a}'}", "itself a reference"),
-    "deep": (HEAD + "let: {x: " + "[" * 40 + "]" * 40 + "}", "deep.yaml nests lists and mappings deeper than 30"),
-    # Beyond a thousand levels libyaml has a limit of its own, which PyYAML 6.0.4 brought: the message stays ours.
-    "deep_lists": (HEAD + "let: {x: " + "[" * 3000 + "]" * 3000 + "}", "nests lists and mappings deeper than 30"),
-    "deep_mappings": (HEAD + "let: " + "{x: " * 3000 + "1" + "}" * 3000, "nests lists and mappings deeper than 30"),
-    "deep_items": (HEAD + "let:\n  x:\n    " + "- " * 3000 + "1", "nests lists and mappings deeper than 30"),
+    "group": (
+        "defaults: [/study, {override /metod: promptfl}]",
+        "group.yaml: There is no group of options 'metod'. Did you mean 'method'",
+    ),
+    "alias_in_itself": (HEAD + "let: &a {x: *a}", "is not: "),
+    "circle": (HEAD + "let: {a: '${let.b}', b: '${let.a}'}", "cannot be composed"),
     "python": (HEAD + "title: !!python/object/apply:os.system [ls]", "constructor"),
     "tab": ("defaults:\t[/study]\n\tx: 1", "in line 2"),
     "environment": (HEAD + "title: ${oc.env:HOME}", r"\$\{oc.env:HOME\}"),
     "environment_nested": (HEAD + "title: '${let.${oc.env:HOME}}'", "only references"),
-    "reference": (HEAD + "title: ${let.nothing}", "let.nothing"),
+    "reference": (HEAD + "title: ${let.nothing}", r"refers to \$\{let.nothing\}, but has no such field"),
     "key_twice": (HEAD + "seeds: 3\nseeds: 4", "gives 'seeds' a second time in line 3"),
     "dotted": (HEAD + "optim.lr: 0.1", r"has the key 'optim.lr'.* Write optim: \{lr: ...\}\."),
     "dotted_deep": (HEAD + "optim.groups.u: 1", r"Write optim: \{groups: \{u: ...\}\}\."),
@@ -186,14 +167,16 @@ OVERRIDES = {
     "stages=[{method: coop}]": "Write {name: coop} for another method",
     "clip.template=photo": "clip.template must be 'generic', 'dataset' or a text with {}",
     "method.lam=0.5": "promptfl has no field 'lam'.*method=pfedmoap",
-    "optim.lr=0.1,0.2": r"In a study: axes\.optim\.lr=\[0\.1,0\.2\]",
-    "optim.groups={u:1.0": "opens a bracket that it does not close. Add '}'",
+    "optim.groups={u:1.0": "is not an override. Close all brackets; in a shell, put quotes",
+    "optim.lr=0.1,0.2": r"To compare them in a study: axes\.optim\.lr=\[0\.1,0\.2\]",
     "=1": "does not name a field",
     "optim@x=sgd": "does not name a field",
     "method=./file.py:Class": "is given as package.module:Name",
     "method=fpl_tune.methods.promptfl:Prompt": "no class 'Prompt'. Did you mean 'PromptFL'",
     "clip=ViT-L-14": "clip.name=ViT-L-14 clip.pretrained=openai",
-    "~method.lam": "Could not delete",
+    "~method.lam": "promptfl has no field 'lam'",
+    "~optim": "Choose another one: optim=NAME",
+    "~optim.lr=1": "Write '~optim.lr'",
     "data=null": "There is no data",
     "+foo=1": "no field 'foo'",
     "a.b.c.d=1": "no field 'a'",
@@ -203,9 +186,7 @@ OVERRIDES = {
     "method._target_=os.system": "no field '_target_'",
     "method.inner.mu=1": "no field 'inner'",
     "stages=5": "stages must be a list",
-    "data.root=a\0b": "is a line of",
-    "x" * 100_000 + "=1": "characters at most",
-    "optim.lr=" + "[" * 200 + "]" * 200: "deeper than",
+    "data.root=a\0b": "is a line of printable",
     "axes.optim.lr=[1]": "a field of studies",
     "optim.lr=on": "optim.lr must be a number, but is 'on'",
     "optim.lr=true": "optim.lr must be a number, but is True",
@@ -238,15 +219,13 @@ OF_STUDIES = {
     "execution.executor=rey": "Did you mean 'ray'",
     "scale=big": "no scale 'big'",
     "name=../escape": "A study's name holds letters",
-    "axes.x={a: 1": "opens a bracket that it does not close. Add '}'",
-    "let.a=${let.a}": "itself a reference",
     "report.rule=best": "no report.rule 'best'. Did you mean 'best_",
     "title=1.10": "title must be a text, but is 1.1. Quote it",
     "name=1.10": "name .*, but is 1.1. Quote it",
     "seeds=010": "seeds must be a number .*, but is '010'",
     "search.trials='3'": "search.trials must be a whole number, but is '3'",
     "axes.v=[{label: a, optim.lr: 1, optim: {lr: 2}}]": "gives optim.lr two values, 1 and 2",
-    "axes.method=[promptfl]": "Error merging override .*axes.method=.*Cannot merge",
+    "axes.method=[promptfl]": "would replace axes.method.lam. Remove it before: '~axes.method'",
 }
 
 
@@ -309,69 +288,36 @@ SEVERAL = {
     "seeds=range(1,4)": "seeds=[1,2,3]",
     "++seeds=4,5": "seeds=[4,5]",
     "data.domains=photo,sketch": "data.domains=[photo,sketch]",
-    "data.whole_test=photo,sketch": "data.whole_test=[photo,sketch]",
-    "partition.held_out=photo,sketch": "partition.held_out=[photo,sketch]",
-    "protocol.cross=shapes,shapes/object": "protocol.cross=[shapes,shapes/object]",
     "optim.betas=0.9,0.99": "optim.betas=[0.9,0.99]",
-    "optim.lr=0.1,0.2": "axes.optim.lr=[0.1,0.2]",
     "optim.lr=choice(0.1,0.2)": "axes.optim.lr=[0.1,0.2]",
     "optim.groups.u=1,2": "axes.optim.groups.u=[1,2]",
     "data.shots=2,null": "axes.data.shots=[2,null]",
     "data.names={0: a},{1: b}": "axes.data.names=[{0:a},{1:b}]",
     "method=promptfl,coop": "axes.method=[promptfl,coop]",
-    "method.n_ctx=4,8": "axes.method.n_ctx=[4,8]",
     "partition=iid,disjoint": "axes.partition=[iid,disjoint]",
-    "axes.optim.lr=0.1,0.2": "axes.optim.lr=[0.1,0.2]",
     "axes.data.shots=range(2,5)": "axes.data.shots=[2,3,4]",
-    "let.a=1,2": "let.a=[1,2]",
     "let.a.b=x,y": "let.a.b=[x,y]",
-    "search.objectives=val/acc_mean,comm/total_bytes": "search.objectives=[val/acc_mean,comm/total_bytes]",
     "search.only=method.lam,method.n_ctx": "search.only=[method.lam,method.n_ctx]",
-    "search.space.method.lam=1,2": "search.space.method.lam=[1,2]",
-    "search.trials=20,40": "search.trials=20",
-    "search.sampler=tpe,gp": "search.sampler=tpe",
-    "prune.rule=halving,median": "prune.rule=halving",
-    "execution.parallel=1,2": "execution.parallel=1",
-    "execution.device=cpu,cuda": "execution.device=cpu",
-    "execution.graphs=false,auto": "execution.graphs=False",
-    "tracking.enabled=true,false": "tracking.enabled=True",
-    "scale=small,paper": "scale=small",
-    "report.metric=test/acc_mean,val/acc_mean": "report.metric=test/acc_mean",
-    "report.rope=1,2": "report.rope=1",
     "title=one, two and three": "title='one, two and three'",
-    "note=a,b": "note='a,b'",
     "clip.template='a {}.','one {}.'": "axes.clip.template=['a {}.','one {}.']",
     "data.root=/a,b": "data.root='/a,b'",
 }
 
 
 @pytest.mark.parametrize("override", SEVERAL)
-def test_the_remedy_for_several_values_fits_the_field_and_works(override: str, tmp_path: Path) -> None:
+def test_the_remedy_for_several_values_works(override: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(HEAD)
     said = outcome(lambda: compose_study(str(path), [override]))
     assert f"gives {override.partition('=')[0].lstrip('+')} several values" in said
-    remedies = re.findall(r"""(?<=: )"?([a-z_.]+=.*?)"?\.(?= |$)""", said)
-    assert SEVERAL[override] in remedies
-    for remedy in remedies:
-        compose_study(str(path), [remedy])
+    assert SEVERAL[override] in said
+    compose_study(str(path), [SEVERAL[override]])
 
 
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ("foo=1,2", "There is no field 'foo'"),
-        ("optim.lrr=0.1,0.2", "There is no field 'optim.lrr'. Did you mean 'optim.lr'"),
-        ("optim.lr=interval(0,1)", r"In a study: axes.optim.lr=\[...\]\.$"),
-        ("optim.lr=range(1,100000)", r"In a study: axes.optim.lr=\[...\]\.$"),
-        ("method.lengths=1,2", r"A list has brackets: method.lengths=\[1,2\]\.$"),
-        ("method.inner.mu=1,2", r"In a study: axes.method.inner.mu=\[1,2\]\.$"),
-        ("method.no_such=1,2", "There is no field 'method.no_such'"),
-    ],
-)
-def test_several_values_of_other_fields_are_refused(override: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        raise ConfigError(outcome(lambda: compose_study("lambda_sweep", [override])))
+@pytest.mark.parametrize("values", ["interval(0,1)", "range(1,100000)"])
+def test_the_remedy_does_not_list_many_values(values: str) -> None:
+    with pytest.raises(ConfigError, match=r"axes.optim.lr=\[...\]\."):
+        raise ConfigError(outcome(lambda: compose_study("lambda_sweep", [f"optim.lr={values}"])))
 
 
 @pytest.mark.parametrize("template", ["a {photo} of {}", "{} {}", "{0}", "{", "}", "a {} {", "{}}", "{:>9}", "{!r}",

@@ -1,7 +1,5 @@
-"""Files of tensors, and what is no regular file."""
+"""Files of tensors."""
 
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fpl_tune.core.files import NotRegular, kind_of, regular, remove, save_tensors, write_text
+from fpl_tune.core.files import save_tensors
 
 
 def _same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -53,40 +51,3 @@ write(folder, Snapshot({"leaf": leaf}, {"round": 1}))
 def test_a_checkpoint_of_a_mapped_leaf_takes_no_copy_of_it(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _LIMITED, tmp_path], check=True)
     assert (tmp_path / "round-000001.safetensors").stat().st_size > 400 << 20
-
-
-def test_what_is_at_a_path_is_told_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # the path of a socket is short
-    kinds = {
-        "a regular file": lambda path: write_text(path, "x"),
-        "a folder": lambda path: (path / "deep").mkdir(parents=True),
-        "a named pipe": os.mkfifo,
-        "a socket": lambda path: listener.bind(path.name),
-        "a link to nothing": lambda path: path.symlink_to("nothing"),
-        "a device": lambda path: path.symlink_to("/dev/null"),
-    }
-    path, listener = tmp_path / "any", socket.socket(socket.AF_UNIX)
-    for kind, make in kinds.items():
-        make(path)
-        assert kind_of(path) == kind
-        if kind == "a regular file":
-            assert regular(path) == path
-        else:
-            with pytest.raises(NotRegular) as raised:
-                regular(path)
-            assert raised.value.strerror == f"{kind}, not a regular file"
-            assert raised.value.filename == str(path)
-        remove(path)
-        assert kind_of(path) == ""
-        assert regular(path) == path, "there is none, which opening says"
-    listener.close()
-    assert Path("/dev/null").exists()
-    assert kind_of(tmp_path / "any" / "below nothing") == ""
-
-
-def test_of_a_link_the_link_alone_is_removed(tmp_path: Path) -> None:
-    write_text(tmp_path / "folder" / "file", "x")
-    (tmp_path / "link").symlink_to(tmp_path / "folder")
-    remove(tmp_path / "link")
-    assert not (tmp_path / "link").is_symlink()
-    assert (tmp_path / "folder" / "file").read_text() == "x"

@@ -1,7 +1,6 @@
 """Files of YAML: values on which its versions, and both readers of study files, agree; others are refused."""
 
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from omegaconf import OmegaConf
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.yaml_files import read_mapping, write_mapping
-
-from ..conftest import in_time
 
 CORE = {
     "null": r"~|null|Null|NULL|",
@@ -57,7 +54,6 @@ def read(tmp_path: Path, text: str) -> dict[str, Any]:
         ("no key", "no key"),
         ("'no'", "no"),
         ('"010"', "010"),
-        ("!!str 010", "010"),
     ],
 )
 def test_plain_values(tmp_path: Path, scalar: str, value: Any) -> None:
@@ -115,9 +111,3 @@ def test_a_field_that_is_given_twice_is_refused(tmp_path: Path, text: str, says:
 def test_a_merged_mapping_may_be_changed_and_used_again(tmp_path: Path) -> None:
     found = read(tmp_path, "base: &b {x: 1, y: 2}\nmore: &m {<<: *b, x: 3}\nlast: {<<: *m, x: 4}\nlist: [*m, *m]")
     assert (found["more"], found["last"]["x"], found["list"]) == ({"x": 3, "y": 2}, 4, [found["more"]] * 2)
-
-
-def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(path := tmp_path / "any.yaml")
-    with in_time(), pytest.raises(ConfigError, match=r"any\.yaml cannot be read: a named pipe, not a regular file"):
-        read_mapping(path, "A file")

@@ -1,6 +1,5 @@
 """Checkpoints appear whole or not at all, are checked when read, and the one before is kept."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,6 @@ from safetensors.torch import load_file, save_file
 
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
-
-from ..conftest import in_time
 
 
 def _snapshot(number: int) -> Snapshot:
@@ -63,12 +60,6 @@ def test_a_file_without_our_mark_is_no_checkpoint(tmp_path: Path) -> None:
         checkpoint.read(path)
     torch.save({"a": torch.zeros(1)}, path)  # a pickle
     with pytest.raises(Damaged, match="truncated or corrupt"):
-        checkpoint.read(path)
-
-
-def test_a_named_pipe_is_no_checkpoint(tmp_path: Path) -> None:
-    os.mkfifo(path := tmp_path / "round-000001.safetensors")
-    with in_time(), pytest.raises(Damaged, match=r"round-000001\.safetensors is a named pipe, not a regular file"):
         checkpoint.read(path)
 
 

@@ -5,7 +5,6 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.study.lock import STOP_FILE, Held, locked, owner
-
-from ..conftest import in_time
 
 ASKS = """
 import sys
@@ -93,30 +90,3 @@ def test_a_file_system_without_locks_says_so(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(EnvironmentProblem, match=r"has no locks .* in FPL_TUNE_OUTPUT") as caught, locked(tmp_path):
         pass
     assert "\n" not in str(caught.value)
-
-
-MAKE: list[Callable[[Path], None]] = [os.mkfifo, Path.mkdir]
-
-
-@pytest.mark.parametrize("make", MAKE)
-def test_a_lock_that_is_no_file_is_one_line_and_nothing_changes(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    make(tmp_path / "study.lock")
-    (tmp_path / STOP_FILE).touch()
-    match = r"study\.lock, but that is a (named pipe|folder), not a regular file\. Remove it"
-    with in_time(), pytest.raises(EnvironmentProblem, match=match) as caught, locked(tmp_path):
-        pass
-    assert "\n" not in str(caught.value)
-    assert {path.name for path in tmp_path.iterdir()} == {"study.lock", STOP_FILE}
-
-
-@pytest.mark.parametrize("make", MAKE)
-@pytest.mark.parametrize("name", ["study.owner", "study.owner.part", STOP_FILE])
-def test_what_is_no_file_names_no_owner_and_is_in_nobody_s_way(
-    tmp_path: Path, name: str, make: Callable[[Path], None]
-) -> None:
-    make(tmp_path / name)
-    with in_time():
-        assert owner(tmp_path) is None
-        with locked(tmp_path):
-            assert (owner(tmp_path) or {})["pid"] == os.getpid()
-            assert not (tmp_path / STOP_FILE).exists()

@@ -281,11 +281,3 @@ def _figures(store: Store, seed: int) -> list[dict[str, Any]]:
 def _written(store: Store, seed: int) -> int:
     (cell,) = store.cells()
     return (store.seed_folder(cell, seed) / "result.json").stat().st_mtime_ns
-
-
-def test_aliases_of_a_stored_study_are_not_written_out(store: Store) -> None:
-    path = store.folder / "study.yaml"
-    bomb = "".join(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 10)}]\n" for i in range(1, 10))
-    path.write_text(f"{path.read_text()}x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n{bomb}")
-    with pytest.raises(DamagedFile, match="more than 400000 values, aliases written out"):
-        Store.open(store.root, store.name).table().frame()

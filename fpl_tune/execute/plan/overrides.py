@@ -7,54 +7,53 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fpl_tune import config
-from fpl_tune.config import GROUPS, SearchSpec, Study
+from fpl_tune.config import GROUPS, Given, Override, SearchSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import axes_of, label
 from fpl_tune.study.grid import expand, grid
 
 
-def compose(name: str, overrides: Sequence[str] = ()) -> Study:
+def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
     """Composes a study as `config.compose_study` does, and refuses overrides without effect.
 
     Args:
         name: a study's name, or the path of its YAML file.
-        overrides: `key=value`, in Hydra's syntax.
+        overrides: `key=value`, in Hydra's syntax, or mappings of dotted names to Python values.
 
     Raises:
         ConfigError: an invalid study, or an override without effect because of an axis, a stage or a missing sampler.
     """
-    spec = config.compose_study(name, overrides)
+    given = config.parse(overrides)
+    spec = config.compose_study(name, given)
     _warn_of_equal_cells(spec)
-    for text in overrides:
-        _check(text, spec)
+    for override in given:
+        _check(override, spec)
     if spec.search.sampler is None and spec.search != SearchSpec():
         fields = [name for name, value in vars(spec.search).items() if value != getattr(SearchSpec(), name)]
         raise ConfigError(
             f"search.{fields[0]} has no effect without a sampler. Set search.sampler=auto, or remove the search block."
         )
     changes_cells = ("axes", "references", "let", "scale", *GROUPS)
-    if spec.report.claims and not any(
-        text.lstrip("+~").split("=")[0].split(".")[0] in changes_cells for text in overrides
-    ):
+    if spec.report.claims and not any(override.field.split(".")[0] in changes_cells for override in given):
         from fpl_tune.study import claims  # imports pandas
 
         claims.check(spec, expand(spec))  # a study that is narrowed leaves some claims without cells
     search = Search.plan(spec)
     searched = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
-    for text in overrides:
-        dotted, _, value = text.partition("=")
-        if dotted in searched:
+    for override in given:
+        if override.field in searched:
+            value = override.text.partition("=")[2]
             warnings.warn(
-                f"{text} does not fix {dotted}: the study searches it. Fix it with "
-                f"'search.space.{dotted}={{choices:[{value}]}}'.", Notice, stacklevel=2,
+                f"{override.text} does not fix {override.field}: the study searches it. Fix it with "
+                f"'search.space.{override.field}={{choices:[{value}]}}'.", Notice, stacklevel=2,
             )  # fmt: skip
     return spec
 
 
-def _check(text: str, spec: Study) -> None:
-    """Refuses an override of a field that an axis or the stages set anew; warns where references may take it up."""
-    dotted = text.partition("=")[0]
+def _check(override: Override, spec: Study) -> None:
+    """Rejects an override of a field that an axis or the stages set as well; warns where references may take it up."""
+    dotted, text = override.field, override.text
     if dotted.split(".")[0] not in GROUPS:
         return
     axis = next((axis for axis, values in axes_of(spec.axes).items() if _sets(axis, values, dotted)), None)

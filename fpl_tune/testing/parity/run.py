@@ -160,7 +160,7 @@ def trace_of(
 
 def as_run(run: RunSpec | Mapping[str, Any]) -> RunSpec:
     """A run, composed where overrides are given."""
-    return run if isinstance(run, RunSpec) else config.compose_run(config.as_texts([run]))
+    return run if isinstance(run, RunSpec) else config.compose_run([run])
 
 
 def compute(cell: Cell, given: Trace, rounds: int | None = None) -> Trace:

@@ -1,4 +1,4 @@
-"""Overrides that Python gives as a mapping: the same as those of the command line."""
+"""Overrides, as texts of the command line and as mappings in Python."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from fpl_tune import config
 from fpl_tune.config import Study
-from fpl_tune.config.files import parse
+from fpl_tune.config.overrides import apply, parse
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.grid import expand
 
-WORDS = st.text(st.characters(categories=("L", "N", "P", "S")) | st.sampled_from(" ,'\"=\\{}[]:~#%()"), max_size=12)
+WORDS = st.text(st.characters(categories=("L", "N", "P", "S")) | st.sampled_from(" ,'\"=\\{}[]:~#%()\n"), max_size=12)
 SCALARS = WORDS | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none()
 NAMES = st.from_regex(r"[a-m]{5,6}(\.[b-k]{1,4})?", fullmatch=True)
 VALUES = st.recursive(
@@ -25,20 +25,17 @@ VALUES = st.recursive(
 
 
 @given(st.lists(VALUES))
-def test_every_value_arrives_unchanged_through_the_syntax_of_the_command_line(value: list[Any]) -> None:
-    (text,) = config.as_texts([{"let.x": value}])
-    if "${" in text or not text.isprintable():
-        return  # a reference, as in files; a line break, which no override has
-    (read,) = parse([text])
-    assert repr(read.value()) == repr(value), "types included: 1 is not 1.0, and '1' no number"
+def test_every_python_value_arrives_unchanged(value: list[Any]) -> None:
+    (override,) = parse([{"let.x": value}])
+    assert (override.field, repr(override.value)) == ("let.x", repr(value)), "types included: '1' is no number"
 
 
 @pytest.mark.parametrize(
-    "text", ["a, b", 'it\'s "so"', "x=1", "λ ≥ 0.5 – é", "0.5", "null", "~home", "a\\", "{a: [1]}"]
+    "text", ["a, b", 'it\'s "so"', "x=1", "λ ≥ 0.5 – é", "0.5", "null", "~home", "a\\", "{a: [1]}", "two\nlines"]
 )
-def test_a_text_stays_a_text_in_a_study(text: str, compose: Callable[..., Study], tmp_path: Path) -> None:
+def test_a_string_stays_a_string_in_a_study(text: str, compose: Callable[..., Study], tmp_path: Path) -> None:
     compose()
-    spec = config.compose_study(str(tmp_path / "tiny.yaml"), config.as_texts([{"note": text, "axes.optim.lr": [0.1]}]))
+    spec = config.compose_study(str(tmp_path / "tiny.yaml"), [{"note": text, "axes.optim.lr": [0.1]}])
     assert spec.note == text
 
 
@@ -62,7 +59,25 @@ def test_a_text_stays_a_text_in_a_study(text: str, compose: Callable[..., Study]
     ],
 )  # fmt: skip
 def test_a_mapping_is_what_one_would_type(given: dict[str, Any], texts: list[str]) -> None:
-    assert config.as_texts(["seeds=1", given]) == ["seeds=1", *texts]
+    read, typed = parse([given]), parse(texts)
+    assert [(override.field, override.value) for override in read] == [(each.field, each.value) for each in typed]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "axes"),
+    [
+        (["axes.optim.lr=[1]"], {"method": {"lam": [0, 1]}, "optim": {"lr": [1]}}),
+        (["axes.method.lam=[2]"], {"method": {"lam": [2]}}),
+        (["axes={method.lam: [2]}"], {"method": {"lam": [2]}}),
+        (["axes={}", "axes.method=[coop]"], {"method": ["coop"]}),
+        (["~axes.method", "axes.method=[coop]"], {"method": ["coop"]}),
+        (["~axes.method.lam", "axes.optim.lr=[1]"], {"method": {}, "optim": {"lr": [1]}}),
+    ],
+)
+def test_overrides_are_applied_in_order(overrides: list[str], axes: dict[str, Any]) -> None:
+    node = {"axes": {"method": {"lam": [0, 1]}}}
+    apply(node, parse(overrides))
+    assert node["axes"] == axes
 
 
 @pytest.mark.parametrize(
@@ -73,14 +88,13 @@ def test_a_mapping_is_what_one_would_type(given: dict[str, Any], texts: list[str
         ({"optim lr": 1}, "There is no field 'optim lr'. Write a field's dotted name, such as 'optim.lr'."),
         ({"a=b": 1}, "There is no field 'a=b'. Write a field's dotted name, such as 'optim.lr'."),
         ({1: 2}, "There is no field '1'. Write a field's dotted name, such as 'optim.lr'."),
-        ({"data.names": {"λ": "x"}}, "data.names cannot hold the name 'λ' here. Write it in the YAML of a study."),
         ({"seeds": {1, 2}}, "seeds is {1, 2}, but values are numbers, texts, true, false, None, lists or mappings."),
         (["optim.lr=1"], "Overrides are a mapping such as {'optim.lr': 0.1}, or texts, but are ['optim.lr=1']."),
     ],
 )  # fmt: skip
 def test_what_no_override_can_hold_is_refused_in_one_line(given: Any, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.as_texts([given])
+        parse([given])
     assert str(caught.value) == said
 
 
@@ -100,6 +114,6 @@ def test_a_study_is_that_of_the_texts(
 ) -> None:
     compose()
     file = str(tmp_path / "tiny.yaml")
-    ours, theirs = (config.compose_study(file, each) for each in (config.as_texts([given]), texts))
+    ours, theirs = (config.compose_study(file, each) for each in ([given], texts))
     assert ours == theirs
     assert [cell.id for cell in expand(ours)] == [cell.id for cell in expand(theirs)]

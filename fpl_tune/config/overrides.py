@@ -1,0 +1,212 @@
+"""Overrides: texts of the command line in Hydra's grammar, and Python mappings, become one kind of value."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fpl_tune.config.fields import no_field
+from fpl_tune.config.files import no_option, options
+from fpl_tune.config.specs import RUN_FIELDS
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.nested import GROUPS, MAPPINGS, leaves
+from fpl_tune.core.spec import shown
+from fpl_tune.core.yaml_files import refuse_resolvers
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override as Parsed
+
+_VALUES = 20
+"""Most values that a remedy lists."""
+_WHOLE = (*MAPPINGS, "search.sampler", "prune.rule", "report.claims", "report.paper")
+"""Fields whose value is a mapping."""
+_NAME = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Override:
+    """A field that is set, an option of a group that is chosen, or a field that is removed."""
+
+    field: str
+    """Dotted name, or a group."""
+    value: Any
+    """In the types of YAML; None where the field is removed."""
+    text: str
+    """As it was given, for messages."""
+    removed: bool = False
+
+
+Given: TypeAlias = str | Mapping[str, Any] | Override
+"""A text `key=value`, a mapping of dotted names to Python values, or what `parse` returned."""
+
+
+def parse(given: Iterable[Given | Any]) -> list[Override]:
+    """Reads overrides, each checked for what it can hold; whether its field exists is checked when it is applied.
+
+    Raises:
+        ConfigError: one is neither a text nor a mapping, is not `key=value`, is too long, has several values, or names
+            an unknown option.
+    """
+    overrides: list[Override] = []
+    for each in given:
+        if isinstance(each, Override):
+            overrides.append(each)
+        elif isinstance(each, str):
+            overrides.append(_from_text(each))
+        elif isinstance(each, Mapping):
+            overrides += [Override(name, value, f"{name}={value}") for name, value in dotted(each).items()]
+        else:
+            raise ConfigError(f"Overrides are a mapping such as {{'optim.lr': 0.1}}, or texts, but are {shown(each)}.")
+    for override in overrides:
+        field, value = override.field, override.value
+        if not field or "@" in field or field.split(".")[0] == "hydra":
+            raise ConfigError(f"{shown(override.text)} does not name a field of a run or study. Write key=value.")
+        if field in GROUPS and override.removed:
+            raise ConfigError(f"{shown(override.text)} removes what every run has. Choose another one: {field}=NAME.")
+        if field in GROUPS:
+            named = isinstance(value, str) or (field == "method" and isinstance(value, dict))
+            if not value or not named:
+                raise no_option(field, str(value))
+    return overrides
+
+
+def apply(node: dict[str, Any], overrides: Sequence[Override]) -> None:
+    """Sets or removes fields of a composed dict in place, in the order of the overrides.
+
+    A mapping is merged into the one that stands there; an empty one replaces it. Options of groups are not chosen here.
+
+    Raises:
+        ConfigError: a field to remove does not exist, or a list would replace the axes inside of its name.
+    """
+    for override in overrides:
+        here, name = _find(node, override.field)
+        before = here.get(name)
+        if override.removed and name not in here:
+            raise no_field(override.field, node)
+        if override.removed:
+            del here[name]
+        elif isinstance(before, dict) and isinstance(override.value, dict):
+            here[name] = _merged(before, override.value)
+        elif before and isinstance(before, dict) and override.field.startswith("axes."):
+            inside = ", ".join(f"{override.field}.{key}" for key in before)
+            raise ConfigError(
+                f"{override.text} would replace {inside}. Remove it before: '~{override.field}' {shown(override.text)}."
+            )
+        else:
+            here[name] = override.value
+
+
+def _merged(before: dict[Any, Any], given: dict[Any, Any]) -> dict[Any, Any]:
+    for key, value in given.items():
+        here, name = _find(before, key) if isinstance(key, str) else (before, key)
+        inside = here.get(name)
+        here[name] = _merged(inside, value) if isinstance(inside, dict) and isinstance(value, dict) else value
+    return before if given else {}
+
+
+def _find(node: dict[Any, Any], name: str) -> tuple[dict[Any, Any], Any]:
+    """The mapping that holds a field, and the field's key in it; mappings on the way are made.
+
+    Names inside of `axes` and `search.space` may be written with dots or nested.
+    """
+    for key in node:
+        if str(key) == name:
+            return node, key
+    for key, inside in node.items():
+        if name.startswith(f"{key}.") and isinstance(inside, dict):
+            return _find(inside, name[len(str(key)) + 1 :])
+    head, _, rest = name.partition(".")
+    if not rest:
+        return node, name
+    node[head] = {}
+    return _find(node[head], rest)
+
+
+def dotted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a mapping by dotted name, as plain values.
+
+    Names may hold dots, and groups may be mappings: `{"optim.lr": 0.1}` is `{"optim": {"lr": 0.1}}`. A method with a
+    name chooses the method.
+
+    Raises:
+        ConfigError: a field has two values, or a value has no form in YAML.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in leaves(given, whole=_is_value):
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"There is no field {shown(name)}. Write a field's dotted name, such as 'optim.lr'.")
+        name = "method" if name == "method.name" else name
+        if name in fields:
+            raise ConfigError(f"{name} has two values: {shown(fields[name])} and {shown(value)}. Remove one.")
+        fields[name] = _plain(value, name)
+    return fields
+
+
+def _is_value(name: str, value: Mapping[Any, Any]) -> bool:
+    """Whether a mapping is one value: names that users choose, a wrapper with its inner method, a range."""
+    if name == "method":
+        return "name" in value and any(isinstance(inside, Mapping) for inside in value.values())
+    if name.startswith("search.space."):
+        return not any(isinstance(inside, Mapping) for key, inside in value.items() if key != "when")
+    return name in _WHOLE or (not value and name not in GROUPS)
+
+
+def _plain(value: Any, name: str) -> Any:
+    """A value in the types of YAML; scalars and arrays of NumPy, pandas and PyTorch are numbers and lists."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inside, f"{name}.{key}") for key, inside in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_plain(inside, name) for inside in value]
+    raise ConfigError(f"{name} is {shown(value)}, but values are numbers, texts, true, false, None, lists or mappings.")
+
+
+def _from_text(text: str) -> Override:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    if not text.isprintable():
+        raise ConfigError(f"An override is a line of printable characters, but one is {shown(text)}.")
+    # A shell does not expand `~` after `=`, and Hydra's grammar wants it quoted.
+    quoted = re.sub(r"=(~[^']*)$", r"='\1'", text)
+    try:
+        parsed = OverridesParser.create().parse_override(quoted)
+    except (HydraException, RecursionError):
+        if "=" not in text:
+            named = f" For the method, method={text}." if text in options("method") else ""
+            raise ConfigError(f"{shown(text)} is not an override. Write FIELD=VALUE.{named}") from None
+        raise ConfigError(
+            f"{shown(text)} is not an override. Close all brackets; in a shell, put quotes around an override with "
+            "brackets, and around a value with signs such as , : = once more."
+        ) from None
+    key = parsed.key_or_group
+    refuse_resolvers(text, key)
+    if parsed.is_sweep_override():
+        raise ConfigError(f"{shown(text)} gives {key} several values. {_remedy(key, parsed)}")
+    removed = parsed.is_delete()
+    if removed and "=" in text:
+        raise ConfigError(f"{shown(text)} removes a field and gives it a value. Write '~{key}'.")
+    return Override(key if parsed.package is None else f"{key}@{parsed.package}", parsed.value(), text, removed)
+
+
+def _remedy(key: str, given: Parsed) -> str:
+    """The ways to write several values: as a list, as an axis, or as one text with commas."""
+    from hydra.errors import HydraException
+
+    try:
+        values = ",".join(itertools.islice(given.sweep_string_iterator(), _VALUES + 1))
+    except HydraException:  # an interval has no values to list
+        values = "..."
+    values = "..." if values.count(",") >= _VALUES else values
+    text = (given.input_line or "").partition("=")[2]
+    axis = f" To compare them in a study: axes.{key}=[{values}]." if key.split(".")[0] in RUN_FIELDS else ""
+    quoted = f""" A text with commas is quoted: "{key}='{text}'".""" if "'" not in text else ""
+    return f"A list has brackets: {key}=[{values}].{axis}{quoted}"
