@@ -24,7 +24,7 @@ from fpl_tune.core.adapter import Adapter
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import Metric, add_metric
 from fpl_tune.core.seeds import derive, generator
-from fpl_tune.core.spec import SPEC, AtLeastOne, Decay, Fraction, Positive, Share, Weight
+from fpl_tune.core.spec import AtLeastOne, Decay, Fraction, Positive, Share, Weight, dataclass
 from fpl_tune.core.tensors import (
     among,
     average,
@@ -43,7 +43,6 @@ from fpl_tune.core.tensors import (
 )
 
 __all__ = [
-    "SPEC",
     "Adapter",
     "AtLeastOne",
     "Batch",
@@ -67,6 +66,7 @@ __all__ = [
     "cosine_logits",
     "count",
     "cross_entropy",
+    "dataclass",
     "derive",
     "fresh_leaves",
     "generator",

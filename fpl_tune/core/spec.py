@@ -1,18 +1,19 @@
 """Specifications: frozen pydantic dataclasses. pydantic alone checks their types, ranges and unknown fields.
 
-A specification is declared with `@dataclass(frozen=True, config=SPEC)` from `pydantic.dataclasses`. `validated` builds
-one from plain values and turns pydantic's errors into a `ConfigError` of one line.
+A specification is declared with `@dataclass` of this module. `validated` builds one from plain values and turns
+pydantic's errors into a `ConfigError` of one line.
 """
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cache
 from string import Formatter
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
+import pydantic.dataclasses
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fpl_tune.core.errors import ConfigError, did_you_mean, nearest, unknown
@@ -20,6 +21,15 @@ from fpl_tune.core.errors import ConfigError, did_you_mean, nearest, unknown
 SPEC = ConfigDict(
     extra="forbid", validate_default=True, coerce_numbers_to_str=True, arbitrary_types_allowed=True, allow_inf_nan=True
 )
+
+Spec = TypeVar("Spec")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def dataclass(kind: type[Spec]) -> type[Spec]:
+    """A frozen dataclass that pydantic validates: a specification, or a method with its hyper-parameters."""
+    return pydantic.dataclasses.dataclass(frozen=True, config=SPEC)(kind)  # pyright: ignore[reportReturnType]
+
 
 AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -72,8 +82,6 @@ def with_place(template: str, or_else: str = "") -> str:
         raise ValueError(f"must be {or_else}a text with {{}} once for the class name, and no other braces")
     return template
 
-
-Spec = TypeVar("Spec")
 
 _KINDS = {
     "float": "must be a number",

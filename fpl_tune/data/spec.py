@@ -7,17 +7,16 @@ from dataclasses import field, replace
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
-from pydantic.dataclasses import dataclass
 
 from fpl_tune.core.errors import ConfigError, unknown
-from fpl_tune.core.spec import SPEC, AtLeastOne, Seed
+from fpl_tune.core.spec import AtLeastOne, Seed, dataclass
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Evaluation = Literal["personal", "domains", "base_to_novel", "leave_one_domain_out", "open_set"]
 
 
-@dataclass(frozen=True, config=SPEC)
+@dataclass
 class DataSpec:
     """A data set and the part of it to use. `fpl-tune ls data` lists the data sets."""
 
@@ -77,7 +76,7 @@ class DataSpec:
     """
 
 
-@dataclass(frozen=True, config=SPEC)
+@dataclass
 class PartitionSpec:
     """The distribution of images over clients and the test sets.
 

@@ -12,7 +12,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -21,7 +20,7 @@ from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._blocks import mapped, new_layers, require_same_classes, require_vit
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class CAPT(FederatedAveraging):
     """Class k's context is [general, own k] [1 + l, d]; a linear map of the general token is a token of the image.
 

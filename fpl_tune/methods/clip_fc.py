@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -19,7 +18,7 @@ from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import hand_logits, linear, new_linear
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class CLIPFC(FederatedAveraging):
     """Image feature W f + b of the raw feature f, D to D.
 

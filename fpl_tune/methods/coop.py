@@ -5,7 +5,6 @@ Zhou, Yang, Loy, Liu: Learning to Prompt for Vision-Language Models, IJCV 2022, 
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Generator
 
 import fpl_tune.method as fl
@@ -13,7 +12,7 @@ from fpl_tune.method import State, Task
 from fpl_tune.methods._averaging import OneContext
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class CoOp(OneContext):
     """Every client keeps its own context, all from the same start; nothing is exchanged.
 

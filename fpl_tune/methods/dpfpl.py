@@ -19,7 +19,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 import fpl_tune.method as fl
@@ -31,7 +30,7 @@ _DELTA, _ROUNDS = 1e-5, 100
 """Of the released noise."""
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class DPFPL(TwoContexts):
     """Client i predicts with p_G + p_i. A step writes p_i = U V + R and moves it by the gradients of U and V.
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedAMP(Method):
     """Client c minimises CE + λ / (2α) · ‖V_c - u_c‖² from its own V_c; u_c = Σ_j ξ_cj V_j (Eqs. 3 to 6).
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -20,7 +19,7 @@ from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import image_by_image, require_same_classes
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedAPT(FederatedAveraging):
     """Meta prompt p [K, l, d] and reader Q [n, D]; a client of domain i trains p ⊙ (1 + kᵢ) and Q on the label i.
 

@@ -12,7 +12,6 @@ from typing import Literal
 
 import torch
 from pydantic import NonNegativeInt
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -21,7 +20,7 @@ from fpl_tune.methods import _domains as domains
 from fpl_tune.methods._unlabelled import Threshold, Unlabelled
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedAPTUnsupervised(Unlabelled):
     """Meta prompt p [l, d] for all classes and reader Q [n, D]; a client of domain i trains p ⊙ (1 + kᵢ).
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -22,7 +21,7 @@ from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import contrastive, hand_logits
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedCLIP(FederatedAveraging):
     """Image feature a(f) ⊙ f against hand-written prompts; a is a two-layer network of D units each.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import NonNegativeInt
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -20,7 +19,7 @@ from fpl_tune.methods._blocks import hand_logits
 from fpl_tune.methods._unlabelled import Threshold, Unlabelled
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedCLIPUnsupervised(Unlabelled):
     """Image feature a(f) ⊙ f against hand-written prompts.
 

@@ -10,7 +10,6 @@ number of training images.
 from __future__ import annotations
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -19,7 +18,7 @@ from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._blocks import image_by_image, mapped, new_layers, word_context
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedCoCoOp(FederatedAveraging):
     """Context of image x: every token plus π(f̂), π a network D -> D/r -> d on the unit image feature.
 

@@ -13,7 +13,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -21,7 +20,7 @@ from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, T
 from fpl_tune.methods._blocks import require_vit
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedDPT(Method):
     """n domains: text prompts [n, m, d] and visual tokens [n, w]; a client belongs to one domain.
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -32,7 +31,7 @@ from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._blocks import contrastive, require_vit
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedLoRA(FederatedAveraging):
     """W x + s · B A x beside the output projections W of attention, A [J, d, r] normal, B [J, r, d] from zero.
 

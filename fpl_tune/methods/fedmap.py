@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -19,7 +18,7 @@ from fpl_tune.methods._blocks import hand_logits
 from fpl_tune.methods._deep import require_blocks, see, visual_prompts
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedMAP(FederatedAveraging):
     """Cross-entropy with the fixed anchors t_c + λ · mean (⟨f, v_c⟩ - ⟨t_y, t_c⟩)², over images and the classes seen.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -22,7 +21,7 @@ from fpl_tune.methods._blocks import new_linear
 from fpl_tune.methods._deep import frozen_words, require_blocks, see, starting_words
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedMaPLe(FederatedAveraging):
     """J text prompts [J, l, d], one for each of the first J blocks, and J linear maps d -> w to visual prompts.
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -24,7 +23,7 @@ from fpl_tune.methods._blocks import require_vit, word_context
 _PARTS = ("text", "visual")
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedMGP(FederatedAveraging):
     """Group j of G compares image and text features that its own prompts make: logits_j; predictions are their mean.
 

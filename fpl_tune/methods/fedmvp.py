@@ -13,7 +13,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -25,7 +24,7 @@ from fpl_tune.methods._network import HIDDEN, PromptNetwork, feed_forward, new_n
 from fpl_tune.methods._noise import new_keys, uniform
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedMVP(PromptNetwork):
     """n visual prompts of an image = pooled X + FF(X), X = attention of its patch embeddings over attribute features.
 

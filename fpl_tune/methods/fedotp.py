@@ -10,7 +10,6 @@ optimiser hands its momentum from client to client, which clients that train sid
 from __future__ import annotations
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 import fpl_tune.method as fl
@@ -19,7 +18,7 @@ from fpl_tune.methods._averaging import TwoContexts
 from fpl_tune.methods._transport import Entropy, check_patches, transported
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedOTP(TwoContexts):
     """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n), n the global or the local prompt; T has no gradient.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 from pydantic import NonNegativeInt
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -17,7 +16,7 @@ from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedPer(FederatedAveraging):
     """The context is a shared base followed by tokens of the client's own.
 

@@ -14,7 +14,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -22,7 +21,7 @@ from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedPGP(FederatedAveraging):
     """Client i predicts with p_G + U_i V_i; p_G is averaged, U_i [l, b] and V_i [b, d] stay (Eqs. 9 to 13).
 

@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -23,7 +22,7 @@ from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedPHA(FederatedAveraging):
     """A client predicts with t_L, the text of its own context p_L.
 

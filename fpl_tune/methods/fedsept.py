@@ -19,7 +19,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -30,7 +29,7 @@ from fpl_tune.methods._network import new_norms, normed
 from fpl_tune.methods._noise import new_keys, normal
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedSEPT(FederatedAveraging):
     """Logits Σ_m π_m(f) · s ⟨f, g(A_m B + R_m)⟩ over M experts; A_m [l, r] are averaged, R_m [l, d] and π stay.
 

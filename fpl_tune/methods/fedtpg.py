@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -22,7 +21,7 @@ from fpl_tune.methods._blocks import mapped, new_layers
 from fpl_tune.methods._network import HIDDEN, PromptNetwork, feed_forward, new_norms, normed, xavier
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FedTPG(PromptNetwork):
     """Context = h + FF(h), h = attention of learned queries [l, d] over the unit text features of the class names.
 

@@ -18,7 +18,6 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -30,7 +29,7 @@ _NO_DIRECTION = 1e-4
 """Gradients that are shorter make shorter steps: in single precision, they are rounding noise. The code has 1e-8."""
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FOCoOp(FederatedAveraging):
     """Contexts (1 - φ) P_i + φ P_G [K, l, d] of the classes beside M outer contexts O [M, l, d] without a class.
 

@@ -10,7 +10,6 @@ and keeps its BatchNorm statistics. Around `proximal` this is FedProx.
 from __future__ import annotations
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 from torch.func import functional_call
 
@@ -20,7 +19,7 @@ from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import mapped, new_layers, require_same_classes
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FullModel(FederatedAveraging):
     """Logits W f(x) + b over the training classes, f the tower with each client's own weights while it trains.
 

@@ -9,7 +9,6 @@ offered.
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -18,7 +17,7 @@ from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._deep import both_features, both_prompts, require_blocks
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class IVLP(FederatedAveraging):
     """J text prompts [J, l, d] and J visual prompts [J, n, w], one pair for each of the first J blocks.
 

@@ -9,7 +9,6 @@ texture." in the code.
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 import fpl_tune.method as fl
@@ -17,7 +16,7 @@ from fpl_tune.method import Batch, Local, Task, Tree
 from fpl_tune.methods._averaging import OneContext, Weights
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class KgCoOp(OneContext):
     """Cross-entropy + w · (1 - mean_k cos(ĝ_k(V), ĝ_k(hand))) of one averaged context V.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -20,7 +19,7 @@ from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import linear, new_linear, require_same_classes
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class LinearHead(FederatedAveraging):
     """Logits W f + b over the training classes; other classes (base-to-novel) are refused.
 

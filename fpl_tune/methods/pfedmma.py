@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -20,7 +19,7 @@ from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._blocks import mapped, require_vit
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class PFedMMA(FederatedAveraging):
     """Block output + α · Up(relu(S(relu(Down(LN₁ x))))) with Down and Up personal and by tower, S shared.
 

@@ -17,7 +17,6 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from pydantic import Field, FiniteFloat
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -48,7 +47,7 @@ class Experts(NamedTuple):
     """[C, 1, G] of query and output."""
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class PFedMoAP(Method):
     """One prompt averaged as in PromptFL; a personal gate over the client's prompt and the prompts of E-1 others.
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -26,7 +25,7 @@ from fpl_tune.methods._network import xavier
 _INPUTS, _OUTPUT = ("attention.q", "attention.k", "attention.v"), "attention.out"
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class PFedPG(Method):
     """Client i starts a round from P_i = P_b + softmax(d_i W_q (P_b W_k)ᵀ / √w) P_b W_v W_o, and keeps what it trains.
 

@@ -12,7 +12,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -24,7 +23,7 @@ GRID = tuple(0.1 + 0.245 * k for k in range(20))
 """The values of α on which all printed best ones lie (Tables 3 and 5)."""
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class PFedPrompt(FederatedAveraging):
     """Trains as PromptFL; predicts with s · cos(f, text) + α · Σ_m cos(f, key_m) · value_m (Eqs. 3 to 7).
 

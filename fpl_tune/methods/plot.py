@@ -9,7 +9,6 @@ feature, which is left out.
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -18,7 +17,7 @@ from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._transport import Entropy, check_patches, transported
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class PLOT(FederatedAveraging):
     """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n); T is the balanced plan, without gradient.
 

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 import fpl_tune.method as fl
@@ -20,7 +19,7 @@ from fpl_tune.methods._averaging import OneContext
 from fpl_tune.methods._blocks import hand_logits
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class ProGrad(OneContext):
     """One averaged context; where <g_a, g_b> < 0, a client steps along g_a - λ <g_a, ĝ_b> ĝ_b, elsewhere along g_a.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 import fpl_tune.method as fl
@@ -20,7 +19,7 @@ from fpl_tune.method import Local, State, Task
 from fpl_tune.methods._averaging import OneContext
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class PromptFL(OneContext):
     """One context shared by all clients; what is evaluated is the aggregated context.
 

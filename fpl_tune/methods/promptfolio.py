@@ -10,7 +10,6 @@ by side cannot do.
 from __future__ import annotations
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 import fpl_tune.method as fl
@@ -18,7 +17,7 @@ from fpl_tune.method import Batch, Local, Task
 from fpl_tune.methods._averaging import TwoContexts
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class PromptFolio(TwoContexts):
     """Client i compares images with t = (1 - θ) ĝ(p_G) + θ ĝ(p_i); p_G is averaged, p_i stays.
 

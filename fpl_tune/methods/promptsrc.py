@@ -14,7 +14,6 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from pydantic import FiniteFloat
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -27,7 +26,7 @@ _NEVER = -1e30
 """Logarithm of a weight of zero that is a number."""
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class PromptSRC(FederatedAveraging):
     """Cross-entropy + text · mean|t - t̄| + image · mean|f - f̄| + agreement · KL(q ‖ p) / K of the prompts of IVLP.
 

@@ -16,7 +16,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -31,7 +30,7 @@ _FEW = 50
 """Images of a group and round up to which the released code does not weigh clients by them."""
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class SGPT(FederatedAveraging):
     """Blocks 1 to S have shared prompts, the next L those of group j(x) = argmin_j (1 - cos(f(x), k_j)) of G.
 

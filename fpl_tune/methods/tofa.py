@@ -14,7 +14,6 @@ from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -24,7 +23,7 @@ from fpl_tune.methods._blocks import hand_logits, require_same_classes
 _ROWS = 8  # clients whose second moments are held at once
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class TOFA(Method):
     """Class c of client k is Gaussian with mean w_c and a covariance Σ that all its classes share.
 

@@ -7,7 +7,6 @@ settings are the defaults.
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -17,7 +16,7 @@ from fpl_tune.methods._blocks import hand_logits
 from fpl_tune.methods._deep import require_blocks, see, visual_prompts
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class VPT(FederatedAveraging):
     """J visual prompts [J, n, w] behind the patches, one for each of the first J blocks of the image tower.
 

@@ -6,7 +6,6 @@ https://arxiv.org/abs/2103.00020. The template is the task's (`clip.template`): 
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -14,7 +13,7 @@ from fpl_tune.method import Batch, Local, Method, State, Task, Traffic
 from fpl_tune.methods._blocks import hand_logits
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class ZeroShot(Method):
     """The lower reference of every table: s · cos(image, hand-written prompt)."""
 

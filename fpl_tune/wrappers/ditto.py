@@ -6,7 +6,6 @@ https://arxiv.org/abs/2012.04221 (Algorithm 1, both parts trained in the same st
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -17,7 +16,7 @@ _COPY = ".ditto"
 """Ends the names of a copy's leaves, which thus belong to the optimiser's group of the leaf that they copy."""
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Ditto(Wrapper):
     """Client k trains w as `inner` does, and a copy v_k by the loss of `inner` + λ/2 · ‖v_k - w_received‖².
 

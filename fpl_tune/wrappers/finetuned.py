@@ -7,7 +7,6 @@ AISTATS 2023, https://arxiv.org/abs/2108.07313.
 from __future__ import annotations
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -15,7 +14,7 @@ from fpl_tune.method import Local, Method, State, Task, Traffic
 from fpl_tune.wrappers._wrapper import Wrapper
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class FineTuned(Wrapper):
     """A second stage: it starts from the state that the first one left (`before`). Without one it is local training
     from the initial state of `inner`; of PromptFL that is CoOp.

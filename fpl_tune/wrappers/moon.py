@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -18,7 +17,7 @@ from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Tree
 from fpl_tune.wrappers._wrapper import Wrapper
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Moon(Wrapper):
     """The local loss plus μ · mean log(1 + exp((⟨z, z_last⟩ - ⟨z, z_received⟩) / τ)).
 

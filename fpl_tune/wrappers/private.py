@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -22,7 +21,7 @@ from fpl_tune.wrappers._accountant import classical_noise, smallest_noise, spent
 from fpl_tune.wrappers._wrapper import Wrapper, exchanged
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Private(Wrapper):
     """Differential privacy of uploads: what a client's data can change is bounded, and the uploaded copy is noised.
 

@@ -7,7 +7,6 @@ that it has no gradient, which is `mu=0`; here it has.
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 import fpl_tune.method as fl
@@ -15,7 +14,7 @@ from fpl_tune.method import Batch, Local, Method, State, Task, Tree
 from fpl_tune.wrappers._wrapper import Wrapper, exchanged
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Proximal(Wrapper):
     """The local loss plus μ/2 · ‖w − w_received‖² over every leaf that came from the server.
 

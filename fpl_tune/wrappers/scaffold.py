@@ -11,7 +11,6 @@ from copy import copy
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -19,7 +18,7 @@ from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, T
 from fpl_tune.wrappers._wrapper import Wrapper
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Scaffold(Wrapper):
     """A client's step takes the gradient g - c_i + c on every leaf that came from the server.
 

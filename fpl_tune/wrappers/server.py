@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -18,7 +17,7 @@ from fpl_tune.method import Local, Method, State, Task
 from fpl_tune.wrappers._wrapper import Wrapper
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class ServerOptimizer(Wrapper):
     """A shared leaf x that clients train moves by η m / (√v + τ), Δ being the move that `inner` would make.
 

@@ -12,7 +12,6 @@ from ..conftest import Heard
 PLUG_IN = '''
 import sys
 import torch
-from pydantic.dataclasses import dataclass
 import fpl_tune.method as fl
 from fpl_tune.methods.promptfl import PromptFL
 
@@ -48,7 +47,7 @@ WAYS = {
     "settings": settings,
 }
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Misbehaving(PromptFL):
     hook: str = "none"
     how: str = "well"

@@ -43,12 +43,10 @@ _FILES = {
 from typing import ClassVar, Literal
 
 from base import Parent
-from pydantic.dataclasses import dataclass
-
 import fpl_tune.method as fl
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Mine(Parent):
     own_metrics = (fl.Metric("mine/score", maximize={higher}),)
     version: ClassVar[int] = {source} + 10 * {higher}
@@ -57,7 +55,7 @@ class Mine(Parent):
     c: int = 3
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Other(Parent):
     version: ClassVar[int] = {source} + 10 * {higher}
     a: float = 0.45
@@ -66,13 +64,11 @@ class Other(Parent):
     "base.py": """
 from typing import ClassVar
 
-from pydantic.dataclasses import dataclass
-
 import fpl_tune.method as fl
 from fpl_tune.methods.promptfl import PromptFL
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Parent(PromptFL):
     parent_version: ClassVar[int] = {parent}
 """,

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pydantic.dataclasses import dataclass
 
 import fpl_tune.method as fl
 from fpl_tune import config
@@ -313,7 +312,7 @@ def test_traces_of_other_methods(method: str, feature_cache: Path) -> None:
     assert {name.rpartition("/")[2] for name in theirs if name.startswith("first/gradient/")} == learned
 
 
-@dataclass(frozen=True, config=fl.SPEC)
+@fl.dataclass
 class Doubled(PromptFL):
     """A method of somebody's own."""
 
