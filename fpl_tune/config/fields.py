@@ -176,6 +176,8 @@ def _stage_method(method: Method, node: Any, stored: bool) -> Method:
 
 _NEWER = {"protocol": ("unseen", "global_model", "own_classes", "cross", "validation"), "data": ("names", "content")}
 """Fields that came after results were stored, by group; see `Method.newer`."""
+_FORMER = {"data": {"split_seed": 1}, "partition": {"balanced": True}}
+"""Fields that are no more, with the value that they stand for: a cell's id is what it was."""
 
 
 def as_dict(run: RunSpec) -> dict[str, Any]:
@@ -187,6 +189,8 @@ def identity(run: RunSpec) -> str:
     """The id of a cell: 16 hex digits of its canonical configuration without `data.root`, which is a machine's."""
     node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run, newer=False)
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
+    for group, values in _FORMER.items():
+        node[group] = {**node[group], **values}
     for group, names in _NEWER.items():
         usual = vars(_SPECS[group]())
         newer = [name for name in names if node[group][name] == usual[name]]

@@ -103,7 +103,6 @@ def _dirichlet(request: Request) -> Deal:
         spec.min_size,
         request.rng,
         min_test=min_test,
-        balanced=spec.balanced,
     )
 
 

@@ -24,10 +24,10 @@ def by_label(
     rng: np.random.Generator,
     *,
     min_test: int | None = None,
-    balanced: bool = True,
 ) -> Deal:
     """Divides each class over the clients in shares ~ Dir(β·1_N), training and test images in the same shares.
 
+    A client that holds n / N training images receives no images of later classes.
     Hsu et al. 2019 in the form of Li et al. 2022 ("labeldir"). The draw is repeated until every client has the minimum
     numbers of images.
 
@@ -36,7 +36,6 @@ def by_label(
         n_clients: N.
         alpha: β, the concentration.
         min_size: minimum number of training images of a client, and of test images unless `min_test` is given.
-        balanced: a client that holds n / N training images receives no images of later classes.
 
     Raises:
         ConfigError: no draw can have the minimum, or none of many had it.
@@ -53,7 +52,7 @@ def by_label(
     best = np.array([-1, -1])
     tries = int(np.clip(10_000_000 // (n_classes * n_clients), 100, 5_000))
     for _ in range(tries):
-        cuts = _cuts(sizes, n_clients, alpha, rng, balanced)
+        cuts = _cuts(sizes, n_clients, alpha, rng)
         smallest = np.diff(cuts, axis=-1).sum(1).min(-1)
         if (smallest >= least).all():
             return Deal(_deal(train, cuts[0], rng), _deal(test, cuts[1], rng))
@@ -65,13 +64,13 @@ def by_label(
     )
 
 
-def _cuts(sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator, balanced: bool) -> Ints:
+def _cuts(sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
     """Positions at which each class's list is cut, for training and test images [2, K, N + 1]."""
     fair, held = sizes[0].sum() / n_clients, np.zeros(n_clients)
     shares = _dirichlet(rng, alpha, n_clients, sizes.shape[1])
     cuts = np.zeros((2, sizes.shape[1], n_clients + 1), dtype=np.int64)
     for k, share in enumerate(shares):
-        edges = _edges(share, held < fair if balanced else np.ones(n_clients, dtype=bool))
+        edges = _edges(share, held < fair)
         cuts[:, k, 1:] = (edges * sizes[:, k, None]).astype(np.int64)
         held += np.diff(cuts[0, k])
     return cuts

@@ -195,7 +195,10 @@ def class_names(listed: Iterable[tuple[int, str]]) -> list[str]:
     return [name for _, name in pairs]
 
 
-def divide(groups: Iterable[Group], test_share: float, seed: int) -> tuple[Rows, Rows]:
+_SPLIT_SEED = 1
+
+
+def divide(groups: Iterable[Group], test_share: float) -> tuple[Rows, Rows]:
     """Shuffles the images of every group and cuts them into training and test images, at least one of two for tests.
 
     Seeded by the group's name, so that the split of a class does not depend on other classes.
@@ -203,7 +206,7 @@ def divide(groups: Iterable[Group], test_share: float, seed: int) -> tuple[Rows,
     train: Rows = []
     test: Rows = []
     for group, names, label, domain in groups:
-        order = np.random.default_rng([seed, zlib.crc32(os.fsencode(group))]).permutation(len(names))
+        order = np.random.default_rng([_SPLIT_SEED, zlib.crc32(os.fsencode(group))]).permutation(len(names))
         most = max(len(names) - 1, min(len(names), 1))
         edge = min(round((1 - test_share) * len(names)), most)
         for part, into in ((order[:edge], train), (order[edge:], test)):

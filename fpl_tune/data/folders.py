@@ -227,10 +227,8 @@ def _by_domain(
 
 def _divided(spec: DataSpec, layout: Layout, root: Path, classes: list[str], groups: Sequence[Group]) -> Dataset:
     """The data set of folders without an official split."""
-    note = (
-        f"no official split: {spec.test_share:g} of each domain and class held out for testing, seed {spec.split_seed}"
-    )
-    rows = divide(groups, spec.test_share, spec.split_seed)
+    note = f"no official split: {spec.test_share:g} of each domain and class held out for testing"
+    rows = divide(groups, spec.test_share)
     return assemble(spec, layout, root, classes, rows, notes=(note,))
 
 

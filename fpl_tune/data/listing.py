@@ -1,4 +1,4 @@
-"""Lists folders of images: which names are hidden, what is an image, which links are followed, and what is left out."""
+"""Lists folders of images: which names are hidden, which files are images, and what is left out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from heapq import heappop, heappush
 from pathlib import Path
-from typing import NamedTuple
 
 from PIL import Image
 
@@ -34,7 +32,7 @@ def suffixes() -> tuple[str, ...]:
 
 
 def hidden(name: str) -> bool:
-    """Whether a file or folder is left out by its name, at every depth.
+    """True if a file or folder is left out by its name, at every depth.
 
     Such names begin with "." or "__" (`.ipynb_checkpoints`, `.thumbnails`, `__MACOSX` and its `._x.jpg`), or are those
     of file servers and viewers (`@eaDir`, `Thumbs`), in any case.
@@ -53,26 +51,8 @@ class Found:
 
     @property
     def deeper(self) -> bool:
-        """Whether all images lie in folders in it, and in more than one of them."""
+        """True if all images lie in folders in it, and in more than one of them."""
         return "" not in self.inner and len(self.inner) > 1
-
-
-class _Step(NamedTuple):
-    """A folder to read."""
-
-    below: str
-    """Its path below the root, by links."""
-    path: str
-    into: Found
-    real: str
-    """Its absolute path without links."""
-    inner: str
-    """See `Found.inner`."""
-
-    def down(self, entry: os.DirEntry[str]) -> _Step:
-        """To a folder in it."""
-        real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(self.real, entry.name)
-        return _Step(f"{self.below}/{entry.name}", entry.path, self.into, real, self.inner or entry.name)
 
 
 @dataclass
@@ -87,7 +67,7 @@ class Listing:
         """The visible folders in a folder, and links to folders, by their names in Unicode's NFC, in their order.
 
         Raises:
-            EnvironmentProblem: there is no such folder, it cannot be read, a link in it leads nowhere, or two names
+            EnvironmentProblem: there is no such folder, it cannot be read, a link in it is broken, or two names
                 differ in nothing but their Unicode form.
         """
         if not folder.is_dir():
@@ -105,46 +85,39 @@ class Listing:
         return dict(sorted(found.items()))
 
     def images(self, folders: Sequence[Path]) -> list[Found]:
-        """The visible images below each of some folders.
-
-        Links to folders are followed after all other folders, in the order of their paths. No folder is read twice, and
-        none that contains `folders`.
+        """The visible images below each of some folders, which may be links. Links to folders in them are left out.
 
         Raises:
-            EnvironmentProblem: a folder cannot be read, a link leads nowhere, or two of `folders` are the same.
+            EnvironmentProblem: a folder cannot be read, a link is broken, or by a link one folder is or contains
+                another.
         """
-        todo = [
-            _Step(folder.relative_to(self.root).as_posix(), str(folder), Found(), os.path.realpath(folder), "")
-            for folder in folders
-        ]
-        found = [step.into for step in todo]
-        tops: dict[str, str] = {}
-        for step in todo:
-            if step.real in tops:
-                same = f"{tops[step.real]} and {step.below}"
-                raise EnvironmentProblem(f"{self.root}: {same} are the same folder, by a link. Remove one of them.")
-            tops[step.real] = step.below
-        holders = {Path(real).parent for real in tops}
-        read = {*tops, *(str(above) for holder in holders for above in (holder, *holder.parents))}
-        links: list[_Step] = []
-        while todo or links:
-            at = todo.pop() if todo else heappop(links)
-            if at.inner:  # not one of `folders`
-                if at.real in read:
-                    self._left["folder", "read elsewhere"].append(at.below)
-                    continue
-                read.add(at.real)
-            for entry in self._visible(at.path):
-                if _is_folder(entry):
-                    step = at.down(entry)
-                    heappush(links, step) if entry.is_symlink() else todo.append(step)
-                elif _is_image(entry):
-                    at.into.images.append(f"{at.below}/{entry.name}")
-                    at.into.inner.add(at.inner)
+        reals = [Path(os.path.realpath(folder)) for folder in folders]
+        at = dict(zip(reals, folders, strict=True))
+        for folder, real in zip(folders, reals, strict=True):
+            for place in (real, *real.parents):
+                if (other := at.get(place, folder)) != folder:
+                    outer, inner = self._below(other), self._below(folder)
+                    raise EnvironmentProblem(
+                        f"{self.root}: by a link, {outer} is or contains {inner}. Remove one of them."
+                    )
+        return [self._images(folder) for folder in folders]
+
+    def _images(self, top: Path) -> Found:
+        found, left = Found(), [(str(top), "")]
+        while left:
+            folder, inner = left.pop()
+            for entry in self._visible(folder):
+                if not _is_folder(entry):
+                    if _is_image(entry):
+                        found.images.append(self._below(entry.path))
+                        found.inner.add(inner)
+                    else:
+                        self._leave(entry, "file", _OTHER)
+                elif entry.is_symlink():
+                    self._leave(entry, "link", "to folders")
                 else:
-                    self._leave(entry, "file", _OTHER)
-        for each in found:
-            each.images.sort()
+                    left.append((entry.path, inner or entry.name))
+        found.images.sort()
         return found
 
     def notes(self) -> tuple[str, ...]:
@@ -160,10 +133,10 @@ class Listing:
     def _visible(self, folder: str) -> Iterator[os.DirEntry[str]]:
         try:
             with os.scandir(folder) as entries:
-                held = list(entries)
+                listed = list(entries)
         except OSError as error:
             raise EnvironmentProblem(f"Cannot read the folder {folder}: {error.strerror}.") from None
-        for entry in held:
+        for entry in listed:
             if not hidden(entry.name):
                 yield entry
             elif entry.is_dir(follow_symlinks=False):
@@ -172,14 +145,18 @@ class Listing:
                 self._leave(entry, "image", _BY_NAME)
 
     def _leave(self, entry: os.DirEntry[str], noun: str, which: str) -> None:
-        self._left[noun, which].append(entry.path.removeprefix(os.path.join(self.root, "")))
+        self._left[noun, which].append(self._below(entry.path))
+
+    def _below(self, path: str | Path) -> str:
+        """The path below the root."""
+        return str(path).removeprefix(os.path.join(self.root, ""))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     if not entry.is_symlink():
         return entry.is_dir()
     if not os.path.exists(entry.path) and not _is_image(entry):  # a missing image is named when it is read
-        raise EnvironmentProblem(f"The link {entry.path} leads nowhere. Mend or remove it.")
+        raise EnvironmentProblem(f"The link {entry.path} is broken. Fix or remove it.")
     return os.path.isdir(entry.path)
 
 

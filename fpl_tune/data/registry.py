@@ -46,7 +46,8 @@ def load(spec: DataSpec, file: str | None = None) -> Dataset:
         ("training", "test"), _whole_test(dataset, spec), (spec.max_train, spec.max_test), strict=True
     ):
         kept = pool.take(np.flatnonzero(position[pool.domain] >= 0))
-        kept = replace(kept, domain=position[kept.domain], transform=_transform(dataset.name, pool, spec))
+        transform = "clip" if spec.transform == "clip" else pool.transform
+        kept = replace(kept, domain=position[kept.domain], transform=transform)
         if not len(kept):
             raise ConfigError(f"{dataset.name} has no {split} images. Check data.root and data.domains.")
         pools.append(_cap(kept, most))
@@ -77,12 +78,6 @@ def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:
     given = (partition, usual if name == usual.name else DEFAULTS, DEFAULTS)
     filled = {field: next(v for spec in given if (v := getattr(spec, field)) is not None) for field in _OPTIONAL}
     return replace(partition, name=name, **filled)
-
-
-def _transform(name: str, pool: Pool, spec: DataSpec) -> str:
-    if spec.transform == "cifar" and not pool.transform.startswith("cifar"):
-        raise ConfigError(f"data.transform=cifar is for cifar10 and cifar100, not for {name}. Use clip.")
-    return "clip" if spec.transform == "clip" else pool.transform
 
 
 def _cap(pool: Pool, cap: int | None) -> Pool:

@@ -53,15 +53,15 @@ class DataSpec:
     max_test: AtLeastOne | None = None
     """Maximum number of test images per class and domain, for quick runs."""
     test_share: Share = 0.2
-    """Share of each class and domain held out for testing if the data set has no official split."""
-    split_seed: Seed = 1
-    """Seed of the split by `test_share`; it does not follow the run's seed."""
+    """Share of each class and domain held out for testing if the data set has no official split. The images are drawn
+    once and do not follow the run's seed."""
     train_per_class: Annotated[int, Field(ge=1, le=10_000)] = 64
     """Drawn world: training images per class and style."""
     test_per_class: Annotated[int, Field(ge=1, le=10_000)] = 25
     """Drawn world: test images per class and style."""
-    transform: Literal["auto", "clip", "cifar"] = "auto"
-    """`clip` (bicubic, centre crop), `cifar` (CIFAR statistics, bilinear enlargement) or `auto` (as the papers)."""
+    transform: Literal["auto", "clip"] = "auto"
+    """`clip`: bicubic resize and centre crop. `auto`: of CIFAR as in PromptFL's papers, enlarged bilinearly and
+    normalised by CIFAR's statistics; else `clip`."""
     whole_test: list[str] = field(default_factory=list)
     """Domains whose training images become test images, as the target domain of leave-one-domain-out."""
     content: str | None = None
@@ -88,13 +88,12 @@ class PartitionSpec:
     n_clients: AtLeastOne | None = None
     """Number of clients; `domain_dirichlet`: per domain; `domain` ignores it, as each domain has one client."""
     alpha: Annotated[float, Field(gt=0)] | None = None
-    """Concentration of the Dirichlet distribution: small values give skewed clients, infinity gives IID clients."""
+    """Concentration of the Dirichlet distribution: small values give skewed clients, infinity gives IID clients. A
+    client that holds its fair share of the training images receives none of later classes."""
     min_size: AtLeastOne | None = None
     """Minimum number of training and of test images per client under `dirichlet` and `domain_dirichlet`."""
     classes_per_client: AtLeastOne = 5
     """Classes that each client draws under `classes`."""
-    balanced: bool = True
-    """Dirichlet: a client that holds its fair share of training images receives none of later classes."""
     seed: Seed = 2023
     """Seed of the class assignment; combined with the run's seed, of all other draws."""
     vary: bool = True

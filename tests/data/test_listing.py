@@ -96,55 +96,49 @@ def test_long_lists_are_counted_by_kind_and_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("absolute", [True, False])
-def test_linked_folders_are_followed_once(absolute: bool, tmp_path: Path, picture: MakeImage) -> None:
+def test_a_class_folder_may_be_a_link_but_not_to_another_one(
+    absolute: bool, tmp_path: Path, picture: MakeImage
+) -> None:
     root = tmp_path / "root"
-    for path in ("root/cat/a.jpg", "root/dog/b.jpg", "root/dog/inner/c.jpg", "else/more/d.jpg", "else/e.jpg"):
-        picture(tmp_path / path)
+    for path in (root / "cat" / "x.jpg", tmp_path / "else" / "y.jpg"):
+        picture(path)
 
-    def link(place: str, target: str) -> None:
-        aim = tmp_path / target
-        (tmp_path / place).symlink_to(aim if absolute else os.path.relpath(aim, (tmp_path / place).parent))
+    def link(name: str, target: Path) -> None:
+        (root / name).symlink_to(target if absolute else os.path.relpath(target, root))
 
-    link("root/cat/outside", "else")
-    link("root/cat/same", "else/more")  # read as a part of the former
-    link("else/back", "root")  # holds the classes
-    link("root/cat/self", "root/cat")
-    link("root/cat/other_class", "root/dog")
-    link("root/cat/inside_another", "root/dog/inner")
-    listing = Listing(root)
-    cat, dog = listing.images([root / "cat", root / "dog"])
-    assert cat.images == ["cat/a.jpg", "cat/outside/e.jpg", "cat/outside/more/d.jpg"]
-    assert dog.images == ["dog/b.jpg", "dog/inner/c.jpg"]
-    (note,) = listing.notes()
-    assert note.startswith("left out 5 folders read elsewhere: cat/inside_another, cat/other_class, ")
-
-
-def test_a_real_folder_comes_before_a_link_to_it(tmp_path: Path, picture: MakeImage) -> None:
-    picture(tmp_path / "zebra" / "inner" / "x.jpg")
-    (tmp_path / "ape").mkdir()
-    (tmp_path / "ape" / "link").symlink_to(tmp_path / "zebra" / "inner")
-    assert listed(tmp_path, "ape", "zebra") == [[], ["zebra/inner/x.jpg"]]
-
-
-def test_a_class_folder_may_be_a_link_but_not_to_another_one(tmp_path: Path, picture: MakeImage) -> None:
-    picture(tmp_path / "root" / "cat" / "x.jpg")
-    picture(tmp_path / "else" / "y.jpg")
-    root = tmp_path / "root"
-    (root / "dog").symlink_to(tmp_path / "else")
+    link("dog", tmp_path / "else")
     assert list(Listing(root).folders(root)) == ["cat", "dog"]
     assert listed(root, "cat", "dog") == [["cat/x.jpg"], ["dog/y.jpg"]]
-    (root / "kitten").symlink_to("cat")
-    with pytest.raises(EnvironmentProblem, match="cat and kitten are the same folder, by a link"):
-        listed(root, "cat", "dog", "kitten")
+    link("kitten", root / "cat")
+    link("all", root)
+    for other in ("kitten", "all"):
+        with pytest.raises(
+            EnvironmentProblem, match=rf"by a link, (cat|{other}) is or contains (cat|{other})\. Remove"
+        ):
+            listed(root, "cat", "dog", other)
+
+
+def test_links_to_folders_inside_a_class_are_left_out_and_named(tmp_path: Path, picture: MakeImage) -> None:
+    for path in ("root/cat/a.jpg", "root/dog/inner/b.jpg", "else/c.jpg"):
+        picture(tmp_path / path)
+    root = tmp_path / "root"
+    for place, target in (("cat/else", "else"), ("cat/self", "root/cat"), ("dog/inner/above", "root")):
+        (root / place).symlink_to(tmp_path / target)
+    listing = Listing(root)
+    assert [found.images for found in listing.images([root / "cat", root / "dog"])] == [
+        ["cat/a.jpg"],
+        ["dog/inner/b.jpg"],
+    ]
+    assert listing.notes() == ("left out 3 links to folders: cat/else, cat/self, dog/inner/above",)
 
 
 @pytest.mark.parametrize("target", ["nowhere", "gone"], ids=["missing", "loop"])
 @pytest.mark.parametrize("below", ["", "cat", "cat/inner"])
-def test_links_that_lead_nowhere_are_named(target: str, below: str, tmp_path: Path, picture: MakeImage) -> None:
+def test_broken_links_are_named(target: str, below: str, tmp_path: Path, picture: MakeImage) -> None:
     picture(tmp_path / "cat" / "inner" / "x.jpg")
     (tmp_path / below / "gone").symlink_to(target)
     listing = Listing(tmp_path)
-    with pytest.raises(EnvironmentProblem, match=r"The link .*gone leads nowhere\. Mend or remove it"):
+    with pytest.raises(EnvironmentProblem, match=r"The link .*gone is broken\. Fix or remove it"):
         listing.images(list(listing.folders(tmp_path).values()))
 
 

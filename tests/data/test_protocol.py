@@ -234,7 +234,6 @@ def test_what_cannot_be_is_refused_in_one_line(shapes: Dataset, partition: dict[
         ({"domains": ["pohto"]}, "Did you mean 'photo'"),
         ({"classes": "colour"}, "Known: object, shape"),
         ({"name": "shape"}, "Did you mean 'shapes'"),
-        ({"transform": "cifar"}, "for cifar10 and cifar100"),
         ({"transform": "imagenet"}, "no data.transform"),
         ({"whole_test": ["photos"]}, "Did you mean 'photo'"),
     ],

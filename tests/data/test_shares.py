@@ -21,11 +21,10 @@ def histogram(shares: Shares, label: np.ndarray, n_clients: int) -> np.ndarray:
     return table
 
 
-@pytest.mark.parametrize("balanced", [True, False])
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 100.0])
-def test_every_image_has_one_client_and_every_client_its_minimum(alpha: float, balanced: bool) -> None:
+def test_every_image_has_one_client_and_every_client_its_minimum(alpha: float) -> None:
     train, test = labels(10, 200), labels(10, 60)
-    deal = dirichlet.by_label(train, test, 8, alpha, 5, np.random.default_rng(0), balanced=balanced)
+    deal = dirichlet.by_label(train, test, 8, alpha, 5, np.random.default_rng(0))
     for shares, label in ((deal.train, train), (deal.test, test)):
         assert sorted(shares.row.tolist()) == list(range(len(label)))
         assert np.bincount(shares.client, minlength=8).min() >= 5
