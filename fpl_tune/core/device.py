@@ -188,12 +188,6 @@ def _mentions(text: re.Pattern[str], error: BaseException) -> bool:
     return any(isinstance(found, RuntimeError) and text.search(str(found)) for found in _chain(error))
 
 
-def free_cache() -> None:
-    """Returns what PyTorch keeps for later tensors to the GPU."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-
-
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -19,7 +19,7 @@ import torch
 from fpl_tune import config, methods
 from fpl_tune.config import RunSpec
 from fpl_tune.core import formatting
-from fpl_tune.core.device import OutOfMemory, fixed_settings, free_cache, is_out_of_memory, usable_bytes
+from fpl_tune.core.device import OutOfMemory, fixed_settings, is_out_of_memory, usable_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.method import Method, State, derive, same_leaves, trees_like
@@ -166,7 +166,7 @@ class Simulation:
                     raise self._too_small() from problem
             self._blocks[self._held] = block
             self._forget_graphs()
-            free_cache()
+            torch.cuda.empty_cache()
 
     def _forget_graphs(self) -> None:
         if self._graphs is not None:
