@@ -1,6 +1,15 @@
 """The interface of a federated prompt-learning method, and the few functions that its files share.
 
-A method is a frozen dataclass of hyper-parameters with pure functions on explicit state: state in, state out.
+A method is a frozen dataclass of hyper-parameters with pure functions on explicit state: state in, state out. Every
+method has five of them:
+    init       the state before the first round
+    start      what the clients of a round start from
+    logits     what a client predicts
+    merge      the state after a round; the one function in which clients meet
+    traffic    how many numbers a client sends and receives
+All else in `Method` has a default: the loss is the cross-entropy, and clients are evaluated with what they would start
+from. `Reported` is for the few methods that tell reports more than accuracies.
+
 The towers are frozen and shared, so a client axis is one more batch axis: the parameters of a client are its
 slice of a leaf, the gradient of the summed losses is each client's own gradient, and an elementwise optimiser
 on the stacked leaf is C independent optimisers. Seeds ride on the same axis.
@@ -13,7 +22,7 @@ Notation of shapes, here and in every method:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -52,6 +61,7 @@ __all__ = [
     "Method",
     "Metric",
     "Positive",
+    "Reported",
     "Share",
     "Sizes",
     "State",
@@ -163,7 +173,7 @@ class Traffic(NamedTuple):
 
 
 class Sizes(Protocol):
-    """The sizes of a task: known before any data is read, so that a method can refuse early."""
+    """The sizes of a task. They are known before images are read, so that `Method.check` can reject a task early."""
 
     n_clients: int
     n_classes: int
@@ -207,7 +217,7 @@ class Task(Sizes, Protocol):
     template: str
     """Hand-written sentence with {} for the class name."""
     own_classes: bool
-    """Whether clients are evaluated among the classes of their own training images alone."""
+    """True if clients are evaluated among the classes of their own training images alone."""
 
     @property
     def counts(self) -> Tensor:
@@ -286,30 +296,15 @@ class Task(Sizes, Protocol):
         ...
 
 
-class Method(ABC):
-    """Abstract base of all methods. A subclass is a frozen dataclass; its fields are hyper-parameters.
+class Reported:
+    """What a method may tell reports and other methods about its models. Few methods have any of it."""
 
-    Functions are pure. `clients` [C] holds client ids (int64). No function may mix rows of a cohort but `merge`.
-    """
-
-    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
-    """What `Batch.image` holds."""
-    image_blocks: ClassVar[int | None] = None
-    """With pixels, the last blocks of the image tower that what is learned reaches; None: all. Others run once for an
-    image: `Batch.image` then holds the tokens after them, which `Task.encode_images` alone takes."""
-    learns: ClassVar[bool] = True
-    """False where nothing is trained; such a run has one round."""
-    view: ClassVar[str | None] = None
-    """Kind of random view that `Batch.view` holds in training (`strong`: FedAPT's), or None."""
-
-    represents: ClassVar[Literal["images", "classes"] | None] = None
-    """What `representation` is of: images, or classes where training changes the text alone; None: there is none."""
-    batched: ClassVar[bool] = True
-    """False where the clients of a step run one after another, so that its kernels grow with them."""
-    newer: ClassVar[tuple[str, ...]] = ()
-    """Fields that came after results were stored: while they have their default, a cell's id is what it was."""
     own_metrics: ClassVar[tuple[Metric, ...]] = ()
-    """What `metrics` returns, so that `report.metric` and, with a direction, `search.objectives` can name it."""
+    """The metrics that `metrics` returns, so that `report.metric` and, with a direction, `search.objectives` can name
+    them."""
+    represents: ClassVar[Literal["images", "classes"] | None] = None
+    """Whose features `representation` returns: `images`, or `classes` where training changes the text alone; None: it
+    is not written."""
 
     def __init_subclass__(cls) -> None:
         """Adds the class's metrics to the table."""
@@ -317,8 +312,45 @@ class Method(ABC):
         for metric in cls.own_metrics:
             add_metric(metric)
 
-    def check(self, sizes: Sizes) -> None:  # noqa: B027 - most methods fit every task
-        """Raises `ConfigError` if the hyper-parameters do not fit the task's sizes. Default: they do."""
+    def metrics(self, task: Task, state: State) -> dict[str, float]:
+        """Metrics of a state besides accuracies, by name, such as `privacy/epsilon`. Default: none."""
+        return {}
+
+    def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
+        """Diagnostics of deployed models on validation images: [C, n] shares by name. Default: none."""
+        return {}
+
+    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
+        """Features by which models are compared, of any length: [C, B, D] of images or [C, K, D] of classes.
+
+        `image` is `Batch.image`; features of classes do not depend on it. MOON can wrap methods that have this.
+        """
+        raise NotImplementedError
+
+
+class Method(Reported, ABC):
+    """Abstract base of all methods. A subclass is a frozen dataclass; its fields are hyper-parameters.
+
+    Functions are pure. `clients` [C] holds client ids (int64). No function may mix rows of a cohort but `merge`.
+    """
+
+    needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
+    """The content of `Batch.image`."""
+    requires: ClassVar[tuple[Literal["vit", "same_classes"], ...]] = ()
+    """What a task must have: a vision transformer as image tower, test images of the training classes alone."""
+    image_blocks: ClassVar[int | None] = None
+    """With pixels, how many of the image tower's last blocks depend on what is learned; None: all. The others run once
+    for an image: `Batch.image` then holds the tokens after them, which `Task.encode_images` alone takes."""
+    learns: ClassVar[bool] = True
+    """False where nothing is trained; such a run has one round."""
+    view: ClassVar[str | None] = None
+    """Kind of random view that `Batch.view` holds in training (`strong`: FedAPT's), or None."""
+    batched: ClassVar[bool] = True
+    """False where the clients of a step run one after another, so that its kernels grow with them."""
+    newer: ClassVar[tuple[str, ...]] = ()
+    """Fields that came after results were stored: while they have their default, a cell's id is what it was."""
+
+    # The five functions that every method has, in the order in which a round calls them.
 
     @abstractmethod
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
@@ -335,13 +367,29 @@ class Method(ABC):
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         """Logits [C, B, K] of a batch of B images a client over K classes; further columns are wrong answers."""
 
-    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        """[C] losses, no term of which mixes clients, and the next `Local.buffers`. Default: cross-entropy."""
-        return cross_entropy(self.logits(task, local, batch), batch), local.buffers
-
     @abstractmethod
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         """The server's step: the next state. Only what this function reads leaves the clients `clients` [C]."""
+
+    @abstractmethod
+    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
+        """Scalars that each client of a cohort receives before and sends after training, given the state before."""
+
+    # Functions that a method replaces where it differs.
+
+    def check(self, sizes: Sizes) -> None:
+        """Checks that a task has what the method needs. A method with rules of its own calls this first.
+
+        Raises:
+            ConfigError: it has not, or a hyper-parameter does not fit its sizes.
+        """
+        for name, (fits, need) in _REQUIREMENTS.items():
+            if name in (self.needs, *self.requires) and not fits(sizes):
+                raise ConfigError(f"{type(self).__name__} needs {need}")
+
+    def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
+        """[C] losses, no term of which mixes clients, and the next `Local.buffers`. Default: cross-entropy."""
+        return cross_entropy(self.logits(task, local, batch), batch), local.buffers
 
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
         """The leaves [C, ...] that the clients `clients` [C] are evaluated with. Default: those of `start`."""
@@ -354,31 +402,30 @@ class Method(ABC):
         """
         return state._replace(personal=fresh.personal)
 
-    def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
-        """Diagnostics of deployed models for reports: [C, n] shares by name, on validation images. Default: none."""
-        return {}
-
     def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        """[C, B]: how certain deployed models are that the classes have the image's, for the detection of others.
+        """[C, B]: how certain deployed models are that the classes have the image's, to detect images of others.
 
         Default: the largest probability (Hendrycks and Gimpel, ICLR 2017).
         """
         return self.logits(task, local, batch).softmax(-1).amax(-1)
 
-    def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
-        """[C, B, D] of images or [C, K, D] of classes, as `represents` says: features by which models are compared.
 
-        They may have any length. `image` is `Batch.image`, which is not read where they are those of classes.
-        """
-        raise NotImplementedError
-
-    def metrics(self, task: Task, state: State) -> dict[str, float]:
-        """Metrics of a state besides accuracies, by name, e.g. `privacy/epsilon`; see `own_metrics`. Default: none."""
-        return {}
-
-    @abstractmethod
-    def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
-        """Scalars that each client of a cohort receives before and sends after training, given the state before."""
+_REQUIREMENTS: dict[str, tuple[Callable[[Sizes], bool], str]] = {
+    "patches": (
+        lambda sizes: sizes.n_patches is not None,
+        "patch features, which this image tower does not have. Use clip=compact, rn50, vit_b32 or vit_b16.",
+    ),
+    "vit": (
+        lambda sizes: sizes.vision_width is not None,
+        "a vision transformer, which this image tower is not. Use clip=compact, vit_b32 or vit_b16.",
+    ),
+    "same_classes": (
+        lambda sizes: sizes.same_classes,
+        "test images of the training classes, but test sets have other classes. Use a partition without novel classes "
+        "and protocol.cross=[], or another method such as promptfl.",
+    ),
+}
+"""What `Method.needs` and `Method.requires` name: a test, and the end of the message where it fails."""
 
 
 _IGNORED = -100  # label of an image that pads
@@ -397,7 +444,7 @@ def new_context(task: Task, n_ctx: int, rng: Generator, *lead: int) -> Tensor:
 
 
 def same_leaves(one: State, other: State) -> bool:
-    """Whether two states have leaves of the same names and shapes."""
+    """True if two states have leaves of the same names and shapes."""
     pairs = zip(one, other, strict=True)
     return all({n: v.shape for n, v in a.items()} == {n: v.shape for n, v in b.items()} for a, b in pairs)
 

@@ -1,4 +1,4 @@
-"""Blocks that several methods share: layers with a client axis, contexts that start from words, losses, checks."""
+"""Blocks that several methods share: layers with a client axis, contexts that start from words, and losses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.core.spec import with_place
-from fpl_tune.method import Sizes, Task, Tree
+from fpl_tune.method import Task, Tree
 
 SENTENCES = 1 << 12
 """Sentences encoded at once where every image has prompts of its own."""
@@ -90,16 +90,3 @@ def contrastive(similarity: Tensor, mask: Tensor) -> Tensor:
         return fl.mean_over(values, mask)
 
     return (one_way(similarity) + one_way(similarity.mT)) / 2
-
-
-def require_vit(sizes: Sizes, method: str) -> None:
-    """Raises `ConfigError` where the image tower is not a vision transformer."""
-    rule = "must be a method without visual prompts, as the image tower is not a vision transformer"
-    fl.require(sizes.vision_width is not None, "name", rule, method, "Use clip=compact, vit_b32 or vit_b16.")
-
-
-def require_same_classes(sizes: Sizes, method: str, kind: str = "with prompts", instead: str = "promptfl") -> None:
-    """Raises `ConfigError` where test sets have other classes than those of training."""
-    rule = f"must be a method {kind}, as test sets have other classes than training"
-    remedy = f"Use {instead}, a partition without novel classes, and protocol.cross=[]."
-    fl.require(sizes.same_classes, "name", rule, method, remedy)

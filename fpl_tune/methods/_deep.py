@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Sizes, Task, Tree
-from fpl_tune.methods._blocks import require_vit, word_context
+from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.methods._blocks import word_context
 
 
-def require_blocks(sizes: Sizes, method: str, depth: int, *, text: bool = True) -> None:
-    """Raises `ConfigError` if there are more prompts than blocks of the towers, or the image tower has no blocks."""
-    require_vit(sizes, method)
+class DeepPrompts(FederatedAveraging):
+    """Prompts for the first `depth` blocks of both towers, or of the image tower alone."""
+
+    needs = "pixels"
+    requires = ("vit",)
+    in_text: ClassVar[bool] = True
+    """False where the text tower has no prompts, or none of that depth."""
+    depth: int
+
+    def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
+        check_depth(sizes, self.depth, in_text=self.in_text)
+
+
+def check_depth(sizes: Sizes, depth: int, *, in_text: bool = False) -> None:
+    """Raises `ConfigError` if there are more prompts than blocks of the image tower, or of the text tower too."""
     blocks = sizes.n_vision_blocks or 0
-    blocks = min(blocks, sizes.n_text_blocks) if text else blocks
-    rule = f"must be at most {blocks}, the number of blocks of the shallower tower"
+    blocks = min(blocks, sizes.n_text_blocks) if in_text else blocks
+    rule = f"must be at most {blocks}, the number of blocks of the {'shallower' if in_text else 'image'} tower"
     fl.require(depth <= blocks, "depth", rule, depth, f"Set method.depth={blocks}.")
 
 

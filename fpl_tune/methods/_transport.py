@@ -9,16 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Sizes
 
 Entropy = Annotated[float, Field(ge=0.005)]
 """ε: below, doubles do not hold the kernel."""
-
-
-def check_patches(sizes: Sizes, name: str) -> None:
-    """Raises `ConfigError` where the image tower gives no patch features."""
-    rule = "must be a method without patches, as the image tower has no spatial features"
-    fl.require(sizes.n_patches is not None, "name", rule, name, "Use clip=compact, rn50, vit_b32 or vit_b16.")
 
 
 def transported(

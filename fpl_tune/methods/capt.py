@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Traffic, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import mapped, new_layers, require_same_classes, require_vit
+from fpl_tune.methods._blocks import mapped, new_layers
 
 
 @fl.dataclass
@@ -41,6 +41,7 @@ class CAPT(FederatedAveraging):
     """
 
     needs = "pixels"
+    requires = ("vit", "same_classes")
     n_own: fl.AtLeastOne = 3
     prior: fl.Weight = 1.0
     align: fl.Weight = 0.0
@@ -48,8 +49,7 @@ class CAPT(FederatedAveraging):
     rows: Literal["support", "released", "size"] = "support"
 
     def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "capt")
-        require_same_classes(sizes, "capt", "with one prompt for all classes", "kgcoop")
+        super().check(sizes)
         rule = f"must be 0 where tokens ({sizes.text_width}) are not as wide as features ({sizes.embed_dim})"
         fl.require(not self.align or sizes.text_width == sizes.embed_dim, "align", rule, self.align)
 

@@ -60,6 +60,7 @@ class DPFPL(TwoContexts):
         fl.require(fits, "rank", f"must be 'full' or lie between 1 and method.n_ctx = {self.n_ctx}", self.rank)
 
     def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
         fits = self.rank == "full" or self.rank <= sizes.text_width
         fl.require(fits, "rank", f"must be at most the width of a context token, {sizes.text_width}", self.rank)
 

@@ -33,6 +33,7 @@ class FedAMP(Method):
     n_ctx: fl.AtLeastOne = 16
 
     def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
         most = self.sigma / max(1, sizes.n_clients - 1)
         rule = f"must be at most method.sigma / (clients - 1) = {most:.6g} for convex mixtures"
         fl.require(self.alpha <= most, "alpha", rule, self.alpha)

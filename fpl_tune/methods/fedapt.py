@@ -16,7 +16,7 @@ import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods import _domains as domains
 from fpl_tune.methods._averaging import FederatedAveraging, Weights
-from fpl_tune.methods._blocks import image_by_image, require_same_classes
+from fpl_tune.methods._blocks import image_by_image
 
 
 @fl.dataclass
@@ -37,6 +37,7 @@ class FedAPT(FederatedAveraging):
     weights: `uniform` average over the cohort (Eq. 12) or by `size`.
     """
 
+    requires = ("same_classes",)
     own_metrics = (fl.Metric("reader/acc_mean", unit="%", maximize=True),)
 
     n_ctx: fl.AtLeastOne = 16
@@ -47,7 +48,7 @@ class FedAPT(FederatedAveraging):
     weights: Weights = "uniform"
 
     def check(self, sizes: Sizes) -> None:
-        require_same_classes(sizes, "fedapt", "with one prompt for all classes", "fedapt_unsupervised")
+        super().check(sizes)
         domains.check_keys(sizes, self.keys, self.n_ctx, self.unlock)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:

@@ -55,6 +55,7 @@ class FedAPTUnsupervised(Unlabelled):
     double_softmax: bool = True
 
     def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
         domains.check_keys(sizes, self.keys, self.n_ctx, self.unlock)
 
     def untrained(self, task: Task, rng: Generator) -> State:

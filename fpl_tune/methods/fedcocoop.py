@@ -35,6 +35,7 @@ class FedCoCoOp(FederatedAveraging):
     reduction: fl.AtLeastOne = 16
 
     def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
         rule = f"must be at most the feature width {sizes.embed_dim}"
         fl.require(self.reduction <= sizes.embed_dim, "reduction", rule, self.reduction)
 

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
-from fpl_tune.methods._blocks import require_vit
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree
 
 
 @fl.dataclass
@@ -43,6 +42,7 @@ class FedDPT(Method):
     """
 
     needs = "pixels"
+    requires = ("vit",)
     n_ctx: fl.AtLeastOne = 16
     text: Literal["own", "all", "shared", "hand"] = "own"
     visual: Literal["average", "split", "none"] = "average"
@@ -56,9 +56,6 @@ class FedDPT(Method):
         fits = self.text in ("shared", "hand") or self.visual != "none"
         rule = "must be shared or hand where visual is none, as visual tokens weigh the domains"
         fl.require(fits, "text", rule, self.text)
-
-    def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "feddpt")
 
     # -- state -----------------------------------------------------------------------------------------------
 

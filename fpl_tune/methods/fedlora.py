@@ -26,9 +26,9 @@ import torch
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Adapter, Batch, Local, Sizes, State, Task, Traffic, Tree
+from fpl_tune.method import Adapter, Batch, Local, State, Task, Traffic, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import contrastive, require_vit
+from fpl_tune.methods._blocks import contrastive
 
 
 @fl.dataclass
@@ -81,6 +81,10 @@ class FedLoRA(FederatedAveraging):
         return "pooled" if self.towers == "text" else "pixels"
 
     @property
+    def requires(self) -> tuple[Literal["vit"], ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return () if self.towers == "text" else ("vit",)
+
+    @property
     def represents(self) -> Literal["images", "classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return "classes" if self.towers == "text" else "images"
 
@@ -88,10 +92,6 @@ class FedLoRA(FederatedAveraging):
     def _prefixes(self) -> tuple[str, ...]:
         """How the names of each changed tower's leaves begin."""
         return {"text": ("",), "image": ("image.",), "both": ("", "image.")}[self.towers]
-
-    def check(self, sizes: Sizes) -> None:
-        if self.towers != "text":
-            require_vit(sizes, "fedlora")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = State({}, {}, {})

@@ -12,14 +12,13 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Traffic, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.method import Batch, Local, State, Task, Traffic, Tree
 from fpl_tune.methods._blocks import hand_logits
-from fpl_tune.methods._deep import require_blocks, see, visual_prompts
+from fpl_tune.methods._deep import DeepPrompts, see, visual_prompts
 
 
 @fl.dataclass
-class FedMAP(FederatedAveraging):
+class FedMAP(DeepPrompts):
     """Cross-entropy with the fixed anchors t_c + λ · mean (⟨f, v_c⟩ - ⟨t_y, t_c⟩)², over images and the classes seen.
 
     The prototype v_c of a class follows the unit mean feature of its images in a batch: v ← m v + (1 - m) f̄, scaled to
@@ -32,14 +31,11 @@ class FedMAP(FederatedAveraging):
     momentum: m, in [0, 1).
     """
 
-    needs = "pixels"
+    in_text = False
     n_tokens: fl.AtLeastOne = 1
     depth: fl.AtLeastOne = 12
     structure: fl.Weight = 10.0
     momentum: fl.Decay = 0.9
-
-    def check(self, sizes: Sizes) -> None:
-        require_blocks(sizes, "fedmap", self.depth, text=False)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         prompts = visual_prompts(task, self.n_tokens, self.depth, rng)

@@ -15,14 +15,13 @@ import torch
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._blocks import new_linear
-from fpl_tune.methods._deep import frozen_words, require_blocks, see, starting_words
+from fpl_tune.methods._deep import DeepPrompts, frozen_words, see, starting_words
 
 
 @fl.dataclass
-class FedMaPLe(FederatedAveraging):
+class FedMaPLe(DeepPrompts):
     """J text prompts [J, l, d], one for each of the first J blocks, and J linear maps d -> w to visual prompts.
 
     n_ctx: l, tokens of a prompt, >= 1.
@@ -32,14 +31,10 @@ class FedMaPLe(FederatedAveraging):
         tokens of "a photo of a" begin with "a photo of a dog."; `dropped`: they go ("a photo dog.").
     """
 
-    needs = "pixels"
     n_ctx: fl.AtLeastOne = 2
     depth: fl.AtLeastOne = 9
     words: str = "a photo of a"
     behind: Literal["frozen", "dropped"] = "frozen"
-
-    def check(self, sizes: Sizes) -> None:
-        require_blocks(sizes, "fedmaple", self.depth)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared: Tree = {"prompt": starting_words(task, self.words, self.n_ctx, rng)}

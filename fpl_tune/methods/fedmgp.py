@@ -16,9 +16,9 @@ import torch
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
+from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging, Weights
-from fpl_tune.methods._blocks import require_vit, word_context
+from fpl_tune.methods._blocks import word_context
 
 _PARTS = ("text", "visual")
 
@@ -50,6 +50,7 @@ class FedMGP(FederatedAveraging):
     """
 
     needs = "pixels"
+    requires = ("vit",)
     newer = ("diversity",)
 
     groups: fl.AtLeastOne = 5
@@ -67,9 +68,6 @@ class FedMGP(FederatedAveraging):
     def __post_init__(self) -> None:
         fl.require(self.select <= self.groups, "select", f"must be at most method.groups = {self.groups}", self.select)
         fl.require(bool(self.words), "words", "must not be empty", self.words)
-
-    def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "fedmgp")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         start = word_context(task, self.words, self.n_ctx, rng)

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import Weights
-from fpl_tune.methods._blocks import Template, linear, mapped, new_layers, require_vit
+from fpl_tune.methods._blocks import Template, linear, mapped, new_layers
 from fpl_tune.methods._deep import see
 from fpl_tune.methods._network import HIDDEN, PromptNetwork, feed_forward, new_norms, normed, xavier
 from fpl_tune.methods._noise import new_keys, uniform
@@ -41,6 +41,7 @@ class FedMVP(PromptNetwork):
     """
 
     needs = "pixels"
+    requires = ("vit",)
     n_tokens: fl.AtLeastOne = 4
     heads: fl.AtLeastOne = 4
     consistency: fl.Weight = 10.0
@@ -49,7 +50,7 @@ class FedMVP(PromptNetwork):
     weights: Weights = "uniform"
 
     def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "fedmvp")
+        super().check(sizes)
         rule = f"must divide {sizes.vision_width}, the width of a vision token"
         fl.require((sizes.vision_width or 0) % self.heads == 0, "heads", rule, self.heads)
         rule = f"must be at most {sizes.n_patches}, the number of patches"

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, Task
+from fpl_tune.method import Batch, Local, Task
 from fpl_tune.methods._averaging import TwoContexts
-from fpl_tune.methods._transport import Entropy, check_patches, transported
+from fpl_tune.methods._transport import Entropy, transported
 
 
 @fl.dataclass
@@ -35,9 +35,6 @@ class FedOTP(TwoContexts):
     epsilon: Entropy = 0.01
     iterations: fl.AtLeastOne = 100
     n_ctx: fl.AtLeastOne = 16
-
-    def check(self, sizes: Sizes) -> None:
-        check_patches(sizes, "fedotp")
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         text = task.encode_prompts(torch.stack([local.params["prompt"], local.params["own"]], 1))  # [C, 2, K, D]

@@ -64,6 +64,7 @@ class FedSEPT(FederatedAveraging):
         fl.require(finite, "clip", "must be finite where noise is not 0", self.clip, "Noise is scaled to the clip.")
 
     def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
         rule = f"must be at most the width of a context token, {sizes.text_width}"
         fl.require(self.rank <= sizes.text_width, "rank", rule, self.rank)
 

@@ -38,6 +38,7 @@ class FedTPG(PromptNetwork):
     weights: Weights = "uniform"
 
     def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
         rule = f"must divide {sizes.text_width}, the width of a context token"
         fl.require(sizes.text_width % self.heads == 0, "heads", rule, self.heads)
 

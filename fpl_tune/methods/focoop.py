@@ -21,9 +21,8 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
+from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import require_same_classes
 
 _NO_DIRECTION = 1e-4
 """Gradients that are shorter make shorter steps: in single precision, they are rounding noise. The code has 1e-8."""
@@ -54,6 +53,8 @@ class FOCoOp(FederatedAveraging):
     form: as `meant`, or as `released`: plain cross-entropy over K + M, and averages.
     """
 
+    requires = ("same_classes",)
+
     n_ctx: fl.AtLeastOne = 16
     outer: Annotated[int, Field(ge=2, le=10_000)] = 100
     share: fl.Share = 0.2
@@ -68,9 +69,6 @@ class FOCoOp(FederatedAveraging):
         fits = self.form == "released" or self.rate * self.steps <= 0.5
         rule = f"must be at most 0.5 / method.steps, here {0.5 / self.steps:g}"
         fl.require(fits, "rate", rule, self.rate, "Longer noise drowns features, whose length is one.")
-
-    def check(self, sizes: Sizes) -> None:
-        require_same_classes(sizes, "focoop", "with one prompt for all classes")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         prompt, outer = (fl.new_context(task, self.n_ctx, rng, n) for n in (task.n_classes, self.outer))

@@ -14,9 +14,9 @@ from torch import Generator, Tensor
 from torch.func import functional_call
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
+from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging, Weights
-from fpl_tune.methods._blocks import mapped, new_layers, require_same_classes
+from fpl_tune.methods._blocks import mapped, new_layers
 
 
 @fl.dataclass
@@ -30,12 +30,10 @@ class FullModel(FederatedAveraging):
     """
 
     needs = "pixels"
+    requires = ("same_classes",)
     represents = "images"
     batched = False
     weights: Weights = "size"
-
-    def check(self, sizes: Sizes) -> None:
-        require_same_classes(sizes, "full_model")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared: Tree = {f"tower.{n}": p.detach().to(task.dtype) for n, p in task.visual().named_parameters()}

@@ -12,13 +12,12 @@ from __future__ import annotations
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task
-from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._deep import both_features, both_prompts, require_blocks
+from fpl_tune.method import Batch, Local, State, Task
+from fpl_tune.methods._deep import DeepPrompts, both_features, both_prompts
 
 
 @fl.dataclass
-class IVLP(FederatedAveraging):
+class IVLP(DeepPrompts):
     """J text prompts [J, l, d] and J visual prompts [J, n, w], one pair for each of the first J blocks.
 
     n_ctx: l, tokens of a text prompt, >= 1.
@@ -28,14 +27,10 @@ class IVLP(FederatedAveraging):
         class name; empty: N(0, 0.02²), as the deeper ones do.
     """
 
-    needs = "pixels"
     n_ctx: fl.AtLeastOne = 2
     n_tokens: fl.AtLeastOne = 2
     depth: fl.AtLeastOne = 1
     words: str = "a photo of a"
-
-    def check(self, sizes: Sizes) -> None:
-        require_blocks(sizes, "ivlp", self.depth)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared = both_prompts(task, self.n_ctx, self.n_tokens, self.depth, self.words, rng)

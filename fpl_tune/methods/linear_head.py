@@ -14,9 +14,9 @@ import torch
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task
+from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging, Weights
-from fpl_tune.methods._blocks import linear, new_linear, require_same_classes
+from fpl_tune.methods._blocks import linear, new_linear
 
 
 @fl.dataclass
@@ -29,12 +29,11 @@ class LinearHead(FederatedAveraging):
     weights: average over the cohort by `size` (FedAvg) or `uniform` (FedAPT's Eq. 12).
     """
 
+    requires = ("same_classes",)
+
     feature: Literal["raw", "unit"] = "raw"
     start_from: Literal["random", "text"] = "random"
     weights: Weights = "size"
-
-    def check(self, sizes: Sizes) -> None:
-        require_same_classes(sizes, "linear_head")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         weight, bias = new_linear(task, task.embed_dim, task.n_classes, rng)

@@ -14,9 +14,9 @@ import torch
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Adapter, Batch, Local, Sizes, State, Task, Tree
+from fpl_tune.method import Adapter, Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import mapped, require_vit
+from fpl_tune.methods._blocks import mapped
 
 
 @fl.dataclass
@@ -34,6 +34,7 @@ class PFedMMA(FederatedAveraging):
     """
 
     needs = "pixels"
+    requires = ("vit",)
     blocks: fl.AtLeastOne = 8
     rank: fl.AtLeastOne = 32
     alpha: fl.Weight = 0.001
@@ -43,9 +44,6 @@ class PFedMMA(FederatedAveraging):
     @property
     def image_blocks(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.blocks
-
-    def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "pfedmma")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         n, rank = min(self.blocks, task.n_text_blocks, task.n_vision_blocks or 0), self.rank

@@ -94,6 +94,7 @@ class PFedMoAP(Method):
         fl.require(fits, "d_gating", f"must be a multiple of method.heads = {self.heads}", self.d_gating)
 
     def check(self, sizes: Sizes) -> None:
+        super().check(sizes)
         n, width = sizes.n_clients, sizes.embed_dim
         fl.require(self.experts <= n, "experts", f"must be at most the number of clients, {n}", self.experts)
         fits = self.experts_from != "random" or sizes.same_classes

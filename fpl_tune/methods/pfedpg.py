@@ -18,8 +18,8 @@ from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
-from fpl_tune.methods._blocks import hand_logits, mapped, new_layers, require_same_classes
-from fpl_tune.methods._deep import require_blocks, see, visual_prompts
+from fpl_tune.methods._blocks import hand_logits, mapped, new_layers
+from fpl_tune.methods._deep import check_depth, see, visual_prompts
 from fpl_tune.methods._network import xavier
 
 _INPUTS, _OUTPUT = ("attention.q", "attention.k", "attention.v"), "attention.out"
@@ -49,6 +49,7 @@ class PFedPG(Method):
     """
 
     needs = "pixels"
+    requires = ("vit",)
     represents = "images"
     n_tokens: fl.AtLeastOne = 10
     depth: fl.AtLeastOne = 1
@@ -61,12 +62,13 @@ class PFedPG(Method):
     deployed: Literal["trained", "generated"] = "trained"
 
     def check(self, sizes: Sizes) -> None:
-        require_blocks(sizes, "pfedpg", self.depth, text=False)
+        super().check(sizes)
+        check_depth(sizes, self.depth)
         width = sizes.vision_width or 0
         rule = f"must divide {width}, the width of a token"
         fl.require(width % self.heads == 0, "heads", rule, self.heads)
-        if self.head == "linear":
-            require_same_classes(sizes, "pfedpg", "with head=text", "method.head=text")
+        fits = self.head == "text" or sizes.same_classes
+        fl.require(fits, "head", "must be text where test sets have other classes than training", self.head)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         basis, width = visual_prompts(task, self.n_tokens, self.depth, rng), task.vision_width or 0

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Table, Task
+from fpl_tune.method import Batch, Local, State, Table, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import require_same_classes
 
 GRID = tuple(0.1 + 0.245 * k for k in range(20))
 """The values of α on which all printed best ones lie (Tables 3 and 5)."""
@@ -37,6 +36,8 @@ class PFedPrompt(FederatedAveraging):
     n_ctx: number of context tokens, >= 1.
     """
 
+    requires = ("same_classes",)
+
     alpha: fl.Weight | Literal["val"] = "val"
     memory: Literal["class", "image"] = "class"
     features: Literal["pooled", "patches"] = "pooled"
@@ -46,11 +47,6 @@ class PFedPrompt(FederatedAveraging):
     @property
     def needs(self) -> Literal["pooled", "patches", "pixels"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.features
-
-    def check(self, sizes: Sizes) -> None:
-        fits = self.features == "pooled" or sizes.n_patches is not None
-        fl.require(fits, "features", "must be 'pooled' on an image tower without spatial features", self.features)
-        require_same_classes(sizes, "pfedprompt", "without a memory of training images")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng)}, personal={}, server={})

@@ -12,9 +12,9 @@ from __future__ import annotations
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task
+from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._transport import Entropy, check_patches, transported
+from fpl_tune.methods._transport import Entropy, transported
 
 
 @fl.dataclass
@@ -33,9 +33,6 @@ class PLOT(FederatedAveraging):
     epsilon: Entropy = 0.1
     iterations: fl.AtLeastOne = 100
     n_ctx: fl.AtLeastOne = 16
-
-    def check(self, sizes: Sizes) -> None:
-        check_patches(sizes, "plot")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng, self.prompts)}, personal={}, server={})

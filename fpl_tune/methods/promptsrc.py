@@ -17,17 +17,16 @@ from pydantic import FiniteFloat
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._blocks import Template
-from fpl_tune.methods._deep import both_features, both_prompts, require_blocks
+from fpl_tune.methods._deep import DeepPrompts, both_features, both_prompts
 
 _NEVER = -1e30
 """Logarithm of a weight of zero that is a number."""
 
 
 @fl.dataclass
-class PromptSRC(FederatedAveraging):
+class PromptSRC(DeepPrompts):
     """Cross-entropy + text · mean|t - t̄| + image · mean|f - f̄| + agreement · KL(q ‖ p) / K of the prompts of IVLP.
 
     t̄ and f̄ are unit features of the frozen towers on the templates and on the same images, q what they predict, p what
@@ -45,7 +44,6 @@ class PromptSRC(FederatedAveraging):
     mean, spread: of the Gaussian, in shares of the rounds: 15 and 1 of 20 epochs in the code.
     """
 
-    needs = "pixels"
     n_ctx: fl.AtLeastOne = 4
     n_tokens: fl.AtLeastOne = 4
     depth: fl.AtLeastOne = 9
@@ -57,9 +55,6 @@ class PromptSRC(FederatedAveraging):
     gaussian: Literal["deploy", "none", "sent"] = "deploy"
     mean: FiniteFloat = 0.75
     spread: fl.Positive = 0.05
-
-    def check(self, sizes: Sizes) -> None:
-        require_blocks(sizes, "promptsrc", self.depth)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared = both_prompts(task, self.n_ctx, self.n_tokens, self.depth, self.words, rng)

@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
-from fpl_tune.methods._blocks import hand_logits, mapped, new_layers, require_same_classes, require_vit
+from fpl_tune.methods._blocks import hand_logits, mapped, new_layers
 from fpl_tune.methods._deep import see, visual_prompts
 
 _RARE = 5e-4
@@ -63,6 +63,7 @@ class SGPT(FederatedAveraging):
     """
 
     needs = "pixels"
+    requires = ("vit",)
     represents = "images"
     groups: fl.AtLeastOne = 20
     shared_blocks: fl.AtLeastOne = 4
@@ -78,14 +79,14 @@ class SGPT(FederatedAveraging):
     head: Literal["text", "linear"] = "text"
 
     def check(self, sizes: Sizes) -> None:
-        require_vit(sizes, "sgpt")
+        super().check(sizes)
         left = (sizes.n_vision_blocks or 0) - self.shared_blocks
         rule = f"must be at most {left}, the blocks of the image tower behind the shared ones"
         fl.require(self.group_blocks <= left, "group_blocks", rule, self.group_blocks, "Lower method.shared_blocks.")
         rule = f"must be at most {sizes.embed_dim}, the width of the embedding, for orthogonal keys"
         fl.require(self.groups <= sizes.embed_dim, "groups", rule, self.groups)
-        if self.head == "linear":
-            require_same_classes(sizes, "sgpt", "with head=text", "method.head=text")
+        fits = self.head == "text" or sizes.same_classes
+        fl.require(fits, "head", "must be text where test sets have other classes than training", self.head)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         shared = {"visual": visual_prompts(task, self.n_tokens, self.shared_blocks, rng)}

@@ -17,8 +17,8 @@ from pydantic import NonNegativeFloat
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, Tree
-from fpl_tune.methods._blocks import hand_logits, require_same_classes
+from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree
+from fpl_tune.methods._blocks import hand_logits
 
 _ROWS = 8  # clients whose second moments are held at once
 
@@ -42,14 +42,12 @@ class TOFA(Method):
     """
 
     learns = False
+    requires = ("same_classes",)
 
     alpha: NonNegativeFloat = 1.0
     shrink: fl.Fraction = 0.1
     prior: bool = False
     inference: Literal["both", "visual", "text"] = "both"
-
-    def check(self, sizes: Sizes) -> None:
-        require_same_classes(sizes, "tofa")
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         n, width = task.n_classes, task.embed_dim

@@ -10,14 +10,13 @@ from __future__ import annotations
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
-from fpl_tune.method import Batch, Local, Sizes, State, Task
-from fpl_tune.methods._averaging import FederatedAveraging
+from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._blocks import hand_logits
-from fpl_tune.methods._deep import require_blocks, see, visual_prompts
+from fpl_tune.methods._deep import DeepPrompts, see, visual_prompts
 
 
 @fl.dataclass
-class VPT(FederatedAveraging):
+class VPT(DeepPrompts):
     """J visual prompts [J, n, w] behind the patches, one for each of the first J blocks of the image tower.
 
     n_tokens: n, tokens of a prompt, >= 1.
@@ -25,13 +24,10 @@ class VPT(FederatedAveraging):
         the inputs of the next blocks (deep).
     """
 
-    needs = "pixels"
+    in_text = False
     represents = "images"
     n_tokens: fl.AtLeastOne = 4
     depth: fl.AtLeastOne = 1
-
-    def check(self, sizes: Sizes) -> None:
-        require_blocks(sizes, "vpt", self.depth, text=False)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         return State({"visual": visual_prompts(task, self.n_tokens, self.depth, rng)}, personal={}, server={})

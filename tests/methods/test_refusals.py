@@ -53,13 +53,17 @@ NOVEL = {"same_classes": False}
 SHALLOW = {"n_text_blocks": 4}
 TOY = {"n_clients": 4, "embed_dim": 24, "text_width": 32}
 TASKS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
-    *((name, {}, NO_VIT, f"name must be a method without visual prompts, .* but is '{name}'. Use clip=compact")
-      for name in ("capt", "feddpt", "fedmap", "fedmaple", "fedmgp", "fedmvp", "ivlp", "pfedmma", "pfedpg", "promptsrc",
-                   "sgpt", "vpt")),
-    *((name, {}, NOVEL, f"name must be a method .*, as test sets have other classes .*, but is '{name}'. Use ")
-      for name in ("capt", "fedapt", "focoop", "full_model", "linear_head", "pfedprompt", "tofa")),
-    *((name, {}, {"n_patches": None}, f"name must be a method without patches, .* but is '{name}'. Use clip=compact")
-      for name in ("fedotp", "plot")),
+    *((name, {}, NO_VIT, f"{kind} needs a vision transformer, .* Use clip=compact")
+      for name, kind in (("capt", "CAPT"), ("feddpt", "FedDPT"), ("fedmap", "FedMAP"), ("fedmaple", "FedMaPLe"),
+                         ("fedmgp", "FedMGP"), ("fedmvp", "FedMVP"), ("ivlp", "IVLP"), ("pfedmma", "PFedMMA"),
+                         ("pfedpg", "PFedPG"), ("promptsrc", "PromptSRC"), ("sgpt", "SGPT"), ("vpt", "VPT"))),
+    *((name, {}, NOVEL, f"{kind} needs test images of the training classes, .* Use a partition without novel classes")
+      for name, kind in (("capt", "CAPT"), ("fedapt", "FedAPT"), ("focoop", "FOCoOp"), ("full_model", "FullModel"),
+                         ("linear_head", "LinearHead"), ("pfedprompt", "PFedPrompt"), ("tofa", "TOFA"))),
+    *((name, {}, {"n_patches": None}, f"{kind} needs patch features, .* Use clip=compact")
+      for name, kind in (("fedotp", "FedOTP"), ("plot", "PLOT"))),
+    ("proximal", {"inner": {"name": "fedotp"}}, {"n_patches": None}, "FedOTP needs patch features"),
+    ("fedlora", {"towers": "image"}, NO_VIT, "FedLoRA needs a vision transformer"),
     ("capt", {"align": 1.0}, TOY, r"align must be 0 where tokens \(32\) are not as wide as features \(24\)"),
     ("dpfpl", {"rank": 40, "n_ctx": 64}, TOY, "rank must be at most the width of a context token, 32"),
     ("fedamp", {"alpha": 0.5}, TOY, r"alpha must be at most method.sigma / \(clients - 1\) = 0.333333 for convex"),
@@ -82,12 +86,12 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("pfedmoap", {"experts": 2, "experts_from": "random"}, NOVEL, "experts_from must name prompts"),
     ("pfedpg", {"depth": 5}, {"n_vision_blocks": 4}, "depth must be at most 4"),
     ("pfedpg", {"heads": 5}, {}, "heads must divide 768, the width of a token, but is 5"),
-    ("pfedpg", {"head": "linear"}, NOVEL, "name must be a method with head=text, as test sets have other classes"),
-    ("pfedprompt", {"features": "patches"}, {"n_patches": None}, "features must be 'pooled' on an image tower"),
+    ("pfedpg", {"head": "linear"}, NOVEL, "head must be text where test sets have other classes than training"),
+    ("pfedprompt", {"features": "patches"}, {"n_patches": None}, "PFedPrompt needs patch features"),
     ("promptsrc", {}, SHALLOW, "depth must be at most 4"),
     ("sgpt", {}, {"n_vision_blocks": 4}, "group_blocks must be at most 0, the blocks of the image tower behind the"),
     ("sgpt", {"groups": 30}, TOY, "groups must be at most 24, the width of the embedding, for orthogonal keys"),
-    ("sgpt", {"head": "linear"}, NOVEL, "name must be a method with head=text, as test sets have other classes"),
+    ("sgpt", {"head": "linear"}, NOVEL, "head must be text where test sets have other classes than training"),
     ("vpt", {"depth": 5}, {"n_vision_blocks": 4}, "depth must be at most 4"),
 ]  # fmt: skip
 

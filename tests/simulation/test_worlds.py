@@ -100,7 +100,7 @@ def test_another_data_set_is_part_of_what_a_result_depends_on() -> None:
 @pytest.mark.parametrize(
     ("overrides", "rule"),
     [
-        (["method=linear_head"], "as test sets have other classes than training, but is 'linear_head'"),
+        (["method=linear_head"], "LinearHead needs test images of the training classes"),
         (["method=pfedprompt"], r"protocol\.cross=\[\]"),
         (["protocol.cross=[shape]"], "There is no data set 'shape'"),
         (["protocol.cross=[shapes/red]"], "red"),

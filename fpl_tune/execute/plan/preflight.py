@@ -180,13 +180,14 @@ def check_of_sizes() -> Callable[[RunSpec], None]:
 
     def check(run: RunSpec) -> None:
         for stage in run.stages:
-            if type(stage.method).check is not Method.check:
+            method = stage.method
+            if method.requires or method.needs == "patches" or type(method).check is not Method.check:
                 key = cost_key(run, "clip", "data", "partition", "protocol")
                 if key not in known:
                     task = Loaded().task_of(run)
                     sizes = SimpleNamespace(**{name: getattr(task, name) for name in get_type_hints(Sizes)})
                     known[key] = cast(Sizes, sizes)
-                stage.method.check(known[key])
+                method.check(known[key])
 
     return check
 
@@ -204,9 +205,6 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
             raise
         except Exception:
             return  # a method's own error: the run reports it with its place
-        if stage.method.needs == "patches" and task.n_patches is None:
-            of = methods.name_of(run.method)
-            raise ConfigError(f"{of} needs patch features, but {run.clip.name} has none. Choose another clip.")
     if kind in loaded.checked:
         return
     loaded.checked.add(kind)
