@@ -176,7 +176,7 @@ def _stage_method(method: Method, node: Any, stored: bool) -> Method:
 
 _NEWER = {"protocol": ("unseen", "global_model", "own_classes", "cross", "validation"), "data": ("names", "content")}
 """Fields that came after results were stored, by group; see `Method.newer`."""
-_FORMER = {"data": {"split_seed": 1}, "partition": {"balanced": True}}
+_FORMER = {"clip": {"tf32": False}, "data": {"split_seed": 1}, "partition": {"balanced": True}}
 """Fields that are no more, with the value that they stand for: a cell's id is what it was."""
 
 

@@ -70,8 +70,6 @@ class ClipSpec:
     """None, an open_clip tag such as `openai`, or the path of a local checkpoint."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """The towers' arithmetic. What is learned stays float32."""
-    tf32: bool = False
-    """On CUDA: float32 matrix products in TF32, three digits for speed. Never without being asked for."""
     template: Annotated[str, AfterValidator(_template)] = "generic"
     """Hand-written prompts: `generic` ("a photo of a {}."), `dataset` (the data set's own), or a text with {}."""
     quick_gelu: Literal["auto", True, False] = "auto"

@@ -95,10 +95,7 @@ def features(
 def _key(job: _Job) -> str:
     """What the features depend on, 16 hex digits."""
     pool, towers = job.pool, job.towers
-    arithmetic = str(towers.dtype)
-    if towers.dtype == torch.float32 and towers.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
-        arithmetic += " in tf32"
-    parts = [_VERSION, pool.content, towers.fingerprint, arithmetic, job.kind, pool.transform, str(job.view)]
+    parts = [_VERSION, pool.content, towers.fingerprint, str(towers.dtype), job.kind, pool.transform, str(job.view)]
     return digest(parts)[:16]
 
 

@@ -263,7 +263,7 @@ def test_a_wrong_entry_is_refused_be_its_field_searched_or_not(
         ("{optim.lr: ['0.1', '1']}", "search.space.optim.lr: optim.lr must be a number, but is '0.1'"),
         ("{optim.lr: [0.1, true]}", "optim.lr must be a number, but is True"),
         ("{optim.lr: {low: -1, high: 1}}", "optim.lr must be >= 0, but is -1"),
-        ("{clip.tf32: [0, 1]}", "clip.tf32 must be true or false, but is 0"),
+        ("{protocol.first_round_all: [0, 1]}", "protocol.first_round_all must be true or false, but is 0"),
         ("{optim.name: [sgd, adm]}", "no optim.name 'adm'. Did you mean 'adam'"),
     ],
 )

@@ -26,8 +26,8 @@ from fpl_tune.simulation.task.clients import ClientData
 
 
 def towers_for(clip: ClipSpec, device: str = "cpu", dtype: str | None = None) -> Towers:
-    """The towers of a specification, in `dtype` or the specified one; sets the process's TF32 mode."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = clip.tf32
+    """The towers of a specification, in `dtype` or the specified one; turns TF32 off for the process."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # it keeps three digits of float32
     kind = getattr(torch, dtype or clip.dtype)
     return load_towers(clip.name, clip.pretrained, quick_gelu=clip.quick_gelu, device=device, dtype=kind)
 
