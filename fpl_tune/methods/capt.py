@@ -22,22 +22,26 @@ from fpl_tune.methods._blocks import mapped, new_layers
 
 @fl.dataclass
 class CAPT(FederatedAveraging):
-    """Class k's context is [general, own k] [1 + l, d]; a linear map of the general token is a token of the image.
+    """Class k's context is [general, own k] [1 + l, d].
 
-    The loss is cross-entropy with logits + prior · log π, π the class frequencies of all training images, + align ·
-    (L_general + L_own). Class-aware contexts have no meaning for other classes: novel classes are refused.
+    - The general token is shared by all classes. A linear map of it is a token of the image, too.
+    - The own tokens [K, l, d] of a class are averaged as `rows` says. They have no meaning for other classes.
+    - π [K] are the class frequencies of all training images.
+
+    The loss is cross-entropy with logits + prior · log π, + align · (L_general + L_own).
 
     n_own: l, tokens of a class's own context, >= 1.
-    prior: weight of the logit adjustment in training, >= 0; 0 is plain cross-entropy. Equal frequencies change nothing.
-    align: weight of two terms that compare the contexts' tokens with image features, >= 0, at `temperature`: L_general
-        evens out the images of a batch under the general token, L_own is a cross-entropy against the mean of each
-        class's unit tokens, weighted by π. They exist where tokens are as wide as features (ViT-B), and the code weighs
-        them by 1; the default also fits the other towers, where `align` must be 0.
+    prior: weight of the logit adjustment in training, >= 0; 0 is plain cross-entropy. It has no effect if classes are
+        equally frequent.
+    align: weight of two terms that compare the contexts' tokens with image features at `temperature`, >= 0. L_general
+        makes the images of a batch equally similar to the general token. L_own is a cross-entropy against the mean of
+        each class's unit tokens, weighted by π. The terms exist where tokens are as wide as features (ViT-B), and the
+        code weighs them by 1. The default also fits the other towers, where `align` must be 0.
     temperature: > 0.
-    rows: how a class's own context is averaged. `support`: by the clients' images of the class, so that a client
-        without one has no say and a class without one stays; `released`, as in the code: uniformly over clients of
-        which the class makes up more than a tenth of the images, a class without such a client stays; `size`: by all
-        images, as everything else.
+    rows: the weights in the average of a class's own context. `support`: clients' numbers of images of the class, so
+        that a client without one has no say, and a class without one stays. `released`, as in the code: equal for all
+        clients of which the class makes up more than a tenth of the images; a class without such a client stays.
+        `size`: all images, as for everything else.
     """
 
     needs = "pixels"

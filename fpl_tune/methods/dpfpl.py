@@ -32,16 +32,19 @@ _DELTA, _ROUNDS = 1e-5, 100
 
 @fl.dataclass
 class DPFPL(TwoContexts):
-    """Client i predicts with p_G + p_i. A step writes p_i = U V + R and moves it by the gradients of U and V.
+    """Client i predicts with p_G + p_i, where p_G is averaged and p_i stays.
 
-    U [l, r] and V [r, d] are orthonormal: U spans p_i times r random directions, V the rows of Uᵀ p_i. With g the
-    gradient of the prompt, p_i moves by g VᵀV + UUᵀ g - UUᵀ g VᵀV, the projection of g.
+    A step writes p_i = U V + R and moves it by the gradients of U and V:
+    - U [l, r] is orthonormal and spans p_i times r random directions.
+    - V [r, d] is orthonormal and spans the rows of Uᵀ p_i.
+    - With g the gradient of the prompt, p_i moves by g VᵀV + UUᵀ g - UUᵀ g VᵀV, the projection of g.
 
     rank: r, 1 to the smaller size of a prompt, or "full": p_i moves by g.
-    n_ctx: number of context tokens, >= 1.
-    form: `meant`, or `released`: the last term is added, and the sum divided by 10.
-    noise: the released code's "noise", its ε, > 0; inf draws none. The smaller, the noisier: gradients of the prompts
-        are clipped to `clip` and receive √(100 ln 10⁵) / ε · clip / B a number, the global one's divided by √N.
+    n_ctx: l, number of context tokens, >= 1.
+    form: `meant`, or `released`: the last term is added instead, and the sum divided by 10.
+    noise: the released code's "noise", its ε, > 0. The smaller, the noisier; inf draws none. Gradients of the prompts
+        are clipped to `clip` and receive noise of deviation √(100 ln 10⁵) / ε · clip / B in every number, that of p_G
+        divided by √N.
     clip: C, the largest norm of a noised gradient, > 0; not used without noise.
     weights: of the server's mean, by `size` or, as in the released code, `uniform`.
     """

@@ -33,25 +33,27 @@ from fpl_tune.methods._blocks import contrastive
 
 @fl.dataclass
 class FedLoRA(FederatedAveraging):
-    """W x + s · B A x beside the output projections W of attention, A [J, d, r] normal, B [J, r, d] from zero.
+    """W x + s · B A x beside the output projections W of attention. A [J, d, r] starts normal, B [J, r, d] at zero.
 
     rank: r, >= 1.
     alpha: >= 0; 0 is zero-shot CLIP and trains nothing.
-    towers: whose blocks are changed; `image` and `both` run the image tower in every step. Its leaves
-        begin with `image.`.
+    towers: whose blocks are changed. With `image` and `both`, the image tower runs in every step; its leaves begin with
+        `image.`.
     scaling: s. `alpha` as in the code; `alpha/rank` as in LoRA, with which the rank may change at one learning rate.
     objective: `ce`, cross-entropy over all classes, or the code's `contrastive`, symmetric InfoNCE between the images
         of a batch and their class sentences, where images of one class are each other's negatives.
-    shared: what clients exchange: `both` factors; `a`, while every client keeps a B of its own (FedSA-LoRA); or `b`,
-        while A stays at its random start, which all draw from one seed (FFA-LoRA).
-    average: over clients, by number of training images. `factors`: of A and of B, though the product of means is not
-        the mean of products. `exact`: what the product of means lacks is added to W (FedEx-LoRA), so that the model is
-        the mean of the clients' models, as after stacking. `fair`: B̄ moves to B̄ + ΔB, with ΔB at the least
-        ‖mean(B A) - (B̄ + ΔB) Ā‖² + λ t ‖ΔB‖², t the mean of the squared singular values of Ā (LoRA-FAIR). Both need
-        `shared=both`. `robust`: robust PCA takes the clients' moves, block by block and factor by factor, apart into a
-        low-rank and a sparse part, and the server moves by mean(low rank) + β · mean(sparse) (FedRPCA).
-    sparse: β, >= 0; 1 is `factors`.
-    penalty: λ of the least squares of `fair`, > 0, and not that of the paper's cosine; the larger, the nearer to
+    shared: what clients exchange. `both` factors; `a`, while every client keeps a B of its own (FedSA-LoRA); `b`, while
+        A stays at its random start, which all draw from one seed (FFA-LoRA).
+    average: how the server averages over clients, by number of training images.
+        `factors`: A and B apart, although the product of means is not the mean of products.
+        `exact`: what the product of means lacks is added to W (FedEx-LoRA), so that the model is the mean of the
+        clients' models, as after stacking. It needs `shared=both`.
+        `fair`: B̄ moves to B̄ + ΔB, with ΔB at the least ‖mean(B A) - (B̄ + ΔB) Ā‖² + λ t ‖ΔB‖², where t is the mean of
+        the squared singular values of Ā (LoRA-FAIR). It needs `shared=both`.
+        `robust`: robust PCA splits the clients' moves, block by block and factor by factor, into a low-rank and a
+        sparse part, and the server moves by mean(low rank) + β · mean(sparse) (FedRPCA).
+    sparse: β of `robust`, >= 0; 1 is `factors`.
+    penalty: λ of the least squares of `fair`, > 0, which is not that of the paper's cosine. The larger, the nearer to
         `factors`.
     """
 

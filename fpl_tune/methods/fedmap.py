@@ -19,11 +19,14 @@ from fpl_tune.methods._deep import DeepPrompts, see, visual_prompts
 
 @fl.dataclass
 class FedMAP(DeepPrompts):
-    """Cross-entropy with the fixed anchors t_c + λ · mean (⟨f, v_c⟩ - ⟨t_y, t_c⟩)², over images and the classes seen.
+    """Visual prompts, trained by cross-entropy with fixed anchors + λ · mean (⟨f, v_c⟩ - ⟨t_y, t_c⟩)².
 
-    The prototype v_c of a class follows the unit mean feature of its images in a batch: v ← m v + (1 - m) f̄, scaled to
-    unit length; the first batch with the class replaces it. Prototypes are averaged as prompts are, by number of
-    training images, and a class is seen once any client has seen it.
+    - t_c is the anchor of class c, its hand-written prompt; t_y that of the image's class.
+    - v_c is the prototype of class c. It follows the unit mean feature of its images in a batch: v ← m v + (1 - m) f̄,
+      scaled to unit length. The first batch with the class replaces it.
+    - The mean is over images and the classes seen. A class is seen once any client has seen it.
+
+    Prototypes are averaged as prompts are, by number of training images.
 
     n_tokens: tokens of a visual prompt, >= 1.
     depth: J prompts [J, n, w], as in `vpt`, >= 1 and at most the number of blocks.

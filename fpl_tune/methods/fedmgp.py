@@ -25,28 +25,32 @@ _PARTS = ("text", "visual")
 
 @fl.dataclass
 class FedMGP(FederatedAveraging):
-    """Group j of G compares image and text features that its own prompts make: logits_j; predictions are their mean.
+    """Each of G groups of prompts makes image and text features of its own; predictions are the mean of their logits.
 
-    The loss is mean_j CE(logits_j) + λ · the mean likeness of two groups' features, over pairs, classes or images, and
-    both kinds. After training, a client draws s text and s visual groups without replacement, by softmax(score / τ),
-    the score being the largest cosine with a global group (none in the first round). Both draws use the same random
-    numbers, as in the code, so that text and visual prompt of a slot mostly come from one group. Slot i of the server
-    is the mean of what clients drew i-th, and replaces it.
+    The loss is mean_j CE(logits_j) + λ · the mean similarity of two groups' features, over pairs, classes or images,
+    and both kinds.
+
+    After training, a client draws s text groups and s visual groups without replacement:
+    - The probabilities are softmax(score / τ), the score being the largest cosine with a global group. In the first
+      round there is none.
+    - Both draws use the same random numbers, as in the code, so that text and visual prompt of a slot mostly come from
+      one group.
+    - Slot i of the server is replaced by the mean of what clients drew as their i-th.
 
     groups: G, >= 1.
-    select: s, global groups, 1 to `groups`; with s = G = 1 and λ = 0 it is federated averaging of prompts in both
-        towers.
-    temperature: τ, > 0; small: the groups nearest to the global ones are drawn again and again.
+    select: s, number of global groups, 1 to `groups`. With s = G = 1 and λ = 0, it is federated averaging of prompts in
+        both towers.
+    temperature: τ > 0. If it is small, the groups nearest to the global ones are drawn again and again.
     lam: λ, >= 0.
-    signs: of the diversity loss: as `meant`, or as `released`: 1 - cosine, or the distance instead of less of it.
-    inference: `average` of the groups' logits, or `max`: those of the group with the largest logit of an image, or
-        `features`: of the groups' mean features, which are not scaled to unit length again.
+    signs: of the diversity loss: as `meant`, or as `released`: 1 - cosine, or the distance instead of its negative.
+    inference: `average` of the groups' logits; `max`: the logits of the group with the largest logit of an image;
+        `features`: logits of the groups' mean features, which are not scaled to unit length again.
     n_ctx: tokens of a text or visual prompt, >= 1, at most the number of tokens of `words`.
     words: text that text prompts start from.
     tail: words between context and class name, which stay frozen.
     weights: of the server's mean, by `size` (Eq. 9) or `uniform` (released code).
-    diversity: likeness of two features: their `cosine`, or minus their distance, `l1` the mean over the width, `l2` the
-        root of the sum of squares + 1e-8.
+    diversity: similarity of two features: their `cosine`, or minus their distance: `l1`, the mean over the width, or
+        `l2`, the root of the sum of squares + 1e-8.
     """
 
     needs = "pixels"

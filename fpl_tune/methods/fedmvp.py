@@ -26,15 +26,17 @@ from fpl_tune.methods._noise import new_keys, uniform
 
 @fl.dataclass
 class FedMVP(PromptNetwork):
-    """n visual prompts of an image = pooled X + FF(X), X = attention of its patch embeddings over attribute features.
+    """A network writes n visual prompts for each image: pooled X + FF(X).
 
-    Logits are the mean over a class's sentences of s · cos, the loss cross-entropy + consistency · (1 - mean
-    cos(f, f̄)), f̄ the frozen tower's feature of the image or of its mirror image, one as likely as the other.
+    - X is the attention of the image's patch embeddings over the features of attribute sentences.
+    - Logits are the mean over a class's sentences of s · cos.
+    - The loss is cross-entropy + consistency · (1 - mean cos(f, f̄)), where f̄ is the frozen tower's feature of the
+      image or of its mirror image, each as likely as the other.
 
     n_tokens: n, >= 1 and at most the number of patches.
     heads: of the attention; divides the width of a vision token.
     consistency: >= 0; the larger, the nearer to zero-shot CLIP.
-    attributes: sentences with {} for the class name; none: the hand-written one alone.
+    attributes: sentences with {} for the class name; none: only the hand-written one.
     scope: classes whose sentences the network reads, and that the loss compares, in training: the client's `own`, as in
         the code, or `all`.
     weights: average over the cohort, `uniform` as in the code, or by `size`.

@@ -26,16 +26,18 @@ from fpl_tune.methods._averaging import FederatedAveraging
 class FedPHA(FederatedAveraging):
     """A client predicts with t_L, the text of its own context p_L.
 
-    The loss is CE(t_L) + CE(t_G) + a · MSE(t_L, t_P) + b · mean_k max(α - ‖t_L - t_G‖, 0), where t_G is the text of the
-    averaged context p_G, and t_P that of p_L projected. With a = b = 0 nothing connects the two: p_L is CoOp's, p_G
-    PromptFL's.
+    The loss is CE(t_L) + CE(t_G) + a · MSE(t_L, t_P) + b · mean_k max(α - ‖t_L - t_G‖, 0):
+    - t_G is the text of the averaged context p_G.
+    - t_P is the text of p_L after the projection.
 
-    alpha: α, distance of personal and global text features up to which they are pushed apart, in [0, 2]; 0: not at all.
-    ratio: share of p_G's singular directions that are weak, in (0, 1]; 1 drops no direction.
-    projection: `null` removes p_G's strong directions from p_L; `row` keeps the weak ones alone.
+    With a = b = 0 nothing connects the two: p_L is CoOp's, p_G PromptFL's.
+
+    alpha: α, distance up to which personal and global text features are pushed apart, in [0, 2]; 0: not at all.
+    ratio: share of p_G's singular directions that count as weak, in (0, 1]; 1 removes none.
+    projection: `null` removes p_G's strong directions from p_L; `row` keeps only the weak ones.
     pull: a, >= 0.
     push: b, >= 0.
-    n_ctx: number of context tokens of the global context, and of own ones where `lengths` is empty, >= 1.
+    n_ctx: number of tokens of the global context, and of own ones where `lengths` is empty, >= 1.
     lengths: numbers of tokens of own contexts, each >= 1; client i has number i modulo how many there are. The released
         code reads the features of all but the longest at a place of padding; here a client's are the same as alone.
     """

@@ -31,23 +31,27 @@ from fpl_tune.methods._noise import new_keys, normal
 
 @fl.dataclass
 class FedSEPT(FederatedAveraging):
-    """Logits Σ_m π_m(f) · s ⟨f, g(A_m B + R_m)⟩ over M experts; A_m [l, r] are averaged, R_m [l, d] and π stay.
+    """Mixes the logits of M prompt experts by a gate that each client keeps.
 
-    The basis B [r, d], N(0, 0.02²), is drawn once and known to all. The loss is cross-entropy + λ · mean of
-    cos²(A_m, A_n) over m ≠ n. R_m starts at zero.
+    Logits are Σ_m π_m(f) · s ⟨f, g(A_m B + R_m)⟩:
+    - A_m [l, r] is expert m within a subspace. The server averages it.
+    - B [r, d] is the basis of the subspace, N(0, 0.02²). It is drawn once and known to all.
+    - R_m [l, d] is a residual that stays with the client. It starts at zero.
+    - π(f) [M] is the gate, which stays with the client.
 
-    experts: M, >= 1. With 1 there is no gate and no λ term: with `rank` d, it is a shared context and a private one
-        added to it.
+    The loss is cross-entropy + λ · mean of cos²(A_m, A_n) over m ≠ n.
+
+    experts: M, >= 1. With 1 there is neither gate nor λ term: with `rank` d, it is a shared context plus a private one.
     rank: r, >= 1, at most the width of a context token. A_m alone moves a context within r directions.
-    n_ctx: l, >= 1.
-    lam: λ, >= 0; 0 lets experts be alike. Experts that start random are nearly orthogonal: the term keeps them so.
+    n_ctx: l, number of context tokens, >= 1.
+    lam: λ, >= 0; 0 lets experts be alike. Experts that start random are nearly orthogonal, and the term keeps them so.
     gate: π = softmax(W h + b). `attention`: h = LayerNorm(W_o (W_v f + b_v) + b_o), as in the code; `linear`: h = f.
-    residual: R of `each` expert, or one for all, as `released`.
-    clip: largest norm of what one image's loss, λ term included, does to all A_m together, > 0. inf: the plain
-        gradient. A finite one costs a backward pass for every image of a batch.
-    noise: z, >= 0: the sum of the clipped gradients receives z · clip · N(0, 1) a number, before it is divided by the
-        images of the batch; needs a finite clip. In the paper, z is what an accountant finds for ε = 1 at δ = 1e-5 and
-        clip = 1.
+    residual: `each` expert has one, or all have one in common, as in the `released` code.
+    clip: largest norm of the gradient of one image's loss, λ term included, to all A_m together, > 0; inf: no clipping.
+        A finite clip costs a backward pass for every image of a batch.
+    noise: z, >= 0. The sum of the clipped gradients receives noise z · clip · N(0, 1) in every number, before it is
+        divided by the number of images. It needs a finite clip. In the paper, z is what an accountant finds for ε = 1
+        at δ = 1e-5 and clip = 1.
     """
 
     experts: fl.AtLeastOne = 4

@@ -30,25 +30,33 @@ _NO_DIRECTION = 1e-4
 
 @fl.dataclass
 class FOCoOp(FederatedAveraging):
-    """Contexts (1 - φ) P_i + φ P_G [K, l, d] of the classes beside M outer contexts O [M, l, d] without a class.
+    """Contexts of the K classes beside M outer contexts without a class.
 
-    P_i stays, P_G and O are averaged. Predictions run over the K classes, the loss over all K + M features t and u:
-    ℓ = CE + ½ (log Σ_m exp(o_m) - mean_m o_m), o the outer logits, under noise δ on t and ε on u that `steps` steps of
-    length `rate` along the gradient find, first of CE - γ mean ‖δ_k‖, then of CE + the other term - γ mean ‖ε_m‖. The
-    loss of a batch is τγ log mean exp(ℓ / τγ) over its images, between their mean and their largest.
+    - (1 - φ) P_i + φ P_G [K, l, d] are a client's contexts of the classes. P_i stays with the client, P_G is averaged.
+    - O [M, l, d] are the outer contexts, which all clients share.
+    - t and u are the features of the two. Predictions run over the K classes, the loss over all K + M.
+
+    The loss of an image is ℓ = CE + ½ (log Σ_m exp(o_m) - mean_m o_m), with o the outer logits. It is taken under
+    noise:
+    - δ on t ascends CE - γ mean ‖δ_k‖.
+    - ε on u then ascends CE + the other term - γ mean ‖ε_m‖.
+    - Each ascent has `steps` steps of length `rate` along the gradient.
+
+    The loss of a batch is τγ log mean exp(ℓ / τγ) over its images. It lies between their mean and their largest.
 
     The server transports all clients' outer contexts onto the averaged P_G at squared Euclidean cost, with marginals
-    held by 0.1 KL. Outer contexts of much transported mass (of two clusters) belong inside: P_G ← ema · P_G +
-    (1 - ema) · their transported mean. The M of least mass among the others are the new O.
+    held by 0.1 KL, and splits them into two clusters by their transported mass:
+    - Those of more mass belong to the classes: P_G ← ema · P_G + (1 - ema) · their transported mean.
+    - Among the others, the M of least mass are the new O.
 
-    n_ctx: l, tokens of a context, >= 1.
+    n_ctx: l, number of context tokens, >= 1.
     outer: M, >= 2.
     share: φ, the share of P_G, in [0, 1].
-    gamma: γ > 0; the larger, the smaller the noise, and the nearer to the mean over images.
+    gamma: γ > 0. The larger, the smaller the noise, and the nearer the loss of a batch to the mean over its images.
     tau: τ > 0.
-    steps: of either ascent, >= 1.
+    steps: number of steps of either ascent, >= 1.
     rate: length of a step, > 0 and at most 0.5 / `steps`, as features have length one. 0.001 is an option of the code,
-        which takes 1 all the same: noise four times as long as what it is added to, and losses of some hundreds.
+        which takes 1 nevertheless: its noise is four times as long as the features, with losses of some hundreds.
     ema: share of the averaged P_G that stays, in [0, 1].
     form: as `meant`, or as `released`: plain cross-entropy over K + M, and averages.
     """

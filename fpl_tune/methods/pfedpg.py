@@ -27,23 +27,27 @@ _INPUTS, _OUTPUT = ("attention.q", "attention.k", "attention.v"), "attention.out
 
 @fl.dataclass
 class PFedPG(Method):
-    """Client i starts a round from P_i = P_b + softmax(d_i W_q (P_b W_k)ᵀ / √w) P_b W_v W_o, and keeps what it trains.
+    """Client i starts a round from prompts that the server generates, P_i, and keeps what it trains.
 
-    The server holds the basis P_b [J n, w], the projections W and a descriptor d_i [w] of every client. With ΔP_i what
-    training adds to P_i, it steps all of them by α Σ_i ⟨ΔP_i, ∂P_i⟩, summed over the cohort: -ΔP_i stands for the
-    gradient. A descriptor moves in the rounds of its client alone.
+    P_i = P_b + softmax(d_i W_q (P_b W_k)ᵀ / √w) P_b W_v W_o:
+    - P_b [J n, w] is a basis of prompts.
+    - d_i [w] is the descriptor of client i. It moves in the rounds of its client alone.
+    - W are projections.
+
+    The server holds all of them and steps them by α Σ_i ⟨ΔP_i, ∂P_i⟩, summed over the cohort, where ΔP_i is what
+    training adds to P_i: -ΔP_i stands for the gradient.
 
     n_tokens: n, tokens of a prompt, >= 1.
     depth: J, blocks with prompts, as in `vpt`, >= 1 and at most the number of blocks; the paper has 1.
     server_lr: α, >= 0. At 0 every round begins from the same prompts, so that a client's training is that of one round.
         The sum grows with the cohort: at 1, P_b alone moves by as many times the mean ΔP as there are clients.
     heads: of the attention, >= 1; divides the width of a token.
-    output: `residual`, as above, or `attention` without P_b in front of it.
-    descriptor: `one` vector of a client, so that a client's tokens are P_b's, all shifted alike (without the residual
-        they are all the same), or one for each of its `tokens`.
+    output: `residual`, as above, or `attention`, without the first P_b.
+    descriptor: `one` vector for a client, so that its tokens are P_b's, all shifted alike (without the residual they
+        are all the same), or one for each of its `tokens`.
     signs: of the server's step: as `meant`, or as `released`, which moves away from what clients found.
-    head: `text`, the hand-written prompts' features, or `linear`, W f + b of the client's own; that has no meaning for
-        other classes, and novel classes are refused.
+    head: `text`, the hand-written prompts' features, or `linear`, W f + b of the client's own. A linear head has no
+        meaning for other classes.
     deployed: clients are evaluated with the prompts that they `trained` last, or with those that the server has
         `generated` since. Clients that never trained have the latter.
     """

@@ -21,13 +21,16 @@ from fpl_tune.methods._blocks import hand_logits
 
 @fl.dataclass
 class ProGrad(OneContext):
-    """One averaged context; where <g_a, g_b> < 0, a client steps along g_a - λ <g_a, ĝ_b> ĝ_b, elsewhere along g_a.
+    """One averaged context, whose steps never go against a teacher, the hand-written prompts.
 
-    g_a is the gradient of the cross-entropy, g_b of the teacher's loss, T² times the cross-entropy of predictions with
-    those of the hand-written prompts, both at temperature T, which itself is never descended.
+    - g_a is the gradient of the cross-entropy.
+    - g_b is the gradient of the teacher's loss, T² times the cross-entropy of predictions with the teacher's, both at
+      temperature T. It is never descended itself.
+    - Where ⟨g_a, g_b⟩ < 0, a client steps along g_a - λ ⟨g_a, ĝ_b⟩ ĝ_b, elsewhere along g_a.
 
     lam: λ, share of the conflicting component that is removed, in [0, 1]; 0 is PromptFL. A teacher with broad
-        predictions, as the embedded CLIP's at its logits' scale of 23, conflicts with nearly every step to the labels.
+        predictions, such as the embedded CLIP with its logit scale of 23, conflicts with nearly every step to the
+        labels.
     temperature: T, > 0.
     n_ctx: number of context tokens, >= 1, and at most the number of tokens of `words`.
     words: text that the context starts from; empty: N(0, 0.02²).

@@ -27,21 +27,22 @@ _NEVER = -1e30
 
 @fl.dataclass
 class PromptSRC(DeepPrompts):
-    """Cross-entropy + text · mean|t - t̄| + image · mean|f - f̄| + agreement · KL(q ‖ p) / K of the prompts of IVLP.
+    """The prompts of IVLP, held near the frozen towers.
 
-    t̄ and f̄ are unit features of the frozen towers on the templates and on the same images, q what they predict, p what
-    the prompted towers predict.
+    The loss is cross-entropy + text · mean|t - t̄| + image · mean|f - f̄| + agreement · KL(q ‖ p) / K:
+    - t and f are unit text and image features of the prompted towers, p what they predict.
+    - t̄ and f̄ are those of the frozen towers, on the templates and on the same images, q what they predict.
 
     n_ctx, n_tokens: l and n, tokens of a text and of a visual prompt, >= 1.
     depth: J, >= 1 and at most the number of blocks of either tower.
     words: as in IVLP.
     text, image, agreement: weights of the three terms, >= 0; all 0 is IVLP. The larger, the nearer to zero-shot CLIP.
     templates: sentences with {} for the class name, whose mean feature is t̄; none: the task's own. The code has 60.
-    gaussian: where the average of the rounds' prompts goes, weighted by N(mean · T, (spread · T)²) at round t of T.
-        `deploy`: it is evaluated; `none`: the last round is; `sent`: FLIP's port, which every round sends the sum so
-        far, of weights that add up to one after T rounds, so that prompts are about 0 in the first half of a run and
-        stand still at its end.
-    mean, spread: of the Gaussian, in shares of the rounds: 15 and 1 of 20 epochs in the code.
+    gaussian: use of the average of the rounds' prompts, weighted by N(mean · T, (spread · T)²) at round t of T.
+        `deploy`: it is evaluated. `none`: the last round is evaluated.
+        `sent`: FLIP's port, in which every round sends the sum so far, of weights that add up to one after T rounds, so
+        that prompts are about 0 in the first half of a run and stand still at its end.
+    mean, spread: of the Gaussian, as shares of the number of rounds: 15 and 1 of 20 epochs in the code.
     """
 
     n_ctx: fl.AtLeastOne = 4

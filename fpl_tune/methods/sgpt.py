@@ -32,34 +32,38 @@ _FEW = 50
 
 @fl.dataclass
 class SGPT(FederatedAveraging):
-    """Blocks 1 to S have shared prompts, the next L those of group j(x) = argmin_j (1 - cos(f(x), k_j)) of G.
+    """Shared prompts in blocks 1 to S, and prompts of the image's group in the next L blocks.
 
-    f(x) is the frozen tower's feature of the image without prompts; keys k_j start orthonormal. In training the cosine
-    distance is multiplied by the group's share of all choices so far + 0.0005, so that rare groups are chosen too. The
-    loss is cross-entropy + pull · mean (1 - cos(f(x), k_j(x))), the second term moving keys alone. Prompts are averaged
-    by images, keys by the images that chose them; of group prompts and keys the server keeps a share of the old ones.
-    Nothing is personal: the images choose.
+    - f(x) is the frozen tower's feature of an image without prompts.
+    - k_j are the keys of the G groups. They start orthonormal.
+    - An image belongs to the group j(x) = argmin_j (1 - cos(f(x), k_j)). In training, the distance is multiplied by the
+      group's share of all choices so far + 0.0005, so that rare groups are chosen too.
+
+    The loss is cross-entropy + pull · mean (1 - cos(f(x), k_j(x))); the second term moves keys alone. Prompts are
+    averaged by images, keys by the images that chose them. Of group prompts and keys, the server keeps a share of the
+    old ones. Nothing is personal: the images choose.
 
     groups: G, >= 1, at most the width of the embedding; with 1 it is `vpt` of depth S + L, if `momentum` is 0 and turns
         are ignored.
-    shared_blocks: S, >= 1, with `group_blocks` at most the number of blocks.
+    shared_blocks: S, >= 1. S + L is at most the number of blocks.
     group_blocks: L, >= 1.
     n_tokens: n, tokens of a prompt, >= 1.
-    turn: local steps for which the shared prompts move, then group prompts and keys, in turns; >= 1. The paper's turns
-        are half a round. With a turn as long as a round, group prompts and keys never move. Momentum and weight decay
-        of the optimiser know no turns. A linear head moves in all steps.
+    turn: number of local steps in which the shared prompts move, and then group prompts and keys, in turns; >= 1. The
+        paper's turns are half a round. With a turn as long as a round, group prompts and keys never move. The
+        optimiser's momentum and weight decay go on in all steps. A linear head moves in all steps.
     pull: >= 0; 0 leaves the keys where they started.
     momentum: share of the old group prompts and keys that the server keeps, in [0, 1): 0.5 in the code, which has 0 for
         keys where clients are domains.
     balance: of the groups in training. `frequency`, as above, or `none`: the nearest key. Then a few groups may take
         all images.
-    choice: of an image's group in training. `image`: each its own; `batch`: that of most images of a batch, as the code
-        does where clients are domains.
+    choice: of an image's group in training. `image`: each image has its own; `batch`: all have the most frequent group
+        of the batch, as the code does where clients are domains.
     query: f(x) as it is (`feature`), or its positive part (`relu`), as in the code.
-    keys: how they are averaged: by the images that `chosen` them, a key without any staying where it was; `released`:
-        so, but uniformly where they are 50 or fewer; by the `size` of clients.
-    head: `text`, the hand-written prompts' features, or `linear`, W f + b, averaged; that has no meaning for other
-        classes, and novel classes are refused.
+    keys: weights of their average. `chosen`: the numbers of images that chose them; a key that none chose stays.
+        `released`: so, but equal weights for keys that 50 images or fewer chose. `size`: the numbers of training
+        images.
+    head: `text`, the hand-written prompts' features, or `linear`, W f + b, averaged. A linear head has no meaning for
+        other classes.
     """
 
     needs = "pixels"

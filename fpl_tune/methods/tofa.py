@@ -25,20 +25,25 @@ _ROWS = 8  # clients whose second moments are held at once
 
 @fl.dataclass
 class TOFA(Method):
-    """Class c of client k is Gaussian with mean w_c and a covariance Σ that all its classes share.
+    """A Gaussian classifier of each client over frozen image features, mixed with zero-shot CLIP by their confidence.
 
-    Own images count once, everybody's α times: ν_c = n_kc + α n_c, w_c = (Σ_own z + α Σ_all z) / ν_c, and
-    Σ = (Σ_own z zᵀ + α Σ_all z zᵀ - Σ_c ν_c w_c w_cᵀ) / Σ_c ν_c, which is shrunk to a multiple of the identity. Visual
-    logits are f_V = w_cᵀ Σ⁻¹ z - ½ w_cᵀ Σ⁻¹ w_c, of classes without images the lowest of the image; text logits f_T are
-    zero-shot CLIP's. An image's logits are η f_V + (1 - η) f_T, with η = m_V / (m_V + m_T) and m = max softmax f.
+    Class c of client k has the mean w_c and the covariance Σ, which all its classes share. Own images count once,
+    everybody's α times:
+    - ν_c = n_kc + α n_c
+    - w_c = (Σ_own z + α Σ_all z) / ν_c
+    - Σ = (Σ_own z zᵀ + α Σ_all z zᵀ - Σ_c ν_c w_c w_cᵀ) / Σ_c ν_c, shrunk to a multiple of the identity
 
-    Clients send sums, never images: one round in which all take part holds what many would. Who takes part again sends
-    nothing.
+    An image's logits are η f_V + (1 - η) f_T with η = m_V / (m_V + m_T) and m = max softmax f:
+    - f_V = w_cᵀ Σ⁻¹ z - ½ w_cᵀ Σ⁻¹ w_c are the visual logits. A class without images has the lowest of the image.
+    - f_T are those of zero-shot CLIP.
+
+    Clients send sums, never images. One round in which all take part gives what many would. A client that takes part
+    again sends nothing.
 
     alpha: α, weight of everybody's images, >= 0; 0 is a local Gaussian classifier, inf the global one.
-    shrink: share of the covariance that is replaced by its mean variance, in (0, 1]; 1 leaves nearest class means.
-    prior: whether log ν_c is added to f_V, which favours the client's own classes.
-    inference: of `both` halves, or of one; `text` is zero-shot CLIP.
+    shrink: share of the covariance that is replaced by its mean variance, in (0, 1]; 1 gives nearest class means.
+    prior: true adds log ν_c to f_V, which favours the client's own classes.
+    inference: by `both` halves, or by one; `text` is zero-shot CLIP.
     """
 
     learns = False
