@@ -39,6 +39,7 @@ def catalogue() -> dict[str, type[Method]]:
         info.name: kind
         for room in (__name__, "fpl_tune.wrappers")
         for info in pkgutil.iter_modules(import_module(room).__path__)
+        if not info.name.startswith("_")
         for kind in _own(f"{room}.{info.name}")
     }
     return known | {name: plugins.load("methods", name) for name in plugins.names("methods")}

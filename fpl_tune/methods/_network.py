@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+import fpl_tune.method as fl
 from fpl_tune.method import Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import mapped
@@ -16,14 +17,15 @@ HIDDEN = 4
 """Width of the feed-forward layer's gated half, in widths of a token."""
 
 
+@fl.dataclass
 class PromptNetwork(FederatedAveraging):
-    """A network that reads the classes at hand: where `owned` [C, K] is a buffer, those of the client alone.
+    """Abstract: a network reads the classes at hand. With a buffer `owned` [C, K], they are those of the client alone.
 
-    It is one in training with `scope=own`, and wherever clients are evaluated among their own classes.
+    There is such a buffer in training with `scope=own`, and if clients are evaluated among their own classes.
     """
 
-    scope: Literal["own", "all"]
-    weights: Weights
+    scope: Literal["own", "all"] = "own"
+    weights: Weights = "uniform"
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
         return self._reading(task, state, clients, self.scope == "own")

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
@@ -18,24 +18,24 @@ from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods._blocks import hand_logits
 
-Threshold = Annotated[float, Field(ge=0, lt=1)]
 
-
+@fl.dataclass
 class Unlabelled(FederatedAveraging):
-    """Abstract: all but what is learned and how it predicts.
+    """Abstract: a method says what is learned, and how it predicts. `fedapt_unsupervised` explains the fields.
 
     The second phase goes on from the state that the first left; averages over the cohort are uniform. Keys travel once,
-    before training, and banks never. Fields: see the methods.
+    before training, and banks never.
     """
 
     weights = "uniform"
-    phase: Literal[1, 2]
-    threshold: float
-    neighbours: int
-    disperse: float
-    dispersal: Literal["mean", "sum"]
-    augment: bool
-    double_softmax: bool
+
+    phase: Literal[1, 2] = 1
+    threshold: Annotated[float, Field(ge=0, lt=1)] = 0.75
+    neighbours: NonNegativeInt = 5
+    disperse: fl.Weight = 0.5
+    dispersal: Literal["mean", "sum"] = "mean"
+    augment: bool = True
+    double_softmax: bool = True
 
     @property
     def view(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a field

@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import NonNegativeInt
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
 from fpl_tune.methods import _domains as domains
-from fpl_tune.methods._unlabelled import Threshold, Unlabelled
+from fpl_tune.methods._unlabelled import Unlabelled
 
 
 @fl.dataclass
@@ -43,16 +42,9 @@ class FedAPTUnsupervised(Unlabelled):
     """
 
     n_ctx: fl.AtLeastOne = 16
-    phase: Literal[1, 2] = 1
-    threshold: Threshold = 0.75
-    neighbours: NonNegativeInt = 5
-    disperse: fl.Weight = 0.5
-    dispersal: Literal["mean", "sum"] = "mean"
     keys: domains.Keys = "uniform"
     temperature: fl.Positive = 0.01
     unlock: Literal["image", "own", "none"] | int = "image"
-    augment: bool = True
-    double_softmax: bool = True
 
     def check(self, sizes: Sizes) -> None:
         super().check(sizes)

@@ -7,16 +7,13 @@ for one client per domain learns from the test images. That is not offered: meth
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import NonNegativeInt
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, State, Task
 from fpl_tune.methods._attention import Form, adapted, new_adapter
 from fpl_tune.methods._blocks import hand_logits
-from fpl_tune.methods._unlabelled import Threshold, Unlabelled
+from fpl_tune.methods._unlabelled import Unlabelled
 
 
 @fl.dataclass
@@ -28,13 +25,6 @@ class FedCLIPUnsupervised(Unlabelled):
     """
 
     form: Form = "sigmoid"
-    phase: Literal[1, 2] = 1
-    threshold: Threshold = 0.75
-    neighbours: NonNegativeInt = 5
-    disperse: fl.Weight = 0.5
-    dispersal: Literal["mean", "sum"] = "mean"
-    augment: bool = True
-    double_softmax: bool = True
 
     def untrained(self, task: Task, rng: Generator) -> State:
         return State(new_adapter(task, rng), personal={}, server={})

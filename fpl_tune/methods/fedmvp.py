@@ -9,15 +9,12 @@ comes near that.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import Weights
 from fpl_tune.methods._blocks import Template, linear, mapped, new_layers
 from fpl_tune.methods._deep import see
 from fpl_tune.methods._network import HIDDEN, PromptNetwork, feed_forward, new_norms, normed, xavier
@@ -48,8 +45,6 @@ class FedMVP(PromptNetwork):
     heads: fl.AtLeastOne = 4
     consistency: fl.Weight = 10.0
     attributes: tuple[Template, ...] = ()
-    scope: Literal["own", "all"] = "own"
-    weights: Weights = "uniform"
 
     def check(self, sizes: Sizes) -> None:
         super().check(sizes)

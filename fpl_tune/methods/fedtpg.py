@@ -9,14 +9,11 @@ a client is evaluated among: all of its test set and, with `protocol.own_classes
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Generator, Tensor
 
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Sizes, State, Task, Tree
-from fpl_tune.methods._averaging import Weights
 from fpl_tune.methods._blocks import mapped, new_layers
 from fpl_tune.methods._network import HIDDEN, PromptNetwork, feed_forward, new_norms, normed, xavier
 
@@ -34,8 +31,6 @@ class FedTPG(PromptNetwork):
 
     n_ctx: fl.AtLeastOne = 4
     heads: fl.AtLeastOne = 4
-    scope: Literal["own", "all"] = "own"
-    weights: Weights = "uniform"
 
     def check(self, sizes: Sizes) -> None:
         super().check(sizes)
