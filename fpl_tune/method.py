@@ -297,7 +297,7 @@ class Task(Sizes, Protocol):
 
 
 class Reported:
-    """What a method may tell reports and other methods about its models. Few methods have any of it."""
+    """Functions by which a method tells reports and other methods about its models. Few methods write any."""
 
     own_metrics: ClassVar[tuple[Metric, ...]] = ()
     """The metrics that `metrics` returns, so that `report.metric` and, with a direction, `search.objectives` can name
@@ -337,7 +337,7 @@ class Method(Reported, ABC):
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
     """The content of `Batch.image`."""
     requires: ClassVar[tuple[Literal["vit", "same_classes"], ...]] = ()
-    """What a task must have: a vision transformer as image tower, test images of the training classes alone."""
+    """Needs of the task: a vision transformer as image tower, test images of the training classes alone."""
     image_blocks: ClassVar[int | None] = None
     """With pixels, how many of the image tower's last blocks depend on what is learned; None: all. The others run once
     for an image: `Batch.image` then holds the tokens after them, which `Task.encode_images` alone takes."""
@@ -425,7 +425,7 @@ _REQUIREMENTS: dict[str, tuple[Callable[[Sizes], bool], str]] = {
         "and protocol.cross=[], or another method such as promptfl.",
     ),
 }
-"""What `Method.needs` and `Method.requires` name: a test, and the end of the message where it fails."""
+"""Values of `Method.needs` and `Method.requires`: a test of the task, and the end of the message if it fails."""
 
 
 _IGNORED = -100  # label of an image that pads

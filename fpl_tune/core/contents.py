@@ -75,7 +75,7 @@ def digest_of(path: str | Path) -> str:
 
 
 def _stat(path: str) -> tuple[int, int, int, int]:
-    """Size, times in ns of the last change of content and of metadata, and inode; the size is -1 of what is no file."""
+    """Size, times in ns of the last change of content and of metadata, and inode; -1, 0, 0, 0 for others than files."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

@@ -173,14 +173,14 @@ def activation_bytes(device: torch.device, *, cpu: int, share: float) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or one that it was raised from, says that memory did not suffice: the process can go on with
+    """True if an error, or one that it was raised from, says that memory did not suffice: the process can go on with
     less. On CUDA that has many forms; `torch.cuda.OutOfMemoryError` is one."""
     no_memory = (MemoryError, OutOfMemory, torch.cuda.OutOfMemoryError)
     return any(isinstance(found, no_memory) for found in _chain(error)) or _mentions(_NO_MEMORY, error)
 
 
 def is_poisoned(error: BaseException) -> bool:
-    """Whether an error leaves the process's CUDA context useless: every later call fails, so the process must end."""
+    """True if an error leaves the process's CUDA context useless: every later call fails, so the process must end."""
     return _mentions(_POISONED, error)
 
 

@@ -123,7 +123,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
 
 
 def refused(problem: BaseException) -> bool:
-    """Whether the disk refused a write: it is full, over quota or read-only."""
+    """True if the disk refused a write: it is full, over quota or read-only."""
     return isinstance(problem, OSError) and problem.errno in _REFUSED
 
 

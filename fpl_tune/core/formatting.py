@@ -29,7 +29,7 @@ def some(items: Sequence[object], most: int = 8) -> str:
 
 
 def percent(metric: str) -> bool:
-    """Whether a metric is a share that people read in percent."""
+    """True if a metric is a share that people read in percent."""
     return row(metric).unit == "%"
 
 
@@ -93,11 +93,11 @@ def short(dotted: str) -> str:
 
 
 def titles(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """What labels, tables and charts call fields, by dotted name: the last part, unless two of them have the same.
+    """Names of fields in labels, tables and charts, by dotted name: the last part, unless two of them have the same.
 
     Args:
         names: of the fields.
-        taken: what else is called so.
+        taken: names of other things, which no field may have.
     """
     names = [*names]
     last = [*map(short, names), *taken]
@@ -156,6 +156,6 @@ def megabytes(count: float) -> str:
 
 
 def numeric(values: Iterable[Any]) -> bool:
-    """Whether all values (None and NaN aside) are numbers, so that they can form a numeric axis."""
+    """True if all values (None and NaN aside) are numbers, so that they can form a numeric axis."""
     present = [v for v in values if v is not None and not (isinstance(v, float) and math.isnan(v))]
     return bool(present) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in present)

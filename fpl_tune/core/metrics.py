@@ -90,7 +90,7 @@ def metric(name: str) -> Metric:
 
 
 def of_method(name: str) -> bool:
-    """Whether a method adds the metric of that name: every simulation reports the others."""
+    """True if a method adds the metric of that name: every simulation reports the others."""
     return name not in _BUILT_IN and name.partition("/")[0] not in _ROOMS
 
 

@@ -84,7 +84,7 @@ def _imported(source: str, package: tuple[str, ...], root: Path, of: str) -> Ite
 
 
 def _is_own(name: str, root: Path, of: str) -> bool:
-    """Whether a module is of the project of the module `of`, which lies below `root`."""
+    """True if a module is part of the project of the module `of`, which lies below `root`."""
     if of.startswith("fpl_tune."):
         return name.startswith(_ROOMS)
     top = name.partition(".")[0]

@@ -35,7 +35,7 @@ AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Weight = Rate
-"""Of a term in a sum."""
+"""Weight of a loss term."""
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -49,7 +49,7 @@ LOOKS = (3, 5, 8, 12, 20)
 
 
 class Seeds:
-    """What the fields `seeds` and `looks` of a study mean, as it is composed and as it is stored."""
+    """The meaning of the fields `seeds` and `looks` of a study, composed or stored."""
 
     seeds: Any
     looks: Any

@@ -57,7 +57,7 @@ def keep(leaf: Tensor) -> Tensor:
 
 
 def _belongs_on_disk(leaf: Tensor, count: int) -> bool:
-    """Whether `count` times the leaf lies in a file."""
+    """True if `count` times the leaf lies in a file."""
     return leaf.device.type == "cpu" and count * leaf.nbytes > (_on_disk.get() or (Path(), sys.maxsize))[1]
 
 
@@ -102,7 +102,7 @@ def average(rows: Tensor, weight: Tensor) -> Tensor:
 
     A plain mean if all weights are 0: no client of the cohort has images, so that all rows are what was received.
     """
-    weight = torch.where(weight.any(), weight, 1)  # nothing is read: a GPU is not waited for
+    weight = torch.where(weight.any(), weight, 1)  # nothing is read: no GPU sync
     share = (weight.double() / weight.sum()).to(rows.dtype)
     return torch.tensordot(share, rows, dims=1)
 

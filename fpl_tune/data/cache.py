@@ -93,7 +93,7 @@ def features(
 
 
 def _key(job: _Job) -> str:
-    """What the features depend on, 16 hex digits."""
+    """A digest of all that the features depend on, 16 hex digits."""
     pool, towers = job.pool, job.towers
     parts = [_VERSION, pool.content, towers.fingerprint, str(towers.dtype), job.kind, pool.transform, str(job.view)]
     return digest(parts)[:16]

@@ -27,7 +27,7 @@ _PARTS = {
 }
 """Names of folders that hold a part of a split, such as Train, training_set, valid."""
 _RENAME = "If it is a class or a domain, rename its folder."
-_AWAY = "Move away what is not part of the data."
+_AWAY = "Remove files that do not belong to the data."
 
 
 def load_folder(spec: DataSpec, layout: Layout) -> Dataset:

@@ -21,7 +21,7 @@ _MADE = frozenset(
     {"@eadir", "@tmp", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found"}
     | {"thumbs", "thumbnails", "thumbs.db", "ehthumbs.db", "desktop.ini"}
 )
-"""What file servers, file systems and viewers of images put beside files."""
+"""Names that file servers, file systems and viewers of images put beside files."""
 _OTHER, _BY_NAME = "of other kinds", "hidden by name"
 
 
@@ -121,7 +121,7 @@ class Listing:
         return found
 
     def notes(self) -> tuple[str, ...]:
-        """What was left out so far, one sentence for each kind: number, and the first paths."""
+        """One sentence for each kind of file that was left out so far, with their number and the first paths."""
         told = []
         for (noun, which), places in sorted(self._left.items()):
             if which == _OTHER:

@@ -44,7 +44,7 @@ def _label(dataset: Dataset, key: str) -> int:
 
 
 def sharing(dataset: Dataset, classes: Sequence[str]) -> str:
-    """What to say of classes that have one prompt; "" where there are none.
+    """A warning of classes that share a prompt; "" if there are none.
 
     CLIP's tokenizer reads neither case nor numbers of blanks.
     """

@@ -63,7 +63,7 @@ class Pool(ABC):
 
     @cached_property
     def content(self) -> str:
-        """What `stamp` was when it was first asked."""
+        """The value of `stamp` at its first call."""
         return self.stamp()
 
     def take(self, rows: Ints) -> Self:

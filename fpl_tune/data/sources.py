@@ -44,7 +44,7 @@ class Source:
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
     """By `data.classes`."""
     official: bool = False
-    """Whether its split into training and test images is published, so that copies on both sides belong to it."""
+    """True if its split into training and test images is published, so that copies on both sides belong to it."""
 
 
 READERS: dict[str, tuple[Callable[[DataSpec, Layout], Dataset], PartitionSpec]] = {

@@ -97,7 +97,7 @@ class PartitionSpec:
     seed: Seed = 2023
     """Seed of the class assignment; combined with the run's seed, of all other draws."""
     vary: bool = True
-    """Whether partition and few-shot draw follow the run's seed; the class assignment does not."""
+    """True: partition and few-shot draw follow the run's seed. The class assignment never does."""
     evaluation: Evaluation = "personal"
     """The test sets.
     `personal`: test images distributed as the training images; `domains`: the test images of each whole domain;

@@ -41,7 +41,7 @@ class TestSet:
 
     @property
     def shared(self) -> bool:
-        """Whether all clients are tested on the same images."""
+        """True if all clients are tested on the same images."""
         return all(rows is self.index[0] for rows in self.index)
 
     @property

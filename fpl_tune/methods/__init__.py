@@ -23,7 +23,7 @@ from fpl_tune.core.spec import SPEC, refusal, refuse_conversions
 from fpl_tune.method import Method
 
 LARGEST = 100_000
-"""Of a hyper-parameter that is a whole number: a larger size, count or number of steps ends in no memory or no time."""
+"""Largest integer of a hyper-parameter: with a larger size or number of steps, a run is out of memory or time."""
 
 
 def _own(module: str) -> list[type[Method]]:

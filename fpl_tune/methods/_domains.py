@@ -1,4 +1,4 @@
-"""What both forms of FedAPT share: frozen keys, the reader of domains, and which keys a deployed client unlocks."""
+"""Parts of both forms of FedAPT: frozen keys, the reader of domains, and the keys that a deployed client unlocks."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
 
 
 def held(task: Task, state: State, clients: Tensor) -> Tree:
-    """What a client trains with: the key [l, d] of its domain, and the domain's number."""
+    """Buffers in training: the key [l, d] of the client's domain, and the domain's number."""
     domain = task.domain[clients]
     return {"key": state.server["keys"][domain], "domain": domain}
 
 
 def unlocked(unlock: str | int, task: Task, state: State, clients: Tensor) -> Tree:
-    """What a deployed client holds: all keys to read the image's, or the one key that it always uses."""
+    """Buffers of a deployed client: all keys, of which the image chooses, or the one key that it always uses."""
     keys = state.server["keys"]
     if unlock == "none" or "reader" not in state.shared:
         return {"key": torch.zeros_like(keys[task.domain[clients]])}

@@ -46,7 +46,7 @@ class Unlabelled(FederatedAveraging):
         """The state before the first phase; nothing personal."""
 
     def client(self, task: Task, state: State, clients: Tensor) -> Local:
-        """What the clients `clients` train from, in either phase, their banks aside."""
+        """The leaves that the clients `clients` train from, in either phase, without their banks."""
         return super().start(task, state._replace(personal={}), clients)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:

@@ -97,7 +97,7 @@ class FedSEPT(FederatedAveraging):
         return Local({n: leaf for n, leaf in leaves.items() if n != "basis"}, {"basis": leaves["basis"]})
 
     def contexts(self, local: Local) -> Tensor:
-        """What the experts are [C, M, l, d]."""
+        """[C, M, l, d] contexts of the experts."""
         return local.params["a"] @ local.buffers["basis"][:, None] + local.params["residual"]
 
     def shares(self, leaf: Tree, image: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class PFedMMA(FederatedAveraging):
 
     @staticmethod
     def _first_text(shared: Tree, own: Tree) -> Tree:
-        """What the first client's text features are computed from."""
+        """The leaves from which the first client's text features are computed."""
         return {f"first.{n}": leaf.clone() for n, leaf in {**shared, **own}.items() if not n.startswith("image.")}
 
 

@@ -140,7 +140,7 @@ class PFedMoAP(Method):
     def _local(
         self, task: Task, state: State, clients: Tensor, prompt: Tensor, experts: Tensor, usable: Tensor
     ) -> Local:
-        """What a client works with: its prompt [C, l, d], gate, and experts [C, E-1, l, d], encoded once each."""
+        """The leaves of a client: its prompt [C, l, d], gate, and experts [C, E-1, l, d], encoded once each."""
         if self.aggregate_gate:
             gate = {name: fl.replicate(state.shared[name], len(clients)) for name in _GATE}
         else:
@@ -175,7 +175,7 @@ class PFedMoAP(Method):
         return self._local(task, state, clients, prompt, experts, usable)
 
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
-        """What a client held after its last local training; the global prompt for those who never trained."""
+        """Each client's prompt after its last local training; the global prompt for those who never trained."""
         trained = state.server["entered"][clients].view(-1, 1, 1)
         prompt = torch.where(trained, state.personal["own"][clients], state.shared["prompt"])
         experts, usable = state.personal["experts"][clients], state.personal["usable"][clients]
@@ -232,7 +232,7 @@ class PFedMoAP(Method):
         return self._attention(local, self._experts(local, text), image)
 
     def _experts(self, local: Local, text: Tensor) -> Experts:
-        """What all images of a client meet, the local expert first."""
+        """The experts that all images of a client meet, the local one first."""
         features = torch.cat([self._pooled(text).unsqueeze(1), local.buffers["features"]], 1)
         weight, bias = local.params["gate.weight"], local.params["gate.bias"]
         if self.gate == "linear":

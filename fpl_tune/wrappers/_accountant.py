@@ -1,7 +1,7 @@
-"""What Gaussian noise on clients' uploads costs in privacy, by the accountants of Google's `dp-accounting`.
+"""The privacy that Gaussian noise on clients' uploads gives, by the accountants of Google's `dp-accounting`.
 
-The unit is a client: neighbouring runs differ in whether it takes part, so that one upload of l2 norm at most S has
-sensitivity S. Noise is given in units of S.
+The unit is a client: neighbouring runs differ in one client's participation, so that one upload of l2 norm at most S
+has sensitivity S. Noise is given in units of S.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every wrapper leaves to the method it wraps.
+"""A wrapper leaves everything to the method that it wraps, but for what it changes.
 
-What a client exchanges is known by name: a leaf of `Local.params` with the name of a leaf of `State.shared` starts from
+Names say which leaves clients exchange: a leaf of `Local.params` with the name of a leaf of `State.shared` starts from
 what the server sent.
 """
 
@@ -19,14 +19,14 @@ from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, T
 
 
 class Wrapper(Method):
-    """Abstract: forwards everything to the method it wraps, a wrapper changes one thing."""
+    """Abstract: forwards everything to the method that it wraps. A wrapper overrides what it changes."""
 
     inner: Method
     adds: tuple[str, ...] = ()
-    """How the names of the leaves begin that the wrapper adds to a state, first those of copies."""
+    """Prefixes of the leaves that the wrapper adds to a state; the first is that of copies."""
 
     copies: bool = False
-    """Whether every client keeps a copy of all that it trains."""
+    """True if every client keeps a copy of all that it trains."""
 
     def inner_state(self, state: State) -> State:
         """The state of `inner`, without the wrapper's leaves: a method may go through all of its own."""

@@ -142,7 +142,7 @@ class Private(Wrapper):
         return State(heard.shared, {**kept, **noise}, {**heard.server, "noise.rounds": rounds + 1})
 
     def _uploads(self, task: Task, state: State, clients: Tensor, local: Local) -> Tree:
-        """What leaves the clients: the leaves that are uploaded, bounded and noised."""
+        """The leaves that leave the clients: uploaded, bounded and noised."""
         names = _uploaded(local)
         sent = {name: local.params[name] for name in names}
         if self.bound == "update":

@@ -298,7 +298,7 @@ def test_a_domain_without_class_folders_is_refused(
     if not empty:
         picture(tmp_path / "sketch" / "x.jpg")
     with pytest.raises(
-        EnvironmentProblem, match=r"/sketch has no class folders\. Expected: .*<domain>/<class>.*Move away"
+        EnvironmentProblem, match=r"/sketch has no class folders\. Expected: .*<domain>/<class>.*Remove files"
     ):
         load(DataSpec("domains", root=str(tmp_path)))
 
