@@ -137,7 +137,7 @@ def _judged(
     tests = cells * (cells - 1) // 2 if world.chosen else None
     found = estimate(values, pairs, resolution=resolution, tests=tests)
     said = verdicts(found.difference - found.half, found.difference + found.half, ROPE)
-    return said, found.half, found.apart
+    return said, found.half, found.outlier
 
 
 def errors(name: str, studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:

@@ -13,7 +13,7 @@ from fpl_tune.analysis.explain import importance, noise_of
 from fpl_tune.analysis.groups import letters
 from fpl_tune.analysis.selection import Overtuning, overtuning
 from fpl_tune.analysis.sweep import Sweep, mean_over, sweep
-from fpl_tune.analysis.tables import Table, read, t_half_width
+from fpl_tune.analysis.tables import Values, read, t_half_width
 
 __all__ = [
     "LEAST_DATASETS",
@@ -23,7 +23,7 @@ __all__ = [
     "Overtuning",
     "Ranks",
     "Sweep",
-    "Table",
+    "Values",
     "compare",
     "importance",
     "judge",

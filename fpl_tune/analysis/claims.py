@@ -38,8 +38,8 @@ class ClaimResult:
     values: dict[str, float]
     """Means of both cells over the same seeds."""
     seeds: int
-    apart: bool
-    """Whether a run of either cell lies apart from the cell's other seeds; the interval holds without it, too."""
+    outlier: bool
+    """True if a seed of either cell is an outlier; the interval also holds without it."""
 
 
 def judge(
@@ -75,8 +75,8 @@ def judge(
         raise ValueError("A claim needs at least one contrast.")
     table = read(frame)
     by_seed, places = seed_means(table.values), places_of(table, contrasts)
-    found = estimate(by_seed, places, resolution=resolution_of(table.values), level=level)
-    low, high = found.difference - found.half, found.difference + found.half
+    estimates = estimate(by_seed, places, resolution=resolution_of(table.values), level=level)
+    low, high = estimates.difference - estimates.half, estimates.difference + estimates.half
     if within is None:
         slack, outside = low - margin, high <= margin
         inside = slack > 0
@@ -88,7 +88,7 @@ def judge(
     both = present(by_seed[places[nearest]]).all(axis=0)
     means = [float(by_seed[at][both].mean()) if both.any() else math.nan for at in places[nearest]]
     return ClaimResult(
-        ("fails", "undecided", "holds")[status[nearest]], contrasts[nearest], float(found.difference[nearest]),
+        ("fails", "undecided", "holds")[status[nearest]], contrasts[nearest], float(estimates.difference[nearest]),
         float(low[nearest]), float(high[nearest]), dict(zip(contrasts[nearest], means, strict=True)),
-        int(found.seeds[nearest]), bool(found.apart[nearest]),
+        int(estimates.seeds[nearest]), bool(estimates.outlier[nearest]),
     )  # fmt: skip

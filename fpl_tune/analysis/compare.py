@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fpl_tune.analysis.significance import apart, estimate, resolution_of
-from fpl_tune.analysis.tables import Bools, Floats, Table, present, read, seed_means
+from fpl_tune.analysis.significance import estimate, outliers, resolution_of
+from fpl_tune.analysis.tables import Bools, Floats, Values, present, read, seed_means
 from fpl_tune.core.formatting import counted
 
 Verdict = Literal["better", "worse", "equal", "undecided"]
@@ -32,7 +32,7 @@ def compare(
 
     The interval of a difference decides: a cell is `equal` where it lies inside the region of practical equivalence,
     `better` or `worse` where it lies on one side of 0, and `undecided` otherwise. The intervals hold for all rows at
-    once, and with and without runs that lie apart from the other seeds of their cell; `significance` says how they are
+    once, and with and without outliers among the seeds of a cell; `significance` says how they are
     made.
 
     Args:
@@ -71,16 +71,19 @@ def compare(
     pairs = {c: reference for c in table.cells if c != reference} if isinstance(reference, str) else dict(reference)
     places = places_of(table, list(pairs.items()))
     cells = len(np.unique(places))
-    found = estimate(
+    estimates = estimate(
         table.by_split(), places, resolution=resolution_of(table.values), level=level,
         tests=cells * (cells - 1) // 2 if chosen else None,
     )  # fmt: skip
     most = 1.0 if shares else np.inf  # the difference of two shares
-    low, high = np.maximum(found.difference - found.half, -most), np.minimum(found.difference + found.half, most)
+    low, high = (
+        np.maximum(estimates.difference - estimates.half, -most),
+        np.minimum(estimates.difference + estimates.half, most),
+    )
     decided = verdicts(low, high, rope if shares else 0.0, higher=higher)
     return pd.DataFrame(
-        {"reference": list(pairs.values()), "difference": found.difference, "low": low, "high": high,
-         "seeds": found.seeds, "verdict": decided, "note": _notes(table, places, found.seeds, shares)},
+        {"reference": list(pairs.values()), "difference": estimates.difference, "low": low, "high": high,
+         "seeds": estimates.seeds, "verdict": decided, "note": _notes(table, places, estimates.seeds, shares)},
         index=pd.Index(list(pairs), name="cell"),
     )  # fmt: skip
 
@@ -98,22 +101,22 @@ def _at_looks(
 
     Nothing but the seeds that a look has asked for is seen, so that it finds the same however many there are by now.
     """
-    share, found = 1 - (1 - level) / len(looks), pd.DataFrame()
+    share, decided = 1 - (1 - level) / len(looks), pd.DataFrame()
     most = {str(cell): looks[0] if ran.get(str(cell), 0) else 0 for cell in frame["cell"].unique()}
     for n, following in zip(looks, (*looks[1:], None), strict=True):
         seen = frame["seed"] <= frame["cell"].astype(str).map(most).astype(float)
         now = compare(frame.assign(value=frame["value"].where(seen)), reference, level=share, **given)
         now["look"], now["seen"] = np.where(now["verdict"] == "undecided", 0, n), n
-        found = now if found.empty else found.where(found["look"] > 0, now)
-        left = found.loc[found["look"] == 0]
+        decided = now if decided.empty else decided.where(decided["look"] > 0, now)
+        left = decided.loc[decided["look"] == 0]
         going = {*map(str, left.index), *map(str, left["reference"])}
         if following is None or not going or any(ran.get(cell, 0) < following for cell in going):
             break
         most |= dict.fromkeys(going, following)
-    return found.astype({"seeds": int, "look": int, "seen": int})
+    return decided.astype({"seeds": int, "look": int, "seen": int})
 
 
-def places_of(table: Table, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.intp]:
+def places_of(table: Values, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.intp]:
     """Places [rows, 2] of pairs of cells in a table.
 
     Raises:
@@ -130,22 +133,22 @@ def verdicts(low: Floats, high: Floats, rope: float, *, higher: bool = True) -> 
     return np.select([inside, low > 0, high < 0], ["equal", above, below], "undecided")
 
 
-def _notes(table: Table, places: npt.NDArray[np.intp], paired: npt.NDArray[np.int_], shares: bool) -> list[str]:
-    """What limits each row: runs that lie apart, and seeds that are not paired."""
+def _notes(table: Values, places: npt.NDArray[np.intp], paired: npt.NDArray[np.int_], shares: bool) -> list[str]:
+    """Remarks on each row: seeds that are outliers, and seeds that are not paired."""
     ran: Bools = np.any(present(table.values), axis=2)
     means = seed_means(table.values)
-    strange, unit, points = apart(means), 100 if shares else 1, " points" if shares else ""
-    found = []
+    strange, unit, points = outliers(means), 100 if shares else 1, " points" if shares else ""
+    notes_by_row = []
     for (cell, reference), seeds in zip(places, paired, strict=True):
         notes = []
         for at, whose in ((cell, "its"), (reference, "the reference's")):
             gaps = means[at] - np.nanmedian(means[at]) if strange[at].any() else []
             notes += [
-                f"seed {table.seeds[s]} lies {unit * gaps[s]:+.3g}{points} from {whose} other seeds, without which the "
-                "interval holds, too"
+                f"seed {table.seeds[s]} is an outlier, {unit * gaps[s]:+.3g}{points} from {whose} other seeds; the "
+                "interval also holds without it"
                 for s in np.flatnonzero(strange[at])
             ]
         if lost := int((ran[cell] | ran[reference]).sum() - seeds):
             notes.append(f"{counted(lost, 'seed')} left out: of one cell only, or with other splits")
-        found.append("; ".join(notes))
-    return found
+        notes_by_row.append("; ".join(notes))
+    return notes_by_row

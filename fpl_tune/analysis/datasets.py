@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 LEAST = 5
-"""Data sets from which on ranks are told apart."""
+"""Minimum number of data sets for a critical difference of ranks."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Ranks:
     ranks: pd.Series
     """Index cell, the best (smallest) first."""
     critical_difference: float
-    """Nemenyi, 5 % (Demsar 2006): mean ranks that differ by less are not told apart; NaN below `LEAST` data sets."""
+    """Nemenyi, 5 % (Demsar 2006): ranks closer than this do not differ significantly; NaN below `LEAST` data sets."""
     datasets: int
     left_out: tuple[str, ...]
     """Cells without a value on some data set."""

@@ -19,7 +19,7 @@ from fpl_tune.analysis.tables import Floats, read, seed_means
 LEAST, PER_FIELD = 10, 3
 """Drawn cells below which nothing is explained: in all, and for each field that varies."""
 
-UNTOLD = "no share is told from noise"
+UNTOLD = "no significant share"
 NOISE = "noise"
 """Name of the row of noise."""
 _TINY = 1e-6  # of the mean: variation below is rounding, since one image of ten thousand moves an accuracy by 1e-4
@@ -54,17 +54,17 @@ def importance(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0
     cells = cells.dropna(subset=["value"])
     values, varied = cells["value"].to_numpy(float), [field for field in fields if _distinct(cells[field]) > 1]
     grid = _is_grid(cells, varied)
-    found = pd.DataFrame({"field": list(fields), "share": math.nan, "note": "it takes one value"})
-    rows, n, needed = found["field"].isin(varied), len(cells), max(LEAST, PER_FIELD * len(varied))
+    result = pd.DataFrame({"field": list(fields), "share": math.nan, "note": "it takes one value"})
+    rows, n, needed = result["field"].isin(varied), len(cells), max(LEAST, PER_FIELD * len(varied))
     if np.ptp(values) <= _TINY * np.abs(values).max() if n else True:
-        found.loc[rows, "note"] = "the metric does not vary"
-        return found
+        result.loc[rows, "note"] = "the metric does not vary"
+        return result
     groups = [_groups(cells[field], int(np.clip(n // (3 * len(varied)), 3, 10))) for field in varied]
     left, rank = _residual(values, groups)
     free = 1e9 if grid and not math.isnan(noise) else n - rank
     if free < 1 or not (grid or n >= needed):
-        found.loc[rows, "note"] = f"{n} cells are too few, at least {max(needed, rank + 1)} are needed"
-        return found
+        result.loc[rows, "note"] = f"{n} cells are too few, at least {max(needed, rank + 1)} are needed"
+        return result
     error = noise if free == 1e9 else left / free
     total = float(((values - values.mean()) ** 2).sum()) + error
     shares = []
@@ -73,15 +73,15 @@ def importance(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0
         alone, freedom = without - left, max(rank - fewer, 1)
         alone = alone if alone > _TINY**2 * float(values @ values) else 0.0  # a smaller difference is rounding
         chance = special.fdtrc(freedom, free, alone / freedom / max(error, 1e-300))
-        told = rank > fewer and chance <= 0.05 / len(varied)
-        shares.append(max(alone - freedom * error, 0.0) / total if told else math.nan)
-    known = float(np.nansum(shares))
-    found.loc[rows, "share"] = np.array(shares) / max(known, 1.0)
-    found.loc[rows, "note"] = np.where(np.isnan(shares), UNTOLD, "")
-    found = found.sort_values("share", ascending=False, ignore_index=True)
+        significant = rank > fewer and chance <= 0.05 / len(varied)
+        shares.append(max(alone - freedom * error, 0.0) / total if significant else math.nan)
+    explained = float(np.nansum(shares))
+    result.loc[rows, "share"] = np.array(shares) / max(explained, 1.0)
+    result.loc[rows, "note"] = np.where(np.isnan(shares), UNTOLD, "")
+    result = result.sort_values("share", ascending=False, ignore_index=True)
     if noise > 0:
-        found.loc[len(found)] = [NOISE, min(noise * (n - 1) / total, max(1 - known, 0.0)), ""]
-    return found
+        result.loc[len(result)] = [NOISE, min(noise * (n - 1) / total, max(1 - explained, 0.0)), ""]
+    return result
 
 
 def _residual(values: Floats, groups: Sequence[Floats]) -> tuple[float, int]:
@@ -100,11 +100,11 @@ def _groups(column: pd.Series, most: int) -> Floats:
 
 
 def _is_grid(cells: pd.DataFrame, varied: Sequence[str]) -> bool:
-    """Whether every combination of the values of two fields or more has one cell."""
+    """True if every combination of the values of two fields or more has one cell."""
     size = math.prod(_distinct(cells[field]) for field in varied)
     return len(varied) > 1 and len(cells) == size and not cells[list(varied)].map(repr).duplicated().any()
 
 
 def _distinct(column: pd.Series) -> int:
-    """How many values a field takes; 1 and 1.0 are two, and none is one."""
+    """The number of values that a field takes; 1 and 1.0 are two, and a missing one counts."""
     return column.map(repr).nunique()

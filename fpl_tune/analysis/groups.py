@@ -1,4 +1,4 @@
-"""Groups of cells that are not told apart, as letters (compact letter display, Piepho 2004)."""
+"""Groups of cells that do not differ significantly, as letters (compact letter display, Piepho 2004)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fpl_tune.analysis.tables import read, seed_means
 def letters(
     frame: pd.DataFrame, *, rope: float = 0.01, level: float = 0.95, shares: bool = True, higher: bool = True
 ) -> pd.Series:
-    """Gives cells letters: two that share one are not told apart, two that share none differ.
+    """Gives cells letters: two that share one do not differ significantly, two that share none do.
 
     All pairs are compared, with one correction for all of them; see `compare`. Pairs that are equal within the region
     of practical equivalence share a letter, those that are undecided too.
@@ -37,15 +37,17 @@ def letters(
     place = {cell: i for i, cell in enumerate(table.cells)}
     order = [place[str(cell)] for cell in means.index]
     pairs = list(itertools.combinations(range(len(order)), 2))
-    found = estimate(
+    estimates = estimate(
         table.by_split()[order], pairs, resolution=resolution_of(table.values), level=level, tests=max(len(pairs), 1)
     )
-    low, high = found.difference - found.half, found.difference + found.half
-    said = verdicts(low, high, rope if shares else 0.0)
+    low, high = estimates.difference - estimates.half, estimates.difference + estimates.half
+    verdict_by_pair = verdicts(low, high, rope if shares else 0.0)
     groups = [set(range(len(order)))]
-    for (a, b), verdict in zip(pairs, said, strict=True):
+    for (a, b), verdict in zip(pairs, verdict_by_pair, strict=True):
         if verdict in ("better", "worse"):
-            split = [part for group in groups for part in ((group - {a}, group - {b}) if {a, b} <= group else (group,))]
+            split = [
+                smaller for group in groups for smaller in ((group - {a}, group - {b}) if {a, b} <= group else (group,))
+            ]
             unique = list(map(set, dict.fromkeys(map(frozenset, split))))
             groups = [group for group in unique if not any(group < other for other in unique)]
     groups.sort(key=sorted)

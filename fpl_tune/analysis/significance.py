@@ -7,7 +7,7 @@ corrected for the number of comparisons (Bonferroni), and Student's by the pair'
 two guard against variances that only seem to agree, the second where cells are many. A cell that clearly varies more
 than the others is not pooled: its interval is Student's, corrected. No interval is narrower than the resolution of the
 test set allows: n seeds that agree to the last image are known to one image in n test sets, not exactly. Where a run
-lies apart from its cell's other seeds, as after a collapse, the interval covers that of the comparison without it, too.
+is an outlier among its cell's seeds, as after a collapse, the interval covers that of the comparison without it, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scipy.sparse import csgraph
 from fpl_tune.analysis.tables import Bools, Floats, present, seed_means
 
 _FITS = 50  # sweeps over rows and columns; values without gaps need one
-_APART = 5.0  # robust standard deviations of a run that is said to lie apart
+_APART = 5.0  # robust standard deviations of an outlier from its cell's median
 _APART_POINTS = 0.05
 
 
@@ -33,11 +33,11 @@ class Estimates(NamedTuple):
 
     difference: Floats
     half: Floats
-    """Half width of the interval; NaN where there is none. It covers the difference with and without runs apart."""
+    """Half width of the interval; NaN where there is none. It covers the difference with and without outliers."""
     seeds: npt.NDArray[np.int_]
     """Number of paired seeds."""
-    apart: Bools
-    """Whether a run of either cell lies apart from the cell's other seeds: see `apart`."""
+    outlier: Bools
+    """True if a seed of either cell is an outlier; see `outliers`."""
 
 
 def estimate(
@@ -50,7 +50,7 @@ def estimate(
 ) -> Estimates:
     """Estimates differences of cells, paired by seed, with simultaneous intervals.
 
-    Each holds with and without runs that lie apart from the other seeds of their cell.
+    Each holds with and without outliers among the seeds of a cell.
 
     Args:
         values: [..., cells, seeds], NaN where missing. Leading axes are studies of their own.
@@ -59,13 +59,13 @@ def estimate(
         level: of all intervals together.
         tests: comparisons to correct for; None: the rows with two seeds or more.
     """
-    strange, rest = apart(values), (pairs, resolution, level)
-    found = _paired(values, strange, *rest, tests)
-    if not found.apart.any():
-        return found
+    strange, rest = outliers(values), (pairs, resolution, level)
+    estimates = _paired(values, strange, *rest, tests)
+    if not estimates.outlier.any():
+        return estimates
     other = _paired(np.where(strange, np.nan, values), np.zeros_like(strange), *rest, tests or len(pairs))
-    wider = np.maximum(found.half, np.abs(other.difference - found.difference) + other.half)
-    return found._replace(half=np.where(found.apart, wider, found.half))
+    wider = np.maximum(estimates.half, np.abs(other.difference - estimates.difference) + other.half)
+    return estimates._replace(half=np.where(estimates.outlier, wider, estimates.half))
 
 
 def _paired(
@@ -76,7 +76,7 @@ def _paired(
     level: float,
     tests: int | None,
 ) -> Estimates:
-    """Estimates differences; the noise of others is that without runs apart, `strange` [..., cells, seeds]."""
+    """Estimates differences; the noise of others is that without outliers, `strange` [..., cells, seeds]."""
     first, second = np.asarray(pairs, np.intp).reshape(-1, 2).T
     odd = _either(strange, first, second)
     gaps = values[..., first, :] - values[..., second, :]
@@ -91,9 +91,9 @@ def _paired(
         rows = np.flatnonzero(group[first] == number)
         free = np.maximum(seeds[..., rows] - 1, 0)
         usual = _agree(own[..., rows], free)
-        kept = np.ones(values.shape[:-1], bool)
-        kept[..., first[rows]] = usual
-        fitted = np.where(kept[..., None] & ~strange, values, np.nan)[..., group == number, :]
+        pooled_cells = np.ones(values.shape[:-1], bool)
+        pooled_cells[..., first[rows]] = usual
+        fitted = np.where(pooled_cells[..., None] & ~strange, values, np.nan)[..., group == number, :]
         variance, pool = two_way(fitted)
         weight = free * (usual & ~odd[..., rows])
         mean = (weight * own[..., rows]).sum(-1) / np.maximum(weight.sum(-1), 1)  # a reference that varies more shows
@@ -113,27 +113,27 @@ def _paired(
             (own, own_freedom, error),
         )
     ]
-    known = (seeds > 1) & (freedom > 0)
+    has_interval = (seeds > 1) & (freedom > 0)
     unknown = np.isnan(least) & (np.maximum(pooled, own) <= 0)
-    half = np.where(known & np.logical_not(unknown), np.maximum.reduce(three), np.nan)
+    half = np.where(has_interval & np.logical_not(unknown), np.maximum.reduce(three), np.nan)
     return Estimates(difference, half, seeds.astype(int), odd)
 
 
-def apart(values: Floats) -> Bools:
-    """Finds runs [..., cells, seeds] that lie apart from the other seeds of their cell, as after a collapse.
+def outliers(values: Floats) -> Bools:
+    """Finds outliers [..., cells, seeds] among the seeds of each cell, as after a collapse.
 
-    A run lies apart where it is five points and five robust standard deviations of all runs from its cell's median,
-    after effects of the seeds. Two seeds cannot say which of them does.
+    A run is an outlier if it is five points and five robust standard deviations of all runs from its cell's median,
+    after effects of the seeds. Of two seeds none is.
     """
-    known = present(values)
+    exists = present(values)
     rest = values - _median(values, -1)
     if values.shape[-2] > 2:
         rest = rest - _median(rest, -2)
         rest = rest - _median(rest, -1)
-    size = np.where(known, np.abs(rest), np.nan)
+    size = np.where(exists, np.abs(rest), np.nan)
     flat = size.reshape(*size.shape[:-2], -1)
     spread = 1.4826 * _median(np.where(flat > 0, flat, np.nan), -1)[..., None]  # the median itself is no deviation
-    enough = known.sum(-1, keepdims=True) > 2
+    enough = exists.sum(-1, keepdims=True) > 2
     return enough & (np.nan_to_num(size) > np.maximum(_APART_POINTS, np.nan_to_num(_APART * spread)))
 
 
@@ -147,28 +147,28 @@ def resolution_of(values: Floats) -> Floats:
     scale = np.nanmax(np.abs(flat), axis=(-2, -1), initial=0.0, keepdims=True)
     steps = np.diff(flat, axis=-2)
     steps = np.where(steps > 1e-6 * scale, steps, np.inf).min(-2, initial=np.inf)  # below lies rounding
-    found = np.isfinite(steps)
-    mean = np.where(found, steps, 0.0).sum(-1) / np.maximum(found.sum(-1), 1)
-    return np.where(found.any(-1), mean / clients, np.nan)
+    varies = np.isfinite(steps)
+    mean = np.where(varies, steps, 0.0).sum(-1) / np.maximum(varies.sum(-1), 1)
+    return np.where(varies.any(-1), mean / clients, np.nan)
 
 
 def _agree(variance: Floats, freedom: Floats) -> Bools:
-    """Whether variances [..., rows] are not clearly larger than their median: an F test at 1 %."""
-    known = freedom > 0
+    """True [..., rows] unless a variance is clearly larger than their median: an F test at 1 %."""
+    exists = freedom > 0
     several = np.maximum(freedom.sum(-1, keepdims=True), 1)
-    middle = _median(np.where(known, variance, np.nan), -1)
+    middle = _median(np.where(exists, variance, np.nan), -1)
     return variance <= special.fdtri(np.maximum(freedom, 1), several, 0.99) * middle + 1e-15
 
 
 def two_way(values: Floats) -> tuple[Floats, Floats]:
     """Residual variance [...] of values [..., cells, seeds] after effects of cells and seeds, and its freedom."""
-    known = present(values)
+    exists = present(values)
     rest = values
-    for _ in range(1 if known.all() else _FITS):
+    for _ in range(1 if exists.all() else _FITS):
         rest = rest - seed_means(rest)[..., None]
         rest = rest - np.swapaxes(seed_means(np.swapaxes(rest, -1, -2))[..., None], -1, -2)
-    effects = known.any(-1).sum(-1) + known.any(-2).sum(-1) - 1
-    freedom = np.maximum(known.sum((-1, -2)) - effects, 0)
+    effects = exists.any(-1).sum(-1) + exists.any(-2).sum(-1) - 1
+    freedom = np.maximum(exists.sum((-1, -2)) - effects, 0)
     return _squares(rest).sum(-1) / np.maximum(freedom, 1), freedom.astype(float)
 
 
@@ -184,9 +184,9 @@ def _either(cells: Bools, first: npt.NDArray[np.intp], second: npt.NDArray[np.in
 
 def _median(values: Floats, axis: int) -> Floats:
     """Median of known values along an axis, which stays; 0 where there is none."""
-    known = present(values)
+    exists = present(values)
     ordered = np.sort(values, axis)  # missing values last
-    count = known.sum(axis, keepdims=True)
+    count = exists.sum(axis, keepdims=True)
     if not values.shape[axis]:
         return np.zeros(count.shape)
     middle = [np.take_along_axis(ordered, np.maximum(at, 0), axis) for at in ((count - 1) // 2, count // 2)]

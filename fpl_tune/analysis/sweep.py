@@ -23,10 +23,10 @@ from fpl_tune.analysis.tables import Floats, present, read, seed_means
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is known of the values of an axis, as names of cells in the axis' order."""
+    """Verdicts on the values of an axis, as names of cells in the axis' order."""
 
     plateau: tuple[str, ...]
-    """The best cell and its neighbours that are not told from it."""
+    """The best cell and its neighbours that do not differ significantly from it."""
     equal: bool
     """Whether all of the plateau lie within the region of practical equivalence; False of the best cell alone."""
     lower: tuple[str, ...]
@@ -36,7 +36,7 @@ class Sweep:
     worse: tuple[str, ...]
     """Other cells that are worse than the best."""
     decides: bool
-    """Whether there are two seeds or more of two cells: else nothing is told apart."""
+    """True if two cells have two seeds or more; else no values can be separated."""
 
 
 def sweep(
@@ -67,10 +67,10 @@ def sweep(
     table = read(frame)
     place = {cell: i for i, cell in enumerate(table.cells)}
     order = [cell for cell in order if cell in place]
-    found = compare(
+    comparison = compare(
         frame, best, rope=rope, level=level, chosen=True, shares=shares, higher=higher, looks=looks, ran=ran
     )
-    sign, verdict = (1 if higher else -1), {best: "equal", **found["verdict"].to_dict()}
+    sign, verdict = (1 if higher else -1), {best: "equal", **comparison["verdict"].to_dict()}
     values = sign * table.by_split()[[place[cell] for cell in order]]
     resolution, share = float(resolution_of(table.values)), (1 - level) / 2 / max(len(looks), 1)
     behind = set(order[len(order) - falling(values, resolution, share) :])
@@ -90,7 +90,7 @@ def sweep(
     return Sweep(
         plateau, len(plateau) > 1 and all(verdict[cell] == "equal" for cell in plateau),
         tuple(order[:start]), tuple(order[end:]), tuple(others),
-        bool((found["high"] - found["low"]).notna().any()),
+        bool((comparison["high"] - comparison["low"]).notna().any()),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Table:
+class Values:
     """Values of cells, seeds and clients as one array."""
 
     values: Floats
@@ -36,12 +36,12 @@ class Table:
         cell = np.nonzero(ran)[0]
         values = np.full((len(self.cells), int(columns.max(initial=-1)) + 1, self.values.shape[2]), np.nan)
         values[cell, columns] = self.values[ran]
-        known = present(values)
-        common = (known | ~known.any(axis=2, keepdims=True)).all(axis=0)
+        exists = present(values)
+        common = (exists | ~exists.any(axis=2, keepdims=True)).all(axis=0)
         return seed_means(np.where(common | ~np.any(common, axis=1, keepdims=True), values, np.nan))
 
 
-def read(frame: pd.DataFrame) -> Table:
+def read(frame: pd.DataFrame) -> Values:
     """Arranges a frame by cell, seed and client; cells keep the order in which they occur.
 
     Args:
@@ -69,7 +69,7 @@ def read(frame: pd.DataFrame) -> Table:
     splits = np.full(values.shape[:2], None, object)
     if "split" in frame:
         splits[row, column] = frame["split"]
-    return Table(values, tuple(map(str, cells)), tuple(int(seed) for seed in seeds), splits)
+    return Values(values, tuple(map(str, cells)), tuple(int(seed) for seed in seeds), splits)
 
 
 def _numbers(column: pd.Series, *, whole: bool) -> Floats:
@@ -78,12 +78,12 @@ def _numbers(column: pd.Series, *, whole: bool) -> Floats:
     Raises:
         ValueError: it holds something else.
     """
-    known = pd.Series(pd.to_numeric(column, errors="coerce"), dtype=float)
-    wrong = known.isna() & column.notna() | (whole & (known % 1 != 0))
+    numbers = pd.Series(pd.to_numeric(column, errors="coerce"), dtype=float)
+    wrong = numbers.isna() & column.notna() | (whole & (numbers % 1 != 0))
     if wrong.any():
         what = "A seed must be an integer" if whole else "A value must be a number"
         raise ValueError(f"{what}, but one is {column.loc[wrong].tolist()[0]!r}.")
-    return known.to_numpy()
+    return numbers.to_numpy()
 
 
 def present(values: Floats) -> Bools:
@@ -93,9 +93,9 @@ def present(values: Floats) -> Bools:
 
 def seed_means(values: Floats) -> Floats:
     """Means over clients [..., seeds] of values [..., seeds, clients]; NaN for seeds without a value."""
-    known = present(values)
-    count = known.sum(-1)
-    total = np.where(known, values, 0.0).sum(-1)
+    exists = present(values)
+    count = exists.sum(-1)
+    total = np.where(exists, values, 0.0).sum(-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 

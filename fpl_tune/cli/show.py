@@ -121,7 +121,7 @@ def _parts(
 
 
 def _place(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:
-    """Trials that ran whole first, by the objective."""
+    """Completed trials first, by the objective."""
     from fpl_tune.study.selection import sign
     from fpl_tune.study.standing import State
 

@@ -142,7 +142,7 @@ class ProtocolSpec:
 
     The images are those of the main test set that show such a class, as in FedTPG and FedMVP."""
     cross: list[str] = field(default_factory=list)
-    """Other data sets whose test images are told apart among their own classes: `test/cross/<name>/acc_mean`, and
+    """Other data sets whose test images are classified among their own classes: `test/cross/<name>/acc_mean`, and
     `test/cross/acc_mean`, their mean. `shapes/object` names a variant of the classes.
 
     Files are looked for as those of `data`, and `data.max_test` holds for them. Every client's model is tested on

@@ -355,7 +355,7 @@ class Driver:
         return marked
 
     def _put(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> None:
-        """Stores the results of a job's seeds, but for those that ran whole before a kill."""
+        """Stores the results of a job's seeds, but for those that completed before a kill."""
         folder, row = self.store.folder / job.path, self.table.rows[job.cell.id]
         if output is not None and self._storage:
             self._storage.pull(f"{self.store.name}/{job.path}", folder)

@@ -50,7 +50,7 @@ def build(
         ConfigError: there is no such metric, rule or reference in the study.
     """
     folder = store.folder if out is None else out
-    seen = [found for each in (store.folder / "cells", Path(__file__).parent) for found in stamps(each)]
+    seen = [stamp for each in (store.folder / "cells", Path(__file__).parent) for stamp in stamps(each)]
     study = (store.folder / "study.yaml").read_text(encoding="utf-8")
     state = digest(repr([study, seen, metric, rule, reference, running, tracking.lasting(store.folder)]))
     files = [folder / "report.html", *(folder / f"table.{kind}" for kind in ("md", "tex", "csv"))]
@@ -66,12 +66,12 @@ def build(
 
 def sentence(store: Store) -> str:
     """The answer of a study's page, which is written if it is not up to date; see `build` for what is raised."""
-    found = re.search(r'<meta name="description" content="(.*?)">', build(store).read_text(encoding="utf-8"))
-    return html.unescape(found[1]) if found else ""
+    description = re.search(r'<meta name="description" content="(.*?)">', build(store).read_text(encoding="utf-8"))
+    return html.unescape(description[1]) if description else ""
 
 
 def summary(store: Store, *, pictured: bool = True) -> Summary:
-    """What a study found, finished or not: the page's sentence, main chart and table. Nothing is written.
+    """The results of a study, finished or not: the page's sentence, main chart and table. Nothing is written.
 
     Args:
         store: the study.
@@ -90,8 +90,8 @@ def summary(store: Store, *, pictured: bool = True) -> Summary:
     findings = Findings(store.spec(), stored)
     comparisons = compare(findings)
     whole = table.table(findings, comparisons)
-    kept = {findings.numbers[c.id] for c in findings.cells if c.is_reference or c.id in findings.marked}
-    shown = cut(whole, kept)
+    first_rows = {findings.numbers[c.id] for c in findings.cells if c.is_reference or c.id in findings.marked}
+    shown = cut(whole, first_rows)
     spec, caption = next(iter(answer.main_chart(findings).values()), (None, ""))
     return Summary(
         answer.sentence(findings, comparisons),

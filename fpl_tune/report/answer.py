@@ -19,7 +19,7 @@ from fpl_tune.core.formatting import (
     upper,
 )
 from fpl_tune.report import charts, search, sweep
-from fpl_tune.report.blocks import Part, plain_table
+from fpl_tune.report.blocks import Block, plain_table
 from fpl_tune.report.charts import Spec
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.claims import counts
@@ -39,7 +39,7 @@ def sentence(findings: Findings, comparisons: Comparisons) -> str:
 
     A warning follows where rungs of a search mislead.
     """
-    warnings = [text for found in findings.foresights if (text := found.warning())]
+    warnings = [text for foresight in findings.foresights if (text := foresight.warning())]
     return " ".join([_answer(findings, comparisons), *warnings])
 
 
@@ -73,8 +73,8 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
         name = findings.shared or findings.choice.label
         text = f"{name} is best on {findings.chosen_on} over {counted(len(means), 'setting')}, with a mean of "
         text += f"{plus_minus(means.mean(), math.nan, findings.metric)}{of}"
-        found = {**against["verdict"].value_counts(), "not compared": len(means) - len(against)}
-        verdicts = ", ".join(f"{word} in {n}" for word, n in found.items() if n)
+        by_verdict = {**against["verdict"].value_counts(), "not compared": len(means) - len(against)}
+        verdicts = ", ".join(f"{word} in {n}" for word, n in by_verdict.items() if n)
         return f"{text}." if against.empty else f"{text}; {gap} on average: {verdicts}."
     row = findings.frame.loc[findings.best.id]
     text = f"{findings.name(findings.best)} is best on {findings.chosen_on}, with "
@@ -91,10 +91,10 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
         )
         equal = f"equal within {findings.spec.report.rope:g}{points}"
         text += f"; {gap} ({sure}): {equal if test['verdict'] == 'equal' else test['verdict']}"
-    near = findings.untold
-    if near and len(near) < len(findings.own) - 1:
-        return f"{text}. It is not told apart from {some(list(map(findings.name, near)), 3)}."
-    return f"{text}. {'No other cell is told apart from it.' if near and len(near) > 1 else ''}".strip()
+    similar = findings.same_group
+    if similar and len(similar) < len(findings.own) - 1:
+        return f"{text}. It does not differ significantly from {some(list(map(findings.name, similar)), 3)}."
+    return f"{text}. {'No other cell differs significantly from it.' if similar and len(similar) > 1 else ''}".strip()
 
 
 def _diverged(findings: Findings) -> list[Cell]:
@@ -102,26 +102,28 @@ def _diverged(findings: Findings) -> list[Cell]:
     return [cell for cell in findings.own if cell.role == "trial" and findings.stored(cell).state is State.DIVERGED]
 
 
-def decided(findings: Findings, comparisons: Comparisons) -> Part:
+def decided(findings: Findings, comparisons: Comparisons) -> Block:
     """Who won, and how sure is that?"""
-    part = Part(charts=main_chart(findings))
+    block = Block(charts=main_chart(findings))
     if findings.choice is not None and findings.best is not None:
-        part.texts += sweep.references(findings, comparisons) if findings.kind == "sweep" else []
-        part.texts += search.texts(findings) if findings.kind == "search" and len(findings.chosen) == 1 else []
+        block.texts += sweep.references(findings, comparisons) if findings.kind == "sweep" else []
+        block.texts += search.texts(findings) if findings.kind == "search" and len(findings.chosen) == 1 else []
     if tied := findings.tied:
         ties = some(list(map(findings.name, tied)), 3)
-        part.texts.append(f"On {findings.chosen_on} the choice ties with {ties}; the smaller values are taken.")
+        block.texts.append(f"On {findings.chosen_on} the choice ties with {ties}; the smaller values are taken.")
     if findings.pruned:
         broken = len(_diverged(findings))
         whole = len(findings.own) - len(findings.pruned) - broken
-        text = f"{whole} of {len(findings.own)} {'trials' if findings.searched else 'cells'} ran whole"
+        text = f"{whole} of {len(findings.own)} {'trials' if findings.searched else 'cells'} completed"
         text += f"; {broken} diverged" if broken else ""
-        part.texts.append(f"{text}; the others were stopped early and are not compared.")
+        block.texts.append(f"{text}; the others were stopped early and are not compared.")
     if findings.looks:
-        part.texts.append(_looks(findings, comparisons))
-    for found in findings.foresights:
-        if not found.low:  # else it is in the answer
-            part.texts.append(f"{f'{found.part}: e' if found.part else 'E'}arly rounds: {found.figures()}.")
+        block.texts.append(_looks(findings, comparisons))
+    for foresight in findings.foresights:
+        if not foresight.low:  # else it is in the answer
+            block.texts.append(
+                f"{f'{foresight.part}: e' if foresight.part else 'E'}arly rounds: {foresight.figures()}."
+            )
     if len(comparisons.frame):
         number = comparisons.frame["verdict"].value_counts()
         summary = ", ".join(f"{number[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in number)
@@ -130,14 +132,14 @@ def decided(findings: Findings, comparisons: Comparisons) -> Part:
         sure = f" The median interval is ± {figure(width, findings.metric)}{points}." if width == width else ""
         if findings.kind == "sweep" and sure:
             sure += " Intervals compare values one by one; the fall is tested from the ends of the axis."
-        part.texts.append(f"Compared with {comparisons.reference.title}: {summary} ({findings.basis}).{sure}")
+        block.texts.append(f"Compared with {comparisons.reference.title}: {summary} ({findings.basis}).{sure}")
         for note, cells in list(
             comparisons.frame.loc[comparisons.frame["note"] != ""].groupby("note", sort=False).groups.items()
         )[:6]:
             named = [findings.name(findings.by_id[str(key)]) for key in cells]
             more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-            part.texts.append(f"{', '.join(named[:3])}{more}: {note}.")
-    return part
+            block.texts.append(f"{', '.join(named[:3])}{more}: {note}.")
+    return block
 
 
 def _looks(findings: Findings, comparisons: Comparisons) -> str:
@@ -152,8 +154,8 @@ def _looks(findings: Findings, comparisons: Comparisons) -> str:
         why = "The first look is still to come" if open_ else "No comparison is possible: see the states of the cells"
         return f"{text} {why}."
     counts = comparisons.frame.loc[comparisons.frame["look"] > 0, "look"].value_counts().sort_index().to_dict()
-    found = [f"{counted(n, 'comparison')} after {counted(look, 'seed')}" for look, n in counts.items()]
-    text += f" Decided: {', '.join(found) or 'none so far'}"
+    decided_after = [f"{counted(n, 'comparison')} after {counted(look, 'seed')}" for look, n in counts.items()]
+    text += f" Decided: {', '.join(decided_after) or 'none so far'}"
     open_ = int((comparisons.frame["look"] == 0).sum())
     so_far = "after the last look" if comparisons.frame["seen"].max() == findings.looks[-1] else "so far"
     return f"{text}; {counted(open_, 'comparison')} undecided {so_far}." if open_ else f"{text}."
@@ -188,9 +190,9 @@ def main_chart(findings: Findings) -> dict[str, tuple[Spec, str]]:
         "curve": findings.metric,
         **({"curve_validation": VAL} if x in numbers and findings.metric != VAL else {}),
     }
-    said = f"{spread}; the ring marks the choice by validation{dashed}; {findings.basis}."
+    caption = f"{spread}; the ring marks the choice by validation{dashed}; {findings.basis}."
     return {
-        name: (curve(findings, x, metric), f"{upper(quantity(metric, unit=False))}; {said}")
+        name: (curve(findings, x, metric), f"{upper(quantity(metric, unit=False))}; {caption}")
         for name, metric in charted.items()
     }
 
@@ -218,23 +220,25 @@ def curve(findings: Findings, axis: str | None, metric: str) -> Spec:
             "series": name,
             "best": cell.id in findings.chosen,
         }
-        known = place is not None and place == place
-        if cell.id in families and (not known or list(families.values()).count(name) == 1):
+        placed = place is not None and place == place
+        if cell.id in families and (not placed or list(families.values()).count(name) == 1):
             levels.setdefault(name, row)
-        elif known:
+        elif placed:
             rows.append({**row, "x": place if numbers else shown(place)})
         ranks[name] = min(findings.ages[cell.id], ranks.get(name, len(findings.cells)))
-    y, near, far = charts.measured(metric), list(levels.values()), dict[str, str]()
+    y, shown_levels, far = charts.measured(metric), list(levels.values()), dict[str, str]()
     if numbers:
         band = [row[end] for row in rows for end in ("low", "high")]
-        y, near, far = charts.focused(y, band, near, "mean", metric)
-        ranks = {name: rank for name, rank in ranks.items() if name in {row["series"] for row in [*rows, *near]}}
+        y, shown_levels, far = charts.focused(y, band, shown_levels, "mean", metric)
+        ranks = {
+            name: rank for name, rank in ranks.items() if name in {row["series"] for row in [*rows, *shown_levels]}
+        }
     else:
         x["sort"] = list(dict.fromkeys(row["x"] for row in sorted(rows, key=lambda row: -row["mean"])))
-    return charts.lines(rows, x, y, charts.colours(ranks), near, height=340, far=far)
+    return charts.lines(rows, x, y, charts.colours(ranks), shown_levels, height=340, far=far)
 
 
-def claims(findings: Findings, comparisons: Comparisons) -> Part | None:
+def claims(findings: Findings, comparisons: Comparisons) -> Block | None:
     """Which of the study's claims do the results support?"""
     if not findings.claims:
         return None
@@ -243,4 +247,4 @@ def claims(findings: Findings, comparisons: Comparisons) -> Part | None:
         "seeds, lies inside of what is claimed, and fails where it lies outside."
     ]
     rows = [[claim.status, claim.says, claim.source or "–", claim.reason] for claim in findings.claims]
-    return Part("Claims", texts, tables=[plain_table(["", "claim", "shown in", "values"], rows)])
+    return Block("Claims", texts, tables=[plain_table(["", "claim", "shown in", "values"], rows)])

@@ -1,4 +1,4 @@
-"""The parts of the report page: sections of parts with texts, charts and tables."""
+"""The blocks of the report page: texts, charts and tables that answer one question."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Td(NamedTuple):
     key: float | str | None = None
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A table's row. A row of the main table has the cell's number in the page's data."""
 
     cells: Sequence[Td]
@@ -28,17 +28,17 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table of the page."""
 
     header: list[str]
-    rows: list[Row]
+    rows: list[TableRow]
     main: bool = False
-    """It is sorted, filtered and paged in the browser."""
+    """True if it is sorted, filtered and paged in the browser."""
 
     @property
     def worded(self) -> list[bool]:
-        """Whether a column holds words, which are aligned to the left, or numbers."""
+        """True for each column of words, which are aligned to the left; False for numbers."""
         columns = zip(*(row.cells for row in self.rows), strict=True)
         return [not all(_NUMBER.match(td.text) for td in column) for column in columns] or [True] * len(self.header)
 
@@ -47,22 +47,22 @@ _NUMBER = re.compile(r"$|–|[<+-]? ?\d")
 
 
 @dataclass
-class Part:
+class Block:
     """Texts, charts, tables and commands that answer one question."""
 
     title: str = ""
     texts: list[str] = field(default_factory=list)
     charts: dict[str, tuple[Spec, str]] = field(default_factory=dict)
     """File name -> Vega-Lite specification and caption."""
-    tables: list[Table] = field(default_factory=list)
+    tables: list[PageTable] = field(default_factory=list)
     code: list[str] = field(default_factory=list)
     small: bool = False
     """Its charts stand three and more beside each other."""
 
 
-def plain_table(header: list[str], rows: Iterable[Sequence[str]]) -> Table:
+def plain_table(header: list[str], rows: Iterable[Sequence[str]]) -> PageTable:
     """A table of texts, which the page does not sort."""
-    return Table(header, [Row([Td(text) for text in row]) for row in rows])
+    return PageTable(header, [TableRow([Td(text) for text in row]) for row in rows])
 
 
 def judged(metric: str, row: Mapping[Any, Any]) -> list[str]:

@@ -51,10 +51,10 @@ def column(axis: str) -> str:
 
 def cell_rows(findings: Findings) -> list[dict[str, Any]]:
     """The page's data: the table's rows, in the order of the page."""
-    found = []
+    rows = []
     for cell in findings.listed:
         row = findings.frame.loc[cell.id].to_dict()
-        found.append({
+        rows.append({
             "number": findings.numbers[cell.id], "trial": cell.trial,
             "label": findings.name(cell), "role": cell.role, "status": findings.stored(cell).called,
             "series": findings.part(cell) or ("references" if cell.role == "reference" else "cells"),
@@ -63,7 +63,7 @@ def cell_rows(findings: Findings) -> list[dict[str, Any]]:
             "objective": findings.reached(cell), "cost": findings.costs.get(cell.id),
             **{name: row[name] for name in ("mean", "std", "seconds", *findings.beside)}, "MB": row["bytes"] / 1e6,
         })  # fmt: skip
-    return found
+    return rows
 
 
 def point(
@@ -90,8 +90,8 @@ def notable(findings: Findings, limit: int) -> list[Cell]:
     """About `limit` cells to draw, in the study's order: one of each reference, and the best by the objective."""
     families = {findings.family(cell): cell for cell in reversed(findings.finished) if cell.is_reference}
     own = findings.best_first(cell for cell in findings.finished if cell.candidate)
-    kept = [*own[: max(limit - len(families), 1)], *families.values()]
-    return sorted(kept, key=lambda cell: cell.number)
+    drawn_cells = [*own[: max(limit - len(families), 1)], *families.values()]
+    return sorted(drawn_cells, key=lambda cell: cell.number)
 
 
 def place(findings: Findings, axis: str, field: str) -> Spec:
@@ -171,8 +171,8 @@ def focused(
         return channel, list(levels), {}
     low, high = min(values), max(values)
     room = (high - low) or max(abs(high), 1e-9) * 0.02
-    near = [row for row in levels if low - room / 2 <= row[field] <= high + room / 2]
-    low, high = (end([end(values), *(row[field] for row in near)]) for end in (min, max))
+    nearby = [row for row in levels if low - room / 2 <= row[field] <= high + room / 2]
+    low, high = (end([end(values), *(row[field] for row in nearby)]) for end in (min, max))
     scale = {"domain": [low - room / 12, high + room / 12], "zero": False, "nice": True, "clamp": True}
     far: dict[str, str] = {}
     for side, beyond in (
@@ -182,7 +182,7 @@ def focused(
         texts = [f"{row['series']} {figure(row[field], metric)}{' %' if percent(metric) else ''}" for row in beyond]
         if texts:
             far[side] = some(list(dict.fromkeys(texts)), 3)
-    return {**channel, "scale": scale}, near, far
+    return {**channel, "scale": scale}, nearby, far
 
 
 def edges(far: Mapping[str, str]) -> list[Spec]:
@@ -225,9 +225,9 @@ def lines(
     series = list(dict.fromkeys(row["series"] for row in rows))
     ends = [{"field": f, "type": "quantitative", "title": t, "axis": y["axis"]}
             for f, t in (("low", "from"), ("high", "to"))]  # fmt: skip
-    said = [names("label", "cell"), names("seeds", "seeds")]
+    tooltip = [names("label", "cell"), names("seeds", "seeds")]
     where = {along: x, value: y, **({"yOffset": names("series", None, series)} if nominal and len(series) > 1 else {})}
-    point = {**where, "color": colour, "tooltip": tips(*said, x, y, *ends), "opacity": visible()}
+    point = {**where, "color": colour, "tooltip": tips(*tooltip, x, y, *ends), "opacity": visible()}
     band = {**point, value: {**y, "field": "low"}, f"{value}2": {"field": "high"}}
     if nominal:
         drawn = [layer("rule", band, strokeWidth=2)]
@@ -238,7 +238,7 @@ def lines(
         {"transform": [{"filter": "datum.best"}], **layer("point", where, **RING)},
     ]
     if levels:
-        rule = {value: y, "color": colour, "opacity": visible(), "tooltip": tips(*said, y, *ends)}
+        rule = {value: y, "color": colour, "opacity": visible(), "tooltip": tips(*tooltip, y, *ends)}
         drawn.append(layer("rule", rule, levels, strokeDash=[6, 3], strokeWidth=2))
     drawn[0]["params"] = [SHOWN]
     drawn += edges(far)
@@ -257,11 +257,11 @@ def shares(rows: Rows) -> Spec:
     series = list(dict.fromkeys(str(row["series"]) for row in rows))
     colour = colours({name: i for i, name in enumerate(series)})
     where = {"y": y, "yOffset": names("series", None, series)}
-    said = tips(y, names("series", "by"), x)
+    tooltip = tips(y, names("series", "by"), x)
     ticks = [row for row in rows if row["series"] == series[0]]
     return chart(
         rows,
-        layer("bar", {**where, "x": x, "color": colour, "tooltip": said}),
+        layer("bar", {**where, "x": x, "color": colour, "tooltip": tooltip}),
         layer("tick", {**where, "x": {**x, "field": "chance"}}, ticks, color="currentColor", thickness=2),
         height={"step": 13},
     )

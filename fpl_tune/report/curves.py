@@ -13,7 +13,7 @@ from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import axis_name, counted, figure, numeric, percent, plus_minus, quantity, upper
 from fpl_tune.report import charts, search
-from fpl_tune.report.blocks import Part, Table, judged, plain_table
+from fpl_tune.report.blocks import Block, PageTable, judged, plain_table
 from fpl_tune.report.charts import Spec, layer, measured, names
 from fpl_tune.report.reproduce import study_file
 from fpl_tune.search.ablation import Step, ablation_paths
@@ -26,30 +26,30 @@ SHOWN = 8
 """Cells drawn at once; of more, those that the objective puts first."""
 
 
-def learning(findings: Findings, comparisons: Comparisons) -> Part | None:
+def learning(findings: Findings, comparisons: Comparisons) -> Block | None:
     """How fast is it learned?"""
     cells = charts.notable(findings, SHOWN)
-    part = Part("Learning curves")
+    block = Block("Learning curves")
     if left := [findings.name(cell) for cell in findings.finished if cell not in cells]:
         more = f" and {len(left) - 6} more" if len(left) > 6 else ""
-        part.texts.append(f"Left out, since {findings.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
+        block.texts.append(f"Left out, since {findings.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
     own = [name for name in findings.beside if not name.startswith("test/")]
     for metric in dict.fromkeys([VAL, findings.metric, *own]):
-        found = [(cell, curve) for cell in cells if len(curve := charts.curve_of(findings, cell, metric)) > 1]
+        curves = [(cell, curve) for cell in cells if len(curve := charts.curve_of(findings, cell, metric)) > 1]
         rows = [
             {**charts.point(findings, cell, metric, *at, curve.columns), "round": number, "series": findings.name(cell)}
-            for cell, curve in found
+            for cell, curve in curves
             for number, at in zip(curve.index, zip(curve.mean(axis=1), curve.std(axis=1), strict=True), strict=True)
         ]
         if rows:
-            colour = charts.colours({findings.name(cell): findings.ages[cell.id] for cell, _ in found})
+            colour = charts.colours({findings.name(cell): findings.ages[cell.id] for cell, _ in curves})
             drawn = charts.lines(rows, charts.number("round", "communication round", "d"), measured(metric), colour)
             caption = f"{upper(quantity(metric, unit=False))}, mean and standard deviation over seeds."
-            part.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption
-    return part if part.charts else None
+            block.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption
+    return block if block.charts else None
 
 
-def explore(findings: Findings, comparisons: Comparisons) -> Part | None:
+def explore(findings: Findings, comparisons: Comparisons) -> Block | None:
     """Which combinations of values are good? Parallel coordinates of all fields, validation and the metric."""
     if len(findings.own) < 4 or len(findings.axes) < 2:
         return None
@@ -64,13 +64,13 @@ def explore(findings: Findings, comparisons: Comparisons) -> Part | None:
     places: list[list[float | None]] = [[] for _ in cells]
     labels = list[dict[str, Any]]()
     for axis, column in columns.items():
-        known = [v for v in dict.fromkeys(column) if v is not None and v == v]
-        if numeric(known):
-            scaled = np.log(known) if axis in logs else np.array(known, float)
-            labelled = dict.fromkeys((min(known), max(known)))
+        values = [v for v in dict.fromkeys(column) if v is not None and v == v]
+        if numeric(values):
+            scaled = np.log(values) if axis in logs else np.array(values, float)
+            labelled = dict.fromkeys((min(values), max(values)))
         else:
-            scaled, labelled = np.arange(len(known)), known[:: 1 + len(known) // 12]
-        at = dict(zip(known, (scaled - scaled.min()) / (np.ptp(scaled) or 1.0), strict=True)) if known else {}
+            scaled, labelled = np.arange(len(values)), values[:: 1 + len(values) // 12]
+        at = dict(zip(values, (scaled - scaled.min()) / (np.ptp(scaled) or 1.0), strict=True)) if values else {}
         labels += [
             {"axis": axis, "place": float(at[v]), "text": f"{v:.3g}" if isinstance(v, float) else shown(v)}
             for v in labelled
@@ -85,13 +85,13 @@ def explore(findings: Findings, comparisons: Comparisons) -> Part | None:
     y: Spec = {"field": "place", "type": "quantitative", "axis": None, "scale": {"domain": [-0.04, 1.04]}}
     legend = {"type": "gradient", "format": colour["axis"]["format"], "title": colour["title"], "gradientLength": 160}
     seen = {"x": x, "y": y, "color": {**colour, "legend": legend}, "opacity": charts.visible(0.8, legend=False)}
-    said = charts.tips(names("label", "cell"), names("axis", "axis"), colour)
+    tooltip = charts.tips(names("label", "cell"), names("axis", "axis"), colour)
     unfold = [
         {"calculate": f"{list(columns)}", "as": "axis"}, {"flatten": ["place", "axis"]},
         {"filter": "isValid(datum.place)"},
         {"lookup": "number", "from": {"data": charts.CELLS, "key": "number", "fields": ["label", "validation"]}},
     ]  # fmt: skip
-    points = layer("point", {**seen, "tooltip": said}, size=26)
+    points = layer("point", {**seen, "tooltip": tooltip}, size=26)
     points["params"] = [{"name": "brush", "select": {"type": "interval", "encodings": ["x", "y"]}}]
     order = {"calculate": f"indexof({list(columns)}, datum.axis)", "as": "order"}
     line = layer("line", {**seen, "detail": {"field": "number"}, "order": {"field": "order"}}, strokeWidth=1.4)
@@ -100,10 +100,10 @@ def explore(findings: Findings, comparisons: Comparisons) -> Part | None:
     text = "Draw a rectangle over an axis: the table and all charts of cells keep the lines that pass through it."
     caption = "One line per cell, coloured by validation accuracy."
     drawn = charts.chart(rows, *layers, height=320, **charts.KEPT)
-    return Part("All fields at once", [text], {"parallel": (drawn, caption)})
+    return Block("All fields at once", [text], {"parallel": (drawn, caption)})
 
 
-def grid(findings: Findings, comparisons: Comparisons) -> Part | None:
+def grid(findings: Findings, comparisons: Comparisons) -> Block | None:
     """How do the two axes of a grid act together?"""
     if len(findings.axes) != 2 or findings.searched:
         return None
@@ -126,62 +126,62 @@ def grid(findings: Findings, comparisons: Comparisons) -> Part | None:
         height={"step": 26},
     )
     title = f"Validation accuracy by {findings.title(down)} and {findings.title(across)}"
-    return Part(title, charts={"heat_map": (drawn, f"Mean over seeds; {findings.basis}.")})
+    return Block(title, charts={"heat_map": (drawn, f"Mean over seeds; {findings.basis}.")})
 
 
-def slices(findings: Findings, comparisons: Comparisons) -> Part | None:
+def slices(findings: Findings, comparisons: Comparisons) -> Block | None:
     """Which values of each searched field are good?"""
     return search.slices(findings) if findings.searched else None
 
 
-def matters(findings: Findings, comparisons: Comparisons) -> Part | None:
+def matters(findings: Findings, comparisons: Comparisons) -> Block | None:
     """Which hyper-parameters matter?"""
     if findings.searched:
         return search.matters(findings)
     ids = [cell.id for cell in findings.own if findings.compared(cell)]
-    table, part = findings.frame.loc[ids].dropna(subset=["val"]), Part("What matters")
+    table, block = findings.frame.loc[ids].dropna(subset=["val"]), Block("What matters")
     fields = [axis for axis in findings.axes if table[axis].map(repr).nunique() > 1]
     if len(fields) < 2:
         return None
     frame = findings.table.values(VAL, findings.rule)
     noise = analysis.noise_of(frame.loc[frame["cell"].isin(table.index)])
-    found = analysis.importance(table.rename(columns={"val": "value"}), fields, noise=noise)
-    called = found["field"].map(lambda name: findings.title(str(name)))
+    importance = analysis.importance(table.rename(columns={"val": "value"}), fields, noise=noise)
+    called = importance["field"].map(lambda name: findings.title(str(name)))
     bars = [{"name": name, "value": 100 * share}
-            for name, share in zip(called, found["share"], strict=True) if share == share]  # fmt: skip
-    for note, untold in called.groupby(found["note"], sort=False):
-        part.texts += [f"nothing is said of {', '.join(untold)}: {note}."] if note else []
+            for name, share in zip(called, importance["share"], strict=True) if share == share]  # fmt: skip
+    for note, names_of in called.groupby(importance["note"], sort=False):
+        block.texts += [f"no share of {', '.join(names_of)}: {note}."] if note else []
     if bars:
         caption = "Share of the variance of the validation accuracy over cells that a field explains beside the others"
         caption += f" (ω²); the rest to 100 % is interactions. {findings.basis}."
-        part.charts["importance"] = charts.bars(bars, "share of variance (%)"), caption
-    return part
+        block.charts["importance"] = charts.bars(bars, "share of variance (%)"), caption
+    return block
 
 
-def ablation(findings: Findings, comparisons: Comparisons) -> Part | None:
+def ablation(findings: Findings, comparisons: Comparisons) -> Block | None:
     """Which of the changes from the published point to the best cell make the difference?"""
     if findings.spec.ablate is None and not any(
         stored.cell.role == "ablation" for stored in findings.table.cells.values()
     ):
         return None
-    part = Part("From the published point to the best cell")
+    block = Block("From the published point to the best cell")
     try:
         paths = ablation_paths(findings.spec, findings.table)
     except ConfigError as problem:
-        part.texts.append(str(problem))
-        return part
-    part.texts.append(
+        block.texts.append(str(problem))
+        return block
+    block.texts.append(
         "One field changes in each row, the most important first; every row is a run. Differences are to the "
         f"row above, paired by seed, with 95 % intervals that are corrected for the number of rows; {findings.basis}."
     )
-    part.tables = [_path(findings, path) for path in paths]
+    block.tables = [_path(findings, path) for path in paths]
     if missing := sum(not findings.stored(step.cell).results for path in paths for step in path):
-        part.texts.append(f"{counted(missing, 'step')} without results.")
-        part.code.append(f"fpl-tune study {study_file(findings)} ablate=best")
-    return part
+        block.texts.append(f"{counted(missing, 'step')} without results.")
+        block.code.append(f"fpl-tune study {study_file(findings)} ablate=best")
+    return block
 
 
-def _path(findings: Findings, path: list[Step]) -> Table:
+def _path(findings: Findings, path: list[Step]) -> PageTable:
     """A row per step, and the whole path in the last one."""
     cells = [step.cell for step in path]
     rows = [(cell.id, seed, value) for cell in {cell.id: cell for cell in cells}.values()

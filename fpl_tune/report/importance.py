@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fpl_tune.search.space import Space
 
 LEAST, PER_FIELD = 10, 3
-"""Trials below which nothing is said: in all, and for each field that varies."""
+"""Minimum number of trials: in all, and for each field that varies."""
 MOST = 300
 """Trials from which fANOVA and chance are computed, drawn if there are more: a thousand would take half a minute."""
 _DRAWS = 40  # permutations of the values, for what chance gives
@@ -44,14 +44,14 @@ def importance(
         their values do not vary, or with fewer than two fields that all trials have.
     """
     params = {param.name: param for param in space.params}
-    known = [cell for cell in cells if cell.id in values and all(
+    valued = [cell for cell in cells if cell.id in values and all(
         params[name].holds(cell.varied[name]) for name in params if name in cell.varied)]  # fmt: skip
-    fields = [name for name in params if all(name in cell.varied for cell in known)
-              and len({repr(cell.varied[name]) for cell in known}) > 1]  # fmt: skip
-    found = pd.DataFrame(columns=["ped_anova", "fanova", "chance"], dtype=float)
-    y = np.array([values[cell.id] for cell in known])
-    if len(fields) < 2 or len(known) < max(LEAST, PER_FIELD * len(fields)) or np.ptp(y) <= 1e-9:
-        return found
+    fields = [name for name in params if all(name in cell.varied for cell in valued)
+              and len({repr(cell.varied[name]) for cell in valued}) > 1]  # fmt: skip
+    result = pd.DataFrame(columns=["ped_anova", "fanova", "chance"], dtype=float)
+    y = np.array([values[cell.id] for cell in valued])
+    if len(fields) < 2 or len(valued) < max(LEAST, PER_FIELD * len(fields)) or np.ptp(y) <= 1e-9:
+        return result
     distributions: dict[str, BaseDistribution] = {name: params[name].distribution for name in fields}
 
     def shares(evaluator: BaseImportanceEvaluator, cells: Sequence[Cell], numbers: np.ndarray) -> dict[str, float]:
@@ -67,16 +67,16 @@ def importance(
         }
 
     rng, verbosity = np.random.default_rng(0), optuna.logging.get_verbosity()
-    drawn = np.sort(rng.permutation(len(known))[:MOST])
-    some = [known[i] for i in drawn]
+    drawn = np.sort(rng.permutation(len(valued))[:MOST])
+    some = [valued[i] for i in drawn]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with quiet():
             ped, fanova = PedAnovaImportanceEvaluator(), FanovaImportanceEvaluator(seed=0)
-            found["ped_anova"] = pd.Series(shares(ped, known, y), fields)
-            found["fanova"] = pd.Series(shares(fanova, some, y[drawn]), fields)
+            result["ped_anova"] = pd.Series(shares(ped, valued, y), fields)
+            result["fanova"] = pd.Series(shares(fanova, some, y[drawn]), fields)
             chance = pd.DataFrame([shares(ped, some, rng.permutation(y[drawn])) for _ in range(_DRAWS)])
     finally:
         optuna.logging.set_verbosity(verbosity)
-    found["chance"] = chance.quantile(0.95)
-    return found.sort_values("ped_anova", ascending=False)
+    result["chance"] = chance.quantile(0.95)
+    return result.sort_values("ped_anova", ascending=False)

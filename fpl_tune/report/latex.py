@@ -7,7 +7,7 @@ from html.entities import codepoint2name
 from typing import NamedTuple
 
 from fpl_tune.core.formatting import figure, percent, plus_minus, quantity
-from fpl_tune.report.blocks import Table
+from fpl_tune.report.blocks import PageTable
 from fpl_tune.report.table import note
 from fpl_tune.study.cells import Cell, axes_of, is_setting, label, shown
 from fpl_tune.study.comparisons import Comparisons
@@ -29,7 +29,7 @@ def text_of(text: str) -> str:
     return text.translate(str.maketrans(_LATEX))
 
 
-def table(findings: Findings, comparisons: Comparisons, found: Table) -> str:
+def table(findings: Findings, comparisons: Comparisons, page_table: PageTable) -> str:
     """The table as LaTeX, with what its values are as a comment. Needs \\usepackage{booktabs}.
 
     A study of methods (labelled variants, or names of methods) on one axis of settings (data, partition or protocol)
@@ -42,14 +42,14 @@ def table(findings: Findings, comparisons: Comparisons, found: Table) -> str:
         found: the page's table; see `table.table`.
     """
     crossed = _crossed(findings)
-    return _listed(findings, comparisons, found) if crossed is None else _by_setting(findings, crossed)
+    return _listed(findings, comparisons, page_table) if crossed is None else _by_setting(findings, crossed)
 
 
-def _listed(findings: Findings, comparisons: Comparisons, found: Table) -> str:
-    rows = [[text_of(td.text) for td in row.cells] for row in found.rows]
+def _listed(findings: Findings, comparisons: Comparisons, page_table: PageTable) -> str:
+    rows = [[text_of(td.text) for td in row.cells] for row in page_table.rows]
     rows = [[rf"\textbf{{{text}}}" for text in texts] if row.kind == "best" else texts
-            for texts, row in zip(rows, found.rows, strict=True)]  # fmt: skip
-    titles, columns = " & ".join(map(text_of, found.header)), f"l{'r' * (len(found.header) - 1)}"
+            for texts, row in zip(rows, page_table.rows, strict=True)]  # fmt: skip
+    titles, columns = " & ".join(map(text_of, page_table.header)), f"l{'r' * (len(page_table.header) - 1)}"
     return _tabular(findings, note(findings, comparisons), columns, [rf"{titles} \\ \midrule"], rows)
 
 
@@ -117,11 +117,11 @@ def _by_setting(findings: Findings, crossed: _Crossed) -> str:
         rf" & {' & '.join(map(text_of, columns))} \\ \midrule",
     ]
     over = " of the mean over clients" if percent(findings.metric) and findings.metric.endswith("/acc_mean") else ""
-    said = f"Mean ± standard deviation over seeds{over}; {findings.basis}. Bold: the best mean of each column."
-    return _tabular(findings, " ".join([said, findings.rates]), f"l{'c' * n}", head, body)
+    caption = f"Mean ± standard deviation over seeds{over}; {findings.basis}. Bold: the best mean of each column."
+    return _tabular(findings, " ".join([caption, findings.rates]), f"l{'c' * n}", head, body)
 
 
-def _tabular(findings: Findings, said: str, columns: str, head: list[str], rows: list[list[str]]) -> str:
-    comment = " ".join(f"{findings.spec.title or findings.spec.name}. {said}".split())
+def _tabular(findings: Findings, caption: str, columns: str, head: list[str], rows: list[list[str]]) -> str:
+    comment = " ".join(f"{findings.spec.title or findings.spec.name}. {caption}".split())
     top = [f"% {comment}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *head]
     return "\n".join([*top, *(rf"{' & '.join(row)} \\" for row in rows), r"\bottomrule", r"\end{tabular}", ""])

@@ -13,7 +13,7 @@ from PIL import Image
 from rich.cells import cell_len
 
 from fpl_tune.core.formatting import counted
-from fpl_tune.report.blocks import Table
+from fpl_tune.report.blocks import PageTable
 from fpl_tune.report.vega import SCALE
 
 ROWS = 20
@@ -22,10 +22,10 @@ ROWS = 20
 
 @dataclass(frozen=True)
 class Summary:
-    """What a study found, without scripts, so that every viewer of notebooks shows it."""
+    """The results of a study without scripts, so that every viewer of notebooks shows them."""
 
     sentence: str
-    table: Table | None = None
+    table: PageTable | None = None
     """The page's main table, of `ROWS` rows at most; None: the study has no result."""
     others: int = 0
     """Rows that it leaves out."""
@@ -74,9 +74,9 @@ class Summary:
         return "\n".join(chain([self.sentence, ""], shown, filter(None, [self.rest])))
 
 
-def cut(table: Table, kept: Collection[int | None]) -> Table:
+def cut(table: PageTable, numbers: Collection[int | None]) -> PageTable:
     """The first `ROWS` rows, in the table's order; those of the numbers in `kept` come before others."""
-    first = sorted(table.rows, key=lambda row: row.number not in kept)[:ROWS]
+    first = sorted(table.rows, key=lambda row: row.number not in numbers)[:ROWS]
     return replace(table, rows=[row for row in table.rows if any(row is one for one in first)])
 
 

@@ -10,13 +10,13 @@ import jinja2
 
 from fpl_tune.core.files import write_text
 from fpl_tune.report import answer, charts, curves, latex, reproduce, robustness, table, vega
-from fpl_tune.report.blocks import Part
+from fpl_tune.report.blocks import Block
 from fpl_tune.report.paper import paper
 from fpl_tune.study import tracking
 from fpl_tune.study.comparisons import Comparisons, choices, compare
 from fpl_tune.study.findings import Findings
 
-Question = Callable[[Findings, Comparisons], Part | None]
+Question = Callable[[Findings, Comparisons], Block | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.decided, answer.claims)),
     ("table", "Table", False, (table.cells, table.each, table.settings, table.winners, paper)),
@@ -25,7 +25,7 @@ SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("robustness", "Robustness", True, (robustness.choice, robustness.clients, robustness.diagnoses, robustness.rules)),
     ("reproduce", "Reproduce", True, (reproduce.commands, reproduce.partition)),
 )  # fmt: skip
-"""Id, title, whether it is folded, and parts of every section."""
+"""Id, title, whether it is folded, and the questions of every section."""
 
 
 def write(findings: Findings, reference: str | None, folder: Path, *, state: str, figures: bool, running: bool) -> None:
@@ -33,16 +33,16 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
     comparisons = compare(findings, reference)
     if reference is not None:
         comparisons.reference.check()
-    sections: list[tuple[str, str, bool, list[Part]]] = []
+    sections: list[tuple[str, str, bool, list[Block]]] = []
     for key, title, folded, questions in SECTIONS:
-        parts = [part for question in questions if (part := question(findings, comparisons)) is not None]
-        sections.append((key, title, folded, parts))
-    specs = {n: spec for *_, parts in sections for part in parts for n, (spec, _) in part.charts.items()}
+        blocks = [block for question in questions if (block := question(findings, comparisons)) is not None]
+        sections.append((key, title, folded, blocks))
+    specs = {n: spec for *_, blocks in sections for block in blocks for n, (spec, _) in block.charts.items()}
     rows = charts.cell_rows(findings)
     if figures:
         for name, spec in specs.items():
             vega.files(spec, rows, folder / "figures" / name)
-    cells = next(found for *_, parts in sections for part in parts for found in part.tables if found.main)
+    cells = next(each for *_, blocks in sections for block in blocks for each in block.tables if each.main)
     write_text(folder / "table.md", table.markdown(findings, comparisons, cells))
     write_text(folder / "table.tex", latex.table(findings, comparisons, cells))
     renamed = {"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"}
@@ -62,7 +62,7 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
         sentence=answer.sentence(findings, comparisons),
         sections=sections,
         reference=comparisons.reference.name,
-        references={name: found.reference.title for name, found in offered.items()},
+        references={name: compared.reference.title for name, compared in offered.items()},
         mlflow=tracking.lasting(findings.table.folder),
         digest=state,
         library=vega.library(),

@@ -28,7 +28,7 @@ import pandas as pd
 from fpl_tune.core import metrics
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import points, quantity
-from fpl_tune.report.blocks import Part, plain_table
+from fpl_tune.report.blocks import Block, plain_table
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings, without_data
@@ -68,30 +68,30 @@ class Printed(NamedTuple):
         return self.ours - self.mean if self.comparable else math.nan
 
 
-def paper(findings: Findings, comparisons: Comparisons) -> Part | None:
+def paper(findings: Findings, comparisons: Comparisons) -> Block | None:
     """What does the paper print?"""
     asked: Mapping[str, Any] = findings.spec.report.paper
     if not asked:
         return None
     forms = {"paper": "{}", "table": "Table {}", "figure": "Fig. {}", "protocol": "{}"}
     source = ", ".join(form.format(asked[key]) for key, form in forms.items() if key in asked)
-    part = Part(f"Beside the paper: {source}", [f"Expected: {asked['expected']}"] if "expected" in asked else [])
+    block = Block(f"Beside the paper: {source}", [f"Expected: {asked['expected']}"] if "expected" in asked else [])
     for metric, rows in beside(findings).items():
         unit, name = metrics.metric(metric).unit, quantity(metric, over="")
         if not any(row.comparable for row in rows):
-            part.texts.append(
+            block.texts.append(
                 f"{name}: ours ran on other data, another backbone or another machine; compare the order."
             )
         if len(rows) > 2:
             order = pd.Series([row.ours for row in rows]).corr(pd.Series([row.mean for row in rows]), method="kendall")
-            part.texts.append(f"Kendall's rank correlation with the printed figures, {name}: {order:+.2f}.")
+            block.texts.append(f"Kendall's rank correlation with the printed figures, {name}: {order:+.2f}.")
         value = partial(points, digits=2 if unit == "%" else 3)
         header = [name, f"ours ({unit})", "printed as", "on", f"printed ({unit})", "gap"]
-        part.tables.append(plain_table(header, [
+        block.tables.append(plain_table(header, [
             [r.label, value(r.ours, r.spread), r.method, r.place, value(r.mean, r.std), value(r.gap)] for r in rows
         ]))  # fmt: skip
-    part.texts += [f"Known reason for a gap: {defect}" for defect in asked.get("defects", [])]
-    return part
+    block.texts += [f"Known reason for a gap: {defect}" for defect in asked.get("defects", [])]
+    return block
 
 
 def printed_results(asked: Mapping[str, Any], metric: str) -> Iterator[tuple[str, str, list[Figure]]]:
@@ -112,10 +112,10 @@ def printed_results(asked: Mapping[str, Any], metric: str) -> Iterator[tuple[str
 
 def beside(findings: Findings) -> dict[str, list[Printed]]:
     """Sets what the study's paper prints beside our values, by metric, the study's own first."""
-    found: dict[str, list[Printed]] = {findings.metric: []}
+    by_metric: dict[str, list[Printed]] = {findings.metric: []}
     for metric, name, figures in printed_results(findings.spec.report.paper, findings.spec.report.metric):
         cells = [c for c in findings.finished if (c.id in findings.chosen if name == BEST else without_data(c) == name)]
-        rows, met = found.setdefault(metric, []), set[str]()
+        rows, met = by_metric.setdefault(metric, []), set[str]()
         for figure in figures:
             data, target, source = re.split("[/<]", f"{figure.place}//")[:3]
             here = [c for c in cells if data in (c.run.data.name, c.run.data.name + c.run.data.classes)]
@@ -131,14 +131,14 @@ def beside(findings: Findings) -> dict[str, list[Printed]]:
             mean, place = math.fsum(f.mean for f in single) / len(single), f"mean over {len(single)} places"
             whole = Figure(single[0].method, place, mean, math.nan) if len(single) > 1 else single[0]
             rows.append(_printed(rest, metric, values, whole, alike=False))
-    return {metric: rows for metric, rows in found.items() if rows}
+    return {metric: rows for metric, rows in by_metric.items() if rows}
 
 
 def _ours(findings: Findings, cells: Sequence[Cell], metric: str, target: str, source: str) -> list[float]:
     """Our values over the seeds that all cells have, means over the cells."""
-    found = [_measured(findings, cell, metric, target, source) for cell in cells]
-    seeds = set.intersection(*map(set, found)) if found else set[int]()
-    return [float(np.mean([by_seed[seed] for by_seed in found])) for seed in sorted(seeds)]
+    by_cell = [_measured(findings, cell, metric, target, source) for cell in cells]
+    seeds = set.intersection(*map(set, by_cell)) if by_cell else set[int]()
+    return [float(np.mean([by_seed[seed] for by_seed in by_cell])) for seed in sorted(seeds)]
 
 
 def _measured(findings: Findings, cell: Cell, metric: str, target: str, source: str) -> dict[int, float]:
@@ -151,13 +151,13 @@ def _measured(findings: Findings, cell: Cell, metric: str, target: str, source: 
         return {}
     if plan.evaluation == "domains":
         return findings.by_seed(cell, f"test/domain/{target}/acc_mean")
-    found = {}
+    accuracies = {}
     with contextlib.suppress(FplTuneError):  # the data are not at hand
         for seed in findings.seeds(cell):
             accuracy, domains = findings.clients(cell, seed), np.array(findings.shares(cell, seed).domains)
             if len(accuracy) == len(domains) and (domains == (source or target)).any():
-                found[seed] = float(np.nanmean(accuracy[domains == (source or target)]))
-    return found
+                accuracies[seed] = float(np.nanmean(accuracy[domains == (source or target)]))
+    return accuracies
 
 
 def _printed(cells: Sequence[Cell], metric: str, values: Sequence[float], figure: Figure, *, alike: bool) -> Printed:

@@ -10,7 +10,7 @@ import numpy as np
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.report import charts
-from fpl_tune.report.blocks import Part
+from fpl_tune.report.blocks import Block
 from fpl_tune.report.charts import Spec
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings
@@ -24,7 +24,7 @@ def study_file(findings: Findings) -> str:
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
-def commands(findings: Findings, comparisons: Comparisons) -> Part:
+def commands(findings: Findings, comparisons: Comparisons) -> Block:
     """How much was run, with what, and how again?"""
     search = findings.spec.search
     total = float(np.nansum(findings.frame["seconds"] * findings.frame["n"]))
@@ -44,39 +44,44 @@ def commands(findings: Findings, comparisons: Comparisons) -> Part:
     code += f"\nfpl-tune show {findings.spec.name}"
     if findings.best is not None:
         code += f"\nfpl-tune export {findings.spec.name} --cell best"
-    return Part("", texts, code=[code])
+    return Block("", texts, code=[code])
 
 
-def partition(findings: Findings, comparisons: Comparisons) -> Part | None:
+def partition(findings: Findings, comparisons: Comparisons) -> Block | None:
     """Who holds what?"""
     cell = findings.lead
     if cell is None:
         return None
     seed = findings.seeds(cell)[0]
     try:
-        held = findings.shares(cell, seed)
+        clients = findings.shares(cell, seed)
     except FplTuneError as problem:
-        return Part("Partition", [f"Not drawn, since the data are not at hand: {problem}"])
-    if held.hash != findings.stored(cell).results[seed]["split_hash"]:
-        return Part("Partition", ["Not drawn: the data are no longer those of the results."])
+        return Block("Partition", [f"Not drawn, since the data are not at hand: {problem}"])
+    if clients.hash != findings.stored(cell).results[seed]["split_hash"]:
+        return Block("Partition", ["Not drawn: the data are no longer those of the results."])
     caption = (
-        f"{findings.name(cell)}, seed {seed}: {counted(held.counts.sum(), 'training image')} of "
-        f"{counted(len(held.counts), 'client')}; the area of a disc is their number."
+        f"{findings.name(cell)}, seed {seed}: {counted(clients.counts.sum(), 'training image')} of "
+        f"{counted(len(clients.counts), 'client')}; the area of a disc is their number."
     )
-    return Part("Partition", charts={"partition": (discs(held), caption)})
+    return Block("Partition", charts={"partition": (discs(clients), caption)})
 
 
-def discs(held: Shares) -> Spec:
+def discs(clients: Shares) -> Spec:
     """A disc for every client and class, its area the number of training images."""
     rows = [
-        {"client": int(n) + 1, "class": held.classes[k], "images": int(held.counts[n, k]), "domain": held.domains[n]}
-        for n, k in zip(*np.nonzero(held.counts), strict=True)
+        {
+            "client": int(n) + 1,
+            "class": clients.classes[k],
+            "images": int(clients.counts[n, k]),
+            "domain": clients.domains[n],
+        }
+        for n, k in zip(*np.nonzero(clients.counts), strict=True)
     ]
-    x, y = charts.names("class", "class", held.classes), {**charts.names("client", "client"), "sort": "ascending"}
+    x, y = charts.names("class", "class", clients.classes), {**charts.names("client", "client"), "sort": "ascending"}
     y["type"] = "ordinal"
     area = {"field": "images", "type": "quantitative", "title": "images", "legend": None}
     domain = charts.names("domain", "domain")
     colour = {**domain, "legend": {"title": None} if len({row["domain"] for row in rows}) > 1 else None}
     place = {"x": {**x, "axis": {"labelAngle": -90}}, "y": y, "size": area, "color": colour}
     disc = charts.layer("circle", {**place, "tooltip": charts.tips(y, x, area, domain)}, rows, opacity=0.8)
-    return {**disc, "height": {"step": max(8, min(22, 600 // len(held.counts)))}}
+    return {**disc, "height": {"step": max(8, min(22, 600 // len(clients.counts)))}}

@@ -10,14 +10,14 @@ from fpl_tune import analysis
 from fpl_tune.core.formatting import counted, figure, percent, quantity, signed
 from fpl_tune.core.metrics import TEST_SELECTED_RULES
 from fpl_tune.report import charts
-from fpl_tune.report.blocks import Part
+from fpl_tune.report.blocks import Block
 from fpl_tune.report.curves import SHOWN
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.selection import sign
 
 
-def choice(findings: Findings, comparisons: Comparisons) -> Part | None:
+def choice(findings: Findings, comparisons: Comparisons) -> Block | None:
     """What is the choice of the best cell worth after the choice itself?"""
     if findings.best is None or not percent(findings.metric) or len(findings.chosen) > 1:
         return None
@@ -29,25 +29,25 @@ def choice(findings: Findings, comparisons: Comparisons) -> Part | None:
         val, test = (frame.loc[frame["seed"].isin(findings.spec.first_seeds())] for frame in (val, test))
     val = val.assign(value=sign(objective) * val["value"])
     try:
-        found = analysis.overtuning(val, test)
+        overtuning = analysis.overtuning(val, test)
     except ValueError as problem:
-        return Part("What the choice is worth", [str(problem)])
-    if found.cells < 2:
+        return Block("What the choice is worth", [str(problem)])
+    if overtuning.cells < 2:
         return None
-    winner, best = (findings.name(findings.by_id[key]) for key in (found.winner, found.best))
+    winner, best = (findings.name(findings.by_id[key]) for key in (overtuning.winner, overtuning.best))
     value, corrected, highest = (
-        figure(v, findings.metric) for v in (found.test, found.corrected, found.test + found.loss)
+        figure(v, findings.metric) for v in (overtuning.test, overtuning.corrected, overtuning.test + overtuning.loss)
     )
-    left = f" Left out: {counted(found.left_out, 'cell')} without all seeds." if found.left_out else ""
+    left = f" Left out: {counted(overtuning.left_out, 'cell')} without all seeds." if overtuning.left_out else ""
     text = (
-        f"Validation selects {winner} among {counted(found.cells, 'cell')}: {value} {quantity(findings.metric)}; "
+        f"Validation selects {winner} among {counted(overtuning.cells, 'cell')}: {value} {quantity(findings.metric)}; "
         f"corrected for the selection {corrected} (each seed tests the cell that the others' validation selects). The "
         f"highest test mean, which noise flatters and nobody may select: {best}, {highest}.{left}"
     )
-    return Part("What the choice is worth", [text])
+    return Block("What the choice is worth", [text])
 
 
-def clients(findings: Findings, comparisons: Comparisons) -> Part | None:
+def clients(findings: Findings, comparisons: Comparisons) -> Block | None:
     """Who gains, who loses?"""
     rows = [
         {"name": findings.name(cell), "seed": seed, "client": client, "value": value}
@@ -59,22 +59,22 @@ def clients(findings: Findings, comparisons: Comparisons) -> Part | None:
     if not rows:
         return None
     x, y = charts.measured(findings.metric, "value"), charts.names("name", None, [row["name"] for row in rows])
-    said = charts.tips(y, charts.names("seed", "seed"), charts.names("client", "client"), x)
+    tooltip = charts.tips(y, charts.names("seed", "seed"), charts.names("client", "client"), x)
     drawn = charts.chart(
         rows,
         charts.layer(
             "boxplot", {"x": x, "y": y}, extent="min-max", opacity=0.45, size=16, median={"color": "currentColor"}
         ),
-        charts.layer("point", {"x": x, "y": y, "tooltip": said}, size=14, opacity=0.55),
+        charts.layer("point", {"x": x, "y": y, "tooltip": tooltip}, size=14, opacity=0.55),
         height={"step": 28},
     )
     caption = f"One point per client and seed; box: quartiles, line: median, whiskers: extremes. {findings.basis}."
-    return Part("Clients", charts={"clients": (drawn, caption)})
+    return Block("Clients", charts={"clients": (drawn, caption)})
 
 
-def diagnoses(findings: Findings, comparisons: Comparisons) -> Part | None:
+def diagnoses(findings: Findings, comparisons: Comparisons) -> Block | None:
     """What do the models of the best cell rely on?"""
-    cell, part = findings.lead, Part("What the models rely on")
+    cell, block = findings.lead, Block("What the models rely on")
     last = [findings.stored(cell).history(seed)[-1] for seed in findings.seeds(cell)] if cell is not None else []
     for name in sorted({name for record in last for name in record if name.startswith("diagnosis/")}):
         values = 100 * np.array([record[name] for record in last if name in record])
@@ -85,16 +85,16 @@ def diagnoses(findings: Findings, comparisons: Comparisons) -> Part | None:
             f"{what}; validation images, last round, mean over clients, n = {counted(len(values), 'seed')}; whiskers: "
             "standard deviation over seeds."
         )
-        part.charts[name.replace("/", "_")] = charts.bars(rows, f"{what} (%)"), caption
-    return part if part.charts else None
+        block.charts[name.replace("/", "_")] = charts.bars(rows, f"{what} (%)"), caption
+    return block if block.charts else None
 
 
-def rules(findings: Findings, comparisons: Comparisons) -> Part | None:
+def rules(findings: Findings, comparisons: Comparisons) -> Block | None:
     """How much would the papers' ways of reporting add?"""
     every = dict.fromkeys([findings.rule, *TEST_SELECTED_RULES])
-    found = {rule: findings.table.values(findings.metric, rule).groupby("cell")["value"].mean() for rule in every}
+    by_rule = {rule: findings.table.values(findings.metric, rule).groupby("cell")["value"].mean() for rule in every}
     named = {"best_test": "the best test round", "mean_last5": "the mean of the last five evaluated rounds"}
-    added = [f"{signed((found[rule] - found[findings.rule]).mean(), findings.metric)} for {named[rule]}"
-             for rule in TEST_SELECTED_RULES if rule in found and not found[rule].empty]  # fmt: skip
+    added = [f"{signed((by_rule[rule] - by_rule[findings.rule]).mean(), findings.metric)} for {named[rule]}"
+             for rule in TEST_SELECTED_RULES if rule in by_rule and not by_rule[rule].empty]  # fmt: skip
     text = f"Papers also report by test accuracies. Mean change over cells, in points: {', '.join(added)}."
-    return Part("Reporting rules", [text]) if added and percent(findings.metric) else None
+    return Block("Reporting rules", [text]) if added and percent(findings.metric) else None

@@ -22,7 +22,7 @@ from fpl_tune.core.formatting import (
     upper,
 )
 from fpl_tune.report import charts
-from fpl_tune.report.blocks import Part, judged
+from fpl_tune.report.blocks import Block, judged
 from fpl_tune.report.charts import Spec, column
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, field_text, shown
@@ -37,7 +37,7 @@ _BINS = 16  # of a contour, along each field
 
 
 def sentence(findings: Findings, comparisons: Comparisons) -> str:
-    """What the chosen trial gains over the published setting or, of several searches, over the next best one."""
+    """The gain of the chosen trial over the published setting or, of several searches, over the next best one."""
     best, ran = findings.best, findings.whole
     assert best is not None
     row = findings.frame.loc[best.id]
@@ -46,21 +46,21 @@ def sentence(findings: Findings, comparisons: Comparisons) -> str:
     reached = f"{plus_minus(row['mean'], row['std'], findings.metric)}{unit} {what}"
     if len(findings.searches) > 1:
         return _joint(findings, best, reached)
-    known = findings.searches[0].published
-    if len(ran) == 1 and known is not None and known.id == best.id:
-        return f"Only the published setting ran whole, with {reached}: nothing is said of tuning yet."
-    if known is None:
-        least = "" if len(ran) > 1 else "it is the only trial that ran whole; "
+    published = findings.searches[0].published
+    if len(ran) == 1 and published is not None and published.id == best.id:
+        return f"Only the published setting has completed, with {reached}; too early to judge tuning."
+    if published is None:
+        least = "" if len(ran) > 1 else "it is the only trial that completed; "
         why = (
-            "no published setting ran whole" if findings.published else "there is no published setting to compare with"
+            "no published setting completed" if findings.published else "there is no published setting to compare with"
         )
         return f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}; {least}{why}."
-    if known.id == best.id:
+    if published.id == best.id:
         others = counted(len([cell for cell in findings.own if cell.id not in findings.published]), "other trial")
         than = f"No trial was better on {findings.chosen_on} than the published setting"
         return f"{than}, which reaches {reached} ({others})."
-    found = comparisons if comparisons.reference.holds(known) else compare(findings, known.label)
-    test = found.frame.to_dict("index").get(best.id)
+    against = comparisons if comparisons.reference.holds(published) else compare(findings, published.label)
+    test = against.frame.to_dict("index").get(best.id)
     points = " points" if percent(findings.metric) else ""
     after = ""
     if best.id in findings.costs:
@@ -71,15 +71,15 @@ def sentence(findings: Findings, comparisons: Comparisons) -> str:
     bounds = interval(test, findings.metric)
     verdict = f"95 % interval {bounds}: {test['verdict']}" if bounds != "–" else "one seed: no interval"
     unseen = ""
-    if (apart := _nested(findings, known)) == apart:
-        unseen = f"; on seeds that did not choose it {signed(apart, findings.metric)}"
+    if (gain := _nested(findings, published)) == gain:
+        unseen = f"; on seeds that did not choose it {signed(gain, findings.metric)}"
     gained = signed(test["difference"], findings.metric)
     if sign(findings.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
-        said = f"Tuning gained nothing: trial {best.trial}, the best on "
-        said += f"{findings.chosen_on}, is {gained}{points} from the published setting"
+        text = f"Tuning gained nothing: trial {best.trial}, the best on "
+        text += f"{findings.chosen_on}, is {gained}{points} from the published setting"
     else:
-        said = f"Tuning gained {gained}{points} over the published setting"
-    return f"{said} ({verdict}){after}{unseen}."
+        text = f"Tuning gained {gained}{points} over the published setting"
+    return f"{text} ({verdict}){after}{unseen}."
 
 
 def _joint(findings: Findings, best: Cell, reached: str) -> str:
@@ -93,34 +93,38 @@ def _joint(findings: Findings, best: Cell, reached: str) -> str:
     return f"{text}."
 
 
-def _nested(findings: Findings, known: Cell) -> float:
+def _nested(findings: Findings, published: Cell) -> float:
     """Gain on seeds that did not choose: each tests the trial that the others' validation selects; NaN for one seed."""
     ids, objective = [cell.id for cell in findings.whole], findings.objectives[0]
     metrics = objective, findings.metric
     frames = (findings.table.values(name, findings.rule) for name in metrics)
     val, test = (frame.loc[frame["cell"].isin(ids)] for frame in frames)
     try:
-        found = analysis.overtuning(val.assign(value=sign(objective) * val["value"]), test)
+        overtuning = analysis.overtuning(val.assign(value=sign(objective) * val["value"]), test)
     except ValueError:
         return math.nan
-    return found.corrected - findings.spread(known, findings.metric)[0]
+    return overtuning.corrected - findings.spread(published, findings.metric)[0]
 
 
 def texts(findings: Findings) -> list[str]:
     """The chosen trial's fields, and who leads at which cost."""
     if len(findings.searches) > 1:  # the table of the best of each search has their fields
         return [text] if (text := leads(findings)) else []
-    found = []
+    lines = []
     for search, best in findings.tuned:
         parts = []
         for name in (name for name in best.varied if name not in findings.gridded):
             text = f"{findings.title(name)} {field_text(best, name)}"
-            known = search.published
-            if known is not None and name in known.varied and field_text(known, name) != field_text(best, name):
-                text += f" (published {field_text(known, name)})"
+            published = search.published
+            if (
+                published is not None
+                and name in published.varied
+                and field_text(published, name) != field_text(best, name)
+            ):
+                text += f" (published {field_text(published, name)})"
             parts.append(text)
-        found.append(f"Trial {best.trial}: {', '.join(parts)}.")
-    return found
+        lines.append(f"Trial {best.trial}: {', '.join(parts)}.")
+    return lines
 
 
 def leads(findings: Findings) -> str:
@@ -131,17 +135,17 @@ def leads(findings: Findings) -> str:
     reached, turns = dict[str, float](), list[tuple[float, str]]()
     parts = {findings.part(cell) for cell in findings.whole}
     for cell in sorted(findings.whole, key=lambda cell: findings.costs.get(cell.id, math.inf)):
-        part, value = findings.part(cell), better * findings.objective(cell)
-        reached[part] = max(value, reached.get(part, -math.inf))
+        name, value = findings.part(cell), better * findings.objective(cell)
+        reached[name] = max(value, reached.get(name, -math.inf))
         if reached.keys() == parts and cell.id in findings.costs:
             ahead = max(reached, key=lambda name: reached[name])
             if not turns or (turns[-1][1] != ahead and reached[ahead] > reached[turns[-1][1]]):
                 turns.append((findings.costs[cell.id], ahead))
     if not turns:
         return ""
-    said = [f"{name} from {cost:.2g} full trials on" for cost, name in turns]
-    changes = "the lead never changes" if len(said) == 1 else f"{counted(len(said) - 1, 'change')} of the lead"
-    return f"Ahead on {findings.chosen_on} at equal cost: {', '.join(said)}; {changes}."
+    leaders = [f"{name} from {cost:.2g} full trials on" for cost, name in turns]
+    changes = "the lead never changes" if len(leaders) == 1 else f"{counted(len(leaders) - 1, 'change')} of the lead"
+    return f"Ahead on {findings.chosen_on} at equal cost: {', '.join(leaders)}; {changes}."
 
 
 def history(findings: Findings) -> Spec:
@@ -153,30 +157,30 @@ def history(findings: Findings) -> Spec:
         (cell for cell in findings.own if cell.id in findings.costs), key=lambda cell: findings.costs[cell.id]
     )
     for cell in trials:
-        value, part = findings.objective(cell), findings.part(cell) or "cells"
+        value, series = findings.objective(cell), findings.part(cell) or "cells"
         if not math.isnan(value):
             if cell.id not in findings.pruned:
-                best[part] = better(best.get(part, value), value)
-            if part in best:
-                rows.append({"cost": findings.costs[cell.id], "objective": best[part], "series": part})
+                best[series] = better(best.get(series, value), value)
+            if series in best:
+                rows.append({"cost": findings.costs[cell.id], "objective": best[series], "series": series})
     levels = [{"objective": findings.objective(cell), "label": findings.name(cell),
                "series": findings.family(cell) or cell.label} for cell in findings.references]  # fmt: skip
     levels = [row for row in levels if not math.isnan(row["objective"])]
-    y, near, far = charts.focused(
+    y, nearby, far = charts.focused(
         charts.measured(objective, "objective"), _range(findings), levels, "objective", objective
     )  # fmt: skip
     x = charts.number("cost", "cost (full trials)")
-    ranks |= {row["series"]: len(ranks) + i for i, row in enumerate(near)}
+    ranks |= {row["series"]: len(ranks) + i for i, row in enumerate(nearby)}
     where, colour = {"x": x, "y": y}, charts.colours(ranks)
-    said = charts.tips(
+    tooltip = charts.tips(
         charts.names("label", "cell"), *(charts.names(column(axis), name) for axis, name in findings.titles.items()),
         y, charts.measured(findings.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
     )  # fmt: skip
-    first, *rest = charts.trials({**where, "color": colour, "tooltip": said, "opacity": charts.visible()})
+    first, *rest = charts.trials({**where, "color": colour, "tooltip": tooltip, "opacity": charts.visible()})
     layers = [
         {**first, "params": [charts.SHOWN]},
         charts.layer("line", {**where, "color": colour}, rows, interpolate="step-after"),
-        charts.layer("rule", {"y": y, "color": colour}, near, strokeDash=[6, 3]),
+        charts.layer("rule", {"y": y, "color": colour}, nearby, strokeDash=[6, 3]),
         *rest,
         *charts.edges(far),
     ]
@@ -187,36 +191,36 @@ def _range(findings: Findings) -> list[float]:
     """Objectives that a chart must show: of whole trials, and of the better three quarters of all."""
     reached = [value for value in map(findings.reached, findings.own) if not math.isnan(value)]
     every = sorted(reached, key=lambda value: -sign(findings.objectives[0]) * value)
-    found = [*map(findings.objective, findings.whole), *every[: math.ceil(0.75 * len(every))]]
-    return [value for value in found if not math.isnan(value)]
+    values = [*map(findings.objective, findings.whole), *every[: math.ceil(0.75 * len(every))]]
+    return [value for value in values if not math.isnan(value)]
 
 
 def _ranks(findings: Findings) -> dict[str, int]:
     """The searches by the age of their first trial, for their colours."""
-    found: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     for cell in sorted(findings.own, key=lambda cell: findings.ages[cell.id]):
-        found.setdefault(findings.part(cell) or "cells", findings.ages[cell.id])
-    return found
+        ranks.setdefault(findings.part(cell) or "cells", findings.ages[cell.id])
+    return ranks
 
 
 def scatter(findings: Findings) -> Spec:
-    """The trials that ran whole over the first two objectives; the front of all objectives has rings."""
+    """The completed trials over the first two objectives; the front of all objectives has rings."""
     across, up = findings.objectives[1], findings.objectives[0]
     rows, ranks = list[dict[str, Any]](), _ranks(findings)
     for cell in sorted(findings.own, key=lambda cell: cell.number):
         place = {"x": findings.spread(cell, across)[0], "y": findings.objective(cell)}
         if cell.id not in findings.pruned and not any(map(math.isnan, place.values())):
             series = findings.part(cell) or "cells"
-            said = {
+            tooltip = {
                 "label": findings.name(cell),
                 "number": findings.numbers[cell.id],
                 "best": cell.id in findings.marked,
             }
-            rows.append({**place, **said, "series": series})
+            rows.append({**place, **tooltip, "series": series})
     x, y = charts.measured(across, "x"), charts.measured(up, "y")
-    said = charts.tips(charts.names("label", "cell"), x, y)
+    tooltip = charts.tips(charts.names("label", "cell"), x, y)
     where = {"x": x, "y": y}
-    points = charts.layer("point", {**where, "color": charts.colours(ranks), "tooltip": said,
+    points = charts.layer("point", {**where, "color": charts.colours(ranks), "tooltip": tooltip,
                                     "opacity": charts.visible()}, size=60)  # fmt: skip
     ring = {"transform": [{"filter": "datum.best"}], **charts.layer("point", where, **charts.RING)}
     return charts.chart(rows, {**points, "params": [charts.SHOWN]}, ring, height=340, **charts.KEPT)
@@ -246,34 +250,36 @@ def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, flo
     return common, values
 
 
-def matters(findings: Findings) -> Part | None:
+def matters(findings: Findings) -> Block | None:
     """Which fields matter, by all trials of each search at equal cost."""
     from fpl_tune.report import importance as searched  # with Optuna
     from fpl_tune.search.search import stored_searches
 
-    part, bars, seed = Part("What matters"), list[dict[str, Any]](), findings.spec.seed_list()[0]
+    block, bars, seed = Block("What matters"), list[dict[str, Any]](), findings.spec.seed_list()[0]
     drawn: dict[str, tuple[Spec, str]] = {}
     objective = quantity(findings.objectives[0], over="", unit=False)
     for search, space in zip(findings.searches, stored_searches(findings.spec, findings.table.effective), strict=True):
         mine, before = search.trials, f"{search.part}: " if len(findings.searches) > 1 else ""
         rounds, values = early(findings, mine)
-        found = searched.importance(mine, values, space.space, higher=sign(findings.objectives[0]) > 0)
-        if found.empty:
+        importance = searched.importance(mine, values, space.space, higher=sign(findings.objectives[0]) > 0)
+        if importance.empty:
             least = f"at least {searched.LEAST}, and {searched.PER_FIELD} for each field, that differ"
-            part.texts.append(f"{before}nothing is said of {counted(len(values), 'trial')}: {least}, are needed.")
+            block.texts.append(f"{before}too few trials ({len(values)}): {least}, are needed.")
             continue
-        for name, row in found.iterrows():
+        for name, row in importance.iterrows():
             title = f"{before}{findings.title(str(name))}"
             shares = {"PED-ANOVA": row["ped_anova"], "fANOVA": row["fanova"]}
             bars += [{"name": title, "series": by, "value": 100 * share, "chance": 100 * row["chance"]}
                      for by, share in shares.items()]  # fmt: skip
-        told = [findings.title(str(n)) for n in found.index[found["ped_anova"] > found["chance"]]]
-        said = f"told from chance: {', '.join(told)}" if told else "no field is told from chance"
-        part.texts.append(
-            f"{before}{objective} of all {counted(len(values), 'trial')} after {counted(rounds, 'round')} of seed "
-            f"{seed}, those that were stopped early too; {said}."
+        significant = [findings.title(str(n)) for n in importance.index[importance["ped_anova"] > importance["chance"]]]
+        conclusion = (
+            f"more than chance: {', '.join(significant)}" if significant else "no field matters more than chance"
         )
-        numbers = [n for n in map(str, found.index) if numeric(cell.varied[n] for cell in mine)
+        block.texts.append(
+            f"{before}{objective} of all {counted(len(values), 'trial')} after {counted(rounds, 'round')} of seed "
+            f"{seed}, those that were stopped early too; {conclusion}."
+        )
+        numbers = [n for n in map(str, importance.index) if numeric(cell.varied[n] for cell in mine)
                    and len({cell.varied[n] for cell in mine}) > 3][:2]  # fmt: skip
         if len(numbers) == 2 and findings.lead in mine:
             over = " and ".join(findings.title(name) for name in numbers)
@@ -285,19 +291,19 @@ def matters(findings: Findings) -> Part | None:
             "Share of each field by Optuna. PED-ANOVA: how much it decides whether a trial is among the best tenth; "
             "the tick is what a field without effect exceeds once in 20 times. fANOVA: its share of all variance."
         )
-        part.charts["importance"] = charts.shares(bars), caption
-    part.charts |= drawn
-    return part if part.texts else None
+        block.charts["importance"] = charts.shares(bars), caption
+    block.charts |= drawn
+    return block if block.texts else None
 
 
-def slices(findings: Findings) -> Part | None:
+def slices(findings: Findings) -> Block | None:
     """Which values of each field are good?"""
     fields = [axis for axis in findings.axes if axis not in findings.gridded][:SLICES]
     if len(findings.own) < 4 or not fields:
         return None
     y, _, _ = charts.focused(charts.measured(findings.objectives[0], "objective"), _range(findings), [], "", "")
     ranks = _ranks(findings)
-    part = Part("One field at a time", [
+    block = Block("One field at a time", [
         f"{upper(quantity(findings.objectives[0], unit=False))} of each trial. Small hollow points were stopped early, "
         "and stand where they were then; dashed lines are published values; points on the lower edge lie below it."
     ], small=True)  # fmt: skip
@@ -305,28 +311,28 @@ def slices(findings: Findings) -> Part | None:
     for axis in fields:
         x = {**charts.place(findings, axis, column(axis)), "title": axis_name(axis)}
         numbers = x["type"] == "quantitative"
-        said = charts.tips(charts.names("label", "cell"), x, y, charts.number("seeds", "seeds"))
-        points = charts.trials({"x": x, "y": y, "tooltip": said, "opacity": charts.visible(legend=False),
+        tooltip = charts.tips(charts.names("label", "cell"), x, y, charts.number("seeds", "seeds"))
+        points = charts.trials({"x": x, "y": y, "tooltip": tooltip, "opacity": charts.visible(legend=False),
                                 "color": {**charts.colours(ranks), "legend": None}})  # fmt: skip
         levels = [{column(axis): value if numbers else shown(value)} for value in
                   dict.fromkeys(cell.varied[axis] for cell in published if axis in cell.varied)]  # fmt: skip
         drawn = [charts.layer("rule", {"x": x}, levels, strokeDash=[4, 3], opacity=0.6)] if levels else []
         layers = [*drawn, *points]
-        part.charts[f"slice_{column(axis)}"] = (
+        block.charts[f"slice_{column(axis)}"] = (
             {"data": charts.CELLS, "layer": layers, "height": 190, **charts.KEPT}, axis_name(axis)
         )  # fmt: skip
-    return part
+    return block
 
 
 def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], values: dict[str, float]) -> Spec:
     """The objective at equal cost over two fields of numbers, smoothed, and the trials that it rests on."""
-    known = [cell for cell in mine if cell.id in values]
+    valued = [cell for cell in mine if cell.id in values]
     scale = [np.log if findings.logarithmic(axis) else np.asarray for axis in fields]
-    places = np.array([[float(cell.varied[axis]) for axis in fields] for cell in known])
+    places = np.array([[float(cell.varied[axis]) for axis in fields] for cell in valued])
     spots = np.column_stack([to(places[:, i]) for i, to in enumerate(scale)])
     edges = [np.linspace(axis.min(), axis.max(), _BINS + 1) for axis in spots.T]
     width = np.maximum(np.ptp(spots, axis=0), 1e-12)
-    heights = np.array([values[cell.id] for cell in known])
+    heights = np.array([values[cell.id] for cell in valued])
     rows = []
     for i, j in itertools.product(range(_BINS), range(_BINS)):
         middle = np.array([edges[0][i : i + 2].mean(), edges[1][j : j + 2].mean()])
@@ -338,7 +344,7 @@ def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], va
                          "value": round(float((weight * heights).sum() / weight.sum()), 5)})  # fmt: skip
     spotted = [{"x": float(a), "y": float(b), "value": float(v), "label": findings.name(cell),
                 "number": findings.numbers[cell.id], "published": cell.id in findings.published}
-               for (a, b), v, cell in zip(places, heights, known, strict=True)]  # fmt: skip
+               for (a, b), v, cell in zip(places, heights, valued, strict=True)]  # fmt: skip
     x, y = (
         {**charts.place(findings, axis, key), "title": axis_name(axis)} for axis, key in zip(fields, "xy", strict=True)
     )
@@ -348,10 +354,10 @@ def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], va
     legend = {"type": "gradient", "format": value["axis"]["format"], "title": value["title"], "gradientLength": 160}
     colour = {**value, "legend": legend, "scale": {"zero": False}}
     tiles = charts.layer("rect", {"x": x, "x2": {"field": "x2"}, "y": y, "y2": {"field": "y2"}, "color": colour}, rows)
-    said = charts.tips(charts.names("label", "cell"), x, y, value)
+    tooltip = charts.tips(charts.names("label", "cell"), x, y, value)
     shape = {"condition": {"test": "datum.published", "value": "diamond"}, "value": "circle"}
     size = {"condition": {"test": "datum.published", "value": 130}, "value": 35}
-    points = charts.layer("point", {"x": x, "y": y, "shape": shape, "size": size, "tooltip": said,
+    points = charts.layer("point", {"x": x, "y": y, "shape": shape, "size": size, "tooltip": tooltip,
                                     "opacity": charts.visible(legend=False)},
                           filled=False, stroke="currentColor")  # fmt: skip
     return {**charts.chart(spotted, tiles, points, height=300), **charts.KEPT}

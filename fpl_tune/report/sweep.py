@@ -17,10 +17,10 @@ def sentence(findings: Findings) -> str:
     sweep, axis = findings.sweep, str(findings.swept)
     name, unit, means = symbol(axis), " %" if percent(findings.metric) else "", sweep.means
     value = {group[0].id: shown(group[0].varied[axis]) for group in sweep.places}
-    best, found, higher = sweep.best, sweep.told, sign(findings.metric) >= 0
+    best, verdicts, higher = sweep.best, sweep.told, sign(findings.metric) >= 0
     if best is None:
         return "Nothing is chosen, since no two finished cells compare on validation."
-    if found is None:
+    if verdicts is None:
         return f"{name} = {value[best]} alone has results: {figure(means[best], findings.metric, 1)}{unit}."
     settings = len(sweep.places[0])
     what = "accuracy" if findings.metric.endswith("/acc_mean") else quantity(findings.metric, unit=False)
@@ -38,35 +38,35 @@ def sentence(findings: Findings) -> str:
         return f"{name} from {value[cells[0]]} to {value[cells[-1]]}"
 
     least = f"within ± {findings.spec.report.rope:g} {'point' if findings.spec.report.rope == 1 else 'points'}"
-    if not found.decides:
+    if not verdicts.decides:
         reached = f"{figure(means[best], findings.metric, 1)}{unit}"
         one = f"{name} = {value[best]} is best on {findings.chosen_on}, with {reached}"
-        return f"{over}{one}; one seed tells no values apart ({spread(list(means))})."
-    if len(found.plateau) == len(means):
-        if found.equal:
-            return (f"{over}{name} makes no difference: all {len(means)} values from {value[found.plateau[0]]} to "
-                    f"{value[found.plateau[-1]]} are equal {least} ({spread(found.plateau)}).")  # fmt: skip
+        return f"{over}{one}; one seed cannot separate the values ({spread(list(means))})."
+    if len(verdicts.plateau) == len(means):
+        if verdicts.equal:
+            return (f"{over}{name} makes no difference: all {len(means)} values from {value[verdicts.plateau[0]]} to "
+                    f"{value[verdicts.plateau[-1]]} are equal {least} ({spread(verdicts.plateau)}).")  # fmt: skip
         seeds = counted(sweep.seeds, "seed")
-        return f"{over}{span(found.plateau)} cannot be told apart with {seeds} ({spread(found.plateau)})."
-    if len(found.plateau) == 1:
+        return f"{over}{span(verdicts.plateau)} do not differ significantly with {seeds} ({spread(verdicts.plateau)})."
+    if len(verdicts.plateau) == 1:
         text = f"{name} = {value[best]} is best, with {figure(means[best], findings.metric, 1)}{unit}"
     else:
-        text = f"{span(found.plateau)} {f'equal {least}' if found.equal else 'cannot be told apart'}"
-        text += f" ({spread(found.plateau)})"
+        text = f"{span(verdicts.plateau)} {f'equal {least}' if verdicts.equal else 'do not differ significantly'}"
+        text += f" ({spread(verdicts.plateau)})"
     falls, lower = ("falls", "lower") if higher else ("grows", "higher")
     parts = [f"{over}{text}"]
-    if found.lower:
-        parts.append(f"{what} is {lower} up to {name} = {value[found.lower[-1]]} ({texts(found.lower)}{unit})")
-    if found.upper:
-        parts.append(f"{what} {falls} from {name} = {value[found.upper[0]]} on ({texts(found.upper)}{unit})")
-    if found.worse:
-        parts.append(f"worse at {', '.join(value[cell] for cell in found.worse)} ({texts(found.worse)}{unit})")
-    told = {*found.plateau, *found.lower, *found.upper, *found.worse}
-    if rest := [value[cell] for cell in means if cell not in told]:
+    if verdicts.lower:
+        parts.append(f"{what} is {lower} up to {name} = {value[verdicts.lower[-1]]} ({texts(verdicts.lower)}{unit})")
+    if verdicts.upper:
+        parts.append(f"{what} {falls} from {name} = {value[verdicts.upper[0]]} on ({texts(verdicts.upper)}{unit})")
+    if verdicts.worse:
+        parts.append(f"worse at {', '.join(value[cell] for cell in verdicts.worse)} ({texts(verdicts.worse)}{unit})")
+    mentioned = {*verdicts.plateau, *verdicts.lower, *verdicts.upper, *verdicts.worse}
+    if rest := [value[cell] for cell in means if cell not in mentioned]:
         parts.append(f"not decided at {', '.join(rest)}")
     text = "; ".join(parts)
     first, *_, last = means
-    if found.plateau == (best,) and best in (first, last):
+    if verdicts.plateau == (best,) and best in (first, last):
         side = "smallest" if best == first else "largest"
         text += f". The best value is the {side} that was tried"
     return f"{text}."
@@ -76,10 +76,10 @@ def references(findings: Findings, comparisons: Comparisons) -> list[str]:
     """How far the chosen cell is from each reference, by the comparisons of the table where these are with it."""
     if findings.best is None or len(findings.chosen) > 1:
         return []
-    found = {findings.family(cell): cell.id for cell in findings.finished if cell.is_reference}
+    references_by_name = {findings.family(cell): cell.id for cell in findings.finished if cell.is_reference}
     points = " points" if percent(findings.metric) else ""
     parts = []
-    for name, key in found.items():
+    for name, key in references_by_name.items():
         if comparisons.reference.holds(findings.best) and key in comparisons.frame.index:
             row = turned(comparisons.frame.loc[key].to_dict())
         else:

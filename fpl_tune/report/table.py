@@ -20,22 +20,22 @@ from fpl_tune.core.formatting import (
     short,
     signed,
 )
-from fpl_tune.report.blocks import Part, Row, Table, Td, judged, plain_table
+from fpl_tune.report.blocks import Block, PageTable, TableRow, Td, judged, plain_table
 from fpl_tune.study.cells import Cell, field_text, label
 from fpl_tune.study.comparisons import Comparisons, compare, turned
 from fpl_tune.study.findings import Findings, without_data
 from fpl_tune.study.results import VAL
 
 
-def cells(findings: Findings, comparisons: Comparisons) -> Part:
+def cells(findings: Findings, comparisons: Comparisons) -> Block:
     """Which cell is best, and is it better than the reference?"""
-    part = Part(texts=[note(findings, comparisons)], tables=[table(findings, comparisons)])
-    if apart := comparisons.apart:
-        part.texts.append(f"Not compared: {counted(apart, 'cell')} on other seeds, data or partitions.")
-    return part
+    block = Block(texts=[note(findings, comparisons)], tables=[table(findings, comparisons)])
+    if left := comparisons.not_compared:
+        block.texts.append(f"Not compared: {counted(left, 'cell')} on other seeds, data or partitions.")
+    return block
 
 
-def table(findings: Findings, comparisons: Comparisons) -> Table:
+def table(findings: Findings, comparisons: Comparisons) -> PageTable:
     """A row per cell: name and accuracy first, since a narrow screen shows these alone.
 
     Columns from the status on are left out where all cells have the same text, or where it is the cell's name.
@@ -48,7 +48,7 @@ def table(findings: Findings, comparisons: Comparisons) -> Table:
     lines = [_columns(findings, cell, comparisons.reference.title, tested.get(cell.id, {})) for cell in findings.listed]
     beside = [quantity(other, over="") for other in findings.beside]
     fixed = [*findings.titles.values(), "status", "MB", "time", *beside]
-    kept = [
+    columns = [
         name
         for name in lines[0]
         if name not in fixed
@@ -60,8 +60,8 @@ def table(findings: Findings, comparisons: Comparisons) -> Table:
     rows = []
     for cell, line in zip(findings.listed, lines, strict=True):
         kind = "best" if cell.id in findings.marked else "reference" if comparisons.reference.holds(cell) else ""
-        rows.append(Row([line[name] for name in kept], kind, findings.numbers[cell.id]))
-    return Table(kept, rows, main=True)
+        rows.append(TableRow([line[name] for name in columns], kind, findings.numbers[cell.id]))
+    return PageTable(columns, rows, main=True)
 
 
 def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, Any]) -> dict[str, Td]:
@@ -108,7 +108,9 @@ def note(findings: Findings, comparisons: Comparisons) -> str:
         bold = f"{findings.choice.by} (bold): no cell is best"
     elif findings.objectives != [VAL]:
         bold = f"The best cell (bold) is chosen by {findings.objectives[0]}"
-    groups = " Cells that share a letter are not told apart, all pairs considered." if findings.letters else ""
+    groups = (
+        " Cells that share a letter do not differ significantly (all pairs are compared)." if findings.letters else ""
+    )
     together = "hold for the study's cells together, and for its references together"
     if any(comparisons.reference.holds(cell) for cell in findings.references):
         together = "hold for all rows together"
@@ -119,16 +121,16 @@ def note(findings: Findings, comparisons: Comparisons) -> str:
     )
 
 
-def markdown(findings: Findings, comparisons: Comparisons, found: Table) -> str:
+def markdown(findings: Findings, comparisons: Comparisons, page_table: PageTable) -> str:
     """A pipe table, the best cell in bold."""
-    rows = [[td.text.replace("|", "\\|") for td in row.cells] for row in found.rows]
+    rows = [[td.text.replace("|", "\\|") for td in row.cells] for row in page_table.rows]
     rows = [[f"**{text}**" for text in texts] if row.kind == "best" else texts
-            for texts, row in zip(rows, found.rows, strict=True)]  # fmt: skip
-    lines = [f"| {' | '.join(row)} |" for row in (found.header, ["---"] * len(found.header), *rows)]
+            for texts, row in zip(rows, page_table.rows, strict=True)]  # fmt: skip
+    lines = [f"| {' | '.join(row)} |" for row in (page_table.header, ["---"] * len(page_table.header), *rows)]
     return "\n".join([*lines, "", note(findings, comparisons), ""])
 
 
-def winners(findings: Findings, comparisons: Comparisons) -> Part | None:
+def winners(findings: Findings, comparisons: Comparisons) -> Block | None:
     """So tuned, how do the parts of the axes compare?"""
     if len(findings.tuned) < 2:
         return None
@@ -147,10 +149,10 @@ def winners(findings: Findings, comparisons: Comparisons) -> Part | None:
     )
     header = ["", quantity(objective, over=""), f"{of} ± std", f"Δ vs {comparisons.reference.title}",
               "Δ vs published", "found"]  # fmt: skip
-    return Part("Best of each search", [text], tables=[plain_table(header, rows)])
+    return Block("Best of each search", [text], tables=[plain_table(header, rows)])
 
 
-def settings(findings: Findings, comparisons: Comparisons) -> Part | None:
+def settings(findings: Findings, comparisons: Comparisons) -> Block | None:
     """How do the cells rank over data sets, domains, partitions and other settings?"""
     axes = findings.settings
     rows = [
@@ -163,37 +165,37 @@ def settings(findings: Findings, comparisons: Comparisons) -> Part | None:
     several = frame["dataset"].nunique() > 1 and frame["cell"].nunique() > 1
     if not several or not percent(findings.metric) or frame.duplicated(["dataset", "cell", "seed"]).any():
         return None
-    found = analysis.mean_ranks(frame)
-    number = counted(found.datasets, "setting")
+    ranking = analysis.mean_ranks(frame)
+    number = counted(ranking.datasets, "setting")
     text = f"Mean ranks over {number} ({', '.join(map(short, axes))})"
-    critical = found.critical_difference
+    critical = ranking.critical_difference
     if not math.isnan(critical):
-        text += f"; ranks that differ by less than {critical:.2f} (Nemenyi, 5 %) are not told apart"
+        text += f"; ranks that differ by less than {critical:.2f} (Nemenyi, 5 %) do not differ significantly"
     else:
         text += f"; a critical difference needs {analysis.LEAST_DATASETS} settings"
-    if found.left_out:
-        text += f". Not in every setting, left out: {', '.join(found.left_out)}"
+    if ranking.left_out:
+        text += f". Not in every setting, left out: {', '.join(ranking.left_out)}"
     means: dict[str, float] = frame.pivot_table(index="dataset", columns="cell", values="value").mean().to_dict()
-    first = float(found.ranks.iloc[0]) if len(found.ranks) else math.nan
+    first = float(ranking.ranks.iloc[0]) if len(ranking.ranks) else math.nan
     body = [
         [str(name), f"{rank:.2f}", figure(means[str(name)], findings.metric),
-         "–" if math.isnan(critical) else "not told apart from it" if rank - first < critical else "worse"]
-        for name, rank in found.ranks.items()
+         "–" if math.isnan(critical) else "no significant difference" if rank - first < critical else "worse"]
+        for name, rank in ranking.ranks.items()
     ]  # fmt: skip
     header = ["cell", "mean rank", "mean over settings (%)", "against the first"]
-    return Part("Over settings", [f"{text}."], tables=[plain_table(header, body)])
+    return Block("Over settings", [f"{text}."], tables=[plain_table(header, body)])
 
 
-def each(findings: Findings, comparisons: Comparisons) -> Part | None:
+def each(findings: Findings, comparisons: Comparisons) -> Block | None:
     """How does the chosen cell compare with each of the others?"""
     if findings.kind != "table" or findings.best is None or not 2 < len(findings.finished) <= 60:
         return None
     name = findings.shared or findings.best.label
-    if name == comparisons.reference.name or (found := compare(findings, name).frame).empty:
+    if name == comparisons.reference.name or (compared := compare(findings, name).frame).empty:
         return None
     rows: dict[str, list[dict[str, Any]]] = {}
     axes = findings.settings
-    for key, row in found.to_dict("index").items():
+    for key, row in compared.to_dict("index").items():
         rows.setdefault(without_data(findings.by_id[str(key)], axes), []).append(turned(row))
     body = []
     for other, met in rows.items():
@@ -207,4 +209,4 @@ def each(findings: Findings, comparisons: Comparisons) -> Part | None:
         "cells together."
     )
     header = ["against", "difference", f"{findings.sure} interval", "verdict"]
-    return Part(f"{name} against each", [text], tables=[plain_table(header, body)])
+    return Block(f"{name} against each", [text], tables=[plain_table(header, body)])

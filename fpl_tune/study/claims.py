@@ -152,8 +152,8 @@ def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, 
     text += f": {bounds} over {counted(result.seeds, 'seed')}, claimed {needs}"
     if pairs > 1:
         text += f"; the {'clearest' if result.status == 'fails' else 'closest'} of {counted(pairs, 'comparison')}"
-    if result.apart:
-        text += "; a run lies apart from the other seeds of its cell, and the interval holds without it, too"
+    if result.outlier:
+        text += "; one seed is an outlier, and the interval also holds without it"
     return f"{text}; one seed allows no interval." if result.seeds == 1 else f"{text}."
 
 

@@ -102,7 +102,7 @@ class Comparisons:
     frame: pd.DataFrame
     """Index cell id; see `analysis.compare`. Cells that share no seed on the same partition with their reference are
     left out."""
-    apart: int
+    not_compared: int
     """Number of the cells that are left out."""
 
 

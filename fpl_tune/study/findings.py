@@ -395,7 +395,7 @@ class Findings:
         """The study's claims with their verdicts."""
         return evaluate(self.table, self.spec.report, self.rule)
 
-    # -- what is told apart ----------------------------------------------------------------------------------
+    # -- significance ----------------------------------------------------------------------------------
 
     def clients(self, cell: Cell, seed: int) -> np.ndarray:
         """[N] accuracy on the metric's set under the rule; empty where none was kept."""
@@ -478,7 +478,7 @@ class Findings:
         return found
 
     @property
-    def untold(self) -> list[Cell]:
+    def same_group(self) -> list[Cell]:
         """Own cells that share a letter with the best one, the best first."""
         if self.best is None or self.best.id not in self.letters:
             return []

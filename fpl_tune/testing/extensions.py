@@ -20,7 +20,7 @@ def check_dataset(dataset: Dataset) -> None:
     """
     assert len(set(dataset.classes)) == len(dataset.classes) > 1, "class names differ"
     assert "{}" in dataset.template, "the template has a place for the class name"
-    assert dataset.train.key != dataset.test.key, "pools are told apart in the feature cache"
+    assert dataset.train.key != dataset.test.key, "pools have different keys in the feature cache"
     assert set(np.unique(dataset.train.label)) == set(range(len(dataset.classes))), "every class can be learned"
     for pool in (dataset.train, dataset.test):
         _check_pool(pool, len(dataset.classes), len(dataset.domains))
@@ -66,4 +66,4 @@ def check_towers(towers: Towers, *, tolerance: float = 1e-4) -> None:
     pixels = towers.normalise(torch.randint(256, (3, 3, size, size), generator=rng).to(torch.uint8).to(towers.device))
     assert towers.encode_images(pixels.to(towers.dtype)).shape == (3, towers.embed_dim)
     assert not towers.encode_images(pixels.to(towers.dtype)).requires_grad
-    assert towers.fingerprint, "features in the cache are told apart"
+    assert towers.fingerprint, "features in the cache are found by it"

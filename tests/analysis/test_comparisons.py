@@ -91,7 +91,7 @@ def test_a_collapsed_run_is_said_and_widens_its_interval():
     assert found.loc["2", "verdict"] == "undecided"
     assert found["note"].to_dict() == {
         "1": "",
-        "2": "seed 3 lies -14.7 points from its other seeds, without which the interval holds, too",
+        "2": "seed 3 is an outlier, -14.7 points from its other seeds; the interval also holds without it",
         "3": "",
         "4": "",
     }
@@ -107,7 +107,7 @@ def test_what_holds_with_and_without_a_run_apart_is_decided():
     values[2] += 0.2
     values[2, 3] -= 0.07
     row = analysis.compare(long(values), "0").loc["2"]
-    assert "seed 3 lies -" in row["note"]
+    assert "seed 3 is an outlier, -" in row["note"]
     assert row["verdict"] == "better"
     assert analysis.judge(long(values), [analysis.Contrast("2", "0")], margin=0.1).status == "holds"
 
@@ -128,7 +128,7 @@ def test_the_interval_decides_and_claims_agree(seed, cells, noise):
     for row in found.to_dict("records"):
         inside = row["low"] >= -0.01 and row["high"] <= 0.01
         beyond = "better" if row["low"] > 0 else "worse" if row["high"] < 0 else "undecided"
-        if "lies" not in row["note"]:
+        if "is an outlier" not in row["note"]:
             assert row["verdict"] == ("equal" if inside else beyond)
     plain = analysis.compare(values, "0", rope=0.0)
     claim = analysis.judge(values, [analysis.Contrast(str(cell), "0") for cell in plain.index])

@@ -81,7 +81,7 @@ def test_shares_of_a_grid_are_exact_and_those_within_noise_are_not_given():
     found = analysis.importance(GRID, list("abc")).set_index("field")["share"]
     assert found.dropna().to_dict() == pytest.approx({"a": 2 / 3 / total, "b": 4 / total})
     noisy = analysis.importance(GRID, list("abc"), noise=0.5).set_index("field")
-    assert noisy.loc["c", "note"] == "no share is told from noise"
+    assert noisy.loc["c", "note"] == "no significant share"
     assert noisy.loc["noise", "share"] == pytest.approx(0.5 * 11 / (12 * total + 0.5))
     assert noisy["share"].sum() < 1
 

@@ -172,7 +172,7 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     assert len(rows) == 10
     assert max(map(len, rows)) <= 80
     values = [float(row.replace("best", "").split()[-5]) for row in rows]
-    assert values == sorted(values, reverse=True), "those that ran whole, by validation"
+    assert values == sorted(values, reverse=True), "completed ones, by validation"
     assert "best" in rows[0]
     assert "pruned" not in " ".join(rows)
     trials = [cell for cell in store.cells() if cell.role == "trial"]

@@ -26,7 +26,7 @@ from fpl_tune.testing import toy_towers
 
 
 def images():
-    """Two classes told apart by their colour, thirty images each."""
+    """Two classes that differ in colour, thirty images each."""
     pictures = np.random.default_rng(0).integers(0, 80, (60, 32, 32, 3), dtype=np.uint8)
     pictures[::2, :, :, 0] += 150
     return pictures

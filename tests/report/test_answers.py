@@ -65,7 +65,7 @@ def test_an_axis_without_effect_makes_no_difference(make_store):
 
 def test_noise_leaves_values_that_cannot_be_told_apart(make_store):
     text = said(along(make_store, [0.5] * 6, noise=0.03))
-    assert text.startswith("lr from 0.001 to 0.05 cannot be told apart with 5 seeds (")
+    assert text.startswith("lr from 0.001 to 0.05 do not differ significantly with 5 seeds (")
 
 
 def test_a_value_that_collapses_is_worse_and_does_not_hide_the_others(make_store):
@@ -92,7 +92,7 @@ def test_references_do_not_widen_the_comparisons_of_an_axis(make_store):
     ("overrides", "body", "words"),
     [
         ([], "axes: {optim.lr: [0.01, 0.1]}\nseeds: 4\n", "lr makes no difference: all 2 values from 0.01 to 0.1"),
-        (["seeds=1"], AXIS, "; one seed tells no values apart ("),
+        (["seeds=1"], AXIS, "; one seed cannot separate the values ("),
         ([], "axes: {clip.dtype: [float32, float16]}\nseeds: 3\n", "is best on validation, with "),
         ([], "axes: {optim.lr: [0.01]}\nseeds: 3\n", "is best on validation, with "),
     ],
@@ -217,10 +217,10 @@ def test_cost_counts_the_rounds_of_trials_that_were_stopped_early(trials):
 
 def test_one_whole_trial_claims_nothing(trials):
     text = said(trials(lambda cell, published: 0.8, early=lambda number: number > 0))
-    assert text.startswith("Only the published setting ran whole, with 80.") or text.startswith(
-        "Only the published setting ran whole, with 79."
+    assert text.startswith("Only the published setting has completed, with 80.") or text.startswith(
+        "Only the published setting has completed, with 79."
     )
-    assert text.endswith("nothing is said of tuning yet.")
+    assert text.endswith("too early to judge tuning.")
 
 
 def test_trials_that_were_stopped_early_are_drawn_where_they_stood(trials):
@@ -247,7 +247,7 @@ def test_a_field_that_decides_is_told_from_chance(trials):
     body = SEARCH.replace("trials: 14", "trials: 40")
     findings = trials(lambda cell, published: 0.5 + 0.2 * (cell.run.protocol.epochs == 1), body=body)
     part = there(search.matters(findings))
-    assert "of seed 1, those that were stopped early too; told from chance: epochs" in part.texts[0]
+    assert "of seed 1, those that were stopped early too; more than chance: epochs" in part.texts[0]
     rows = part.charts["importance"][0]["data"]["values"]
     first = {row["series"]: row for row in rows if row["name"] == rows[0]["name"]}
     assert rows[0]["name"] == "epochs"
@@ -257,7 +257,7 @@ def test_a_field_that_decides_is_told_from_chance(trials):
 def test_few_trials_say_nothing_of_importance(trials):
     findings = trials(lambda cell, published: 0.8 + 0.01 * cell.number, body=SEARCH.replace("14", "4"))
     assert there(search.matters(findings)).texts == [
-        f"nothing is said of {len(findings.own)} trials: at least 10, and 3 for each field, that differ, are needed."
+        f"too few trials ({len(findings.own)}): at least 10, and 3 for each field, that differ, are needed."
     ]
 
 
@@ -311,8 +311,8 @@ def test_cells_that_are_not_told_apart_share_a_letter(make_store):
     assert letters == {"promptfl": "a", "coop": "a", "fedprox": "a", "fedpgp": "b", "zeroshot": "c"}
     text = said(findings)
     others = {"promptfl", "coop", "fedprox"} - {there(findings.best).label}
-    assert all(other in text.partition("It is not told apart from ")[2] for other in others)
-    assert "fedpgp" not in text.partition("It is not told apart from ")[2]
+    assert all(other in text.partition("It does not differ significantly from ")[2] for other in others)
+    assert "fedpgp" not in text.partition("It does not differ significantly from ")[2]
     found = table.table(findings, compare(findings))
     at = found.header.index("group")
     assert [row.cells[at].text for row in found.rows] == ["a", "a", "b", "a", "c"]
@@ -341,4 +341,4 @@ def test_ranks_are_over_settings_of_any_kind(make_store):
     assert part.texts[0].startswith("Mean ranks over 5 settings (alpha); ranks that differ by less than 1.48 (Nemenyi")
     rows = [[td.text for td in row.cells] for row in part.tables[0].rows]
     assert [row[0] for row in rows] == ["fedpgp", "coop", "promptfl"]
-    assert [row[3] for row in rows] == ["not told apart from it", "not told apart from it", "worse"]
+    assert [row[3] for row in rows] == ["no significant difference", "no significant difference", "worse"]

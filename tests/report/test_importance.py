@@ -1,4 +1,4 @@
-"""Importance of searched fields: what decides is first, and nothing is said where nothing can be."""
+"""Importance of searched fields: what decides is first, and too few trials give none."""
 
 import numpy as np
 import pytest

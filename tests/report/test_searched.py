@@ -100,7 +100,7 @@ def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searche
 
 def test_importance_is_of_each_search_and_warns_of_a_sampler_that_learns(searched):
     section = there(curves.matters(searched, compare(searched)))
-    assert any(text.startswith("promptfl: nothing is said of ") for text in section.texts)
+    assert any(text.startswith("promptfl: too few trials (") for text in section.texts)
 
 
 HALVED = """
@@ -175,8 +175,8 @@ def test_trials_that_diverged_have_no_place_in_a_ranking_of_ends(hedged):
     (found,) = findings.foresights
     assert found.diverged > 0
     assert not answer.sentence(findings, compare(findings)).startswith("So far"), "they are over"
-    (text,) = [text for text in answer.decided(findings, compare(findings)).texts if "ran whole" in text]
-    assert f" of {len(findings.own)} trials ran whole; {found.diverged} diverged; the others were stopped early" in text
+    (text,) = [text for text in answer.decided(findings, compare(findings)).texts if "completed" in text]
+    assert f" of {len(findings.own)} trials completed; {found.diverged} diverged; the others were stopped early" in text
     assert f"that passed every rung ({found.diverged} that diverged left out)" in found.figures()
     before = hedged(lambda x, number: 0.3 + 0.3 * x)
     assert found.trials + found.diverged == before.foresights[0].trials

@@ -78,7 +78,7 @@ def said(findings: Findings) -> dict[str, Any]:
         "comparisons": compare(findings).frame.to_dict("index"),
         "values": findings.values.to_dict("records"),
         "letters": findings.letters,
-        "untold": findings.untold,
+        "same group": findings.same_group,
         "sweep": (sweep.means, sweep.best, sweep.told, sweep.seeds) if sweep else None,
         "claims": [(claim.name, claim.status, claim.difference, claim.low, claim.high) for claim in findings.claims],
     }
