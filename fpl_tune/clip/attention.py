@@ -82,8 +82,8 @@ class _ByBlocks(torch.autograd.Function):
         if ctx.ends:
             grad = grad.new_zeros(n_prompts, layout.n_tokens, width).index_copy_(1, layout.ends, grad)
         grad = _by_head(grad.unflatten(1, (layout.packing.n_blocks, -1)), ctx.n_heads)
-        found = torch.autograd.grad(mixed, inner, grad, retain_graph=True)  # a loss may request its gradient twice
-        queries, *pair = (_by_row(x, n_prompts) for x in found)
+        gradients = torch.autograd.grad(mixed, inner, grad, retain_graph=True)  # a loss may request its gradient twice
+        queries, *pair = (_by_row(x, n_prompts) for x in gradients)
         out = _cat([queries, *(x[:, :, n:] for x in pair)], -1).flatten(1, 2)  # [P, R, 3 d]
         for i, x in enumerate(pair, start=1):  # no row sees a row of the prefix as one of its own block
             torch.sum(x[:, :, :n], 1, out=out[:, :n, i * width : (i + 1) * width])

@@ -163,9 +163,9 @@ def _tagged(name: str, tag: str, quick: bool | None) -> Any:
     trained = bool(config.get("quick_gelu", False))
     quick = trained if quick is None else quick
     url, hub = config.get("url", ""), config.get("hf_hub", "").rstrip("/")
-    kept = Path("~/.cache/clip").expanduser() / url.rpartition("/")[2]
-    if url and kept.is_file():
-        return _from_file(name, kept, quick)
+    cached = Path("~/.cache/clip").expanduser() / url.rpartition("/")[2]
+    if url and cached.is_file():
+        return _from_file(name, cached, quick)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "QuickGELU mismatch")  # judged before `quick` is applied
@@ -195,8 +195,8 @@ def _from_file(name: str, path: Path, quick: bool | None) -> Any:
         raise EnvironmentProblem(f"The checkpoint {path} cannot be read ({first}): is the file whole?") from error
     openai = "input_resolution" in state
     state = {key: value for key, value in state.items() if key not in _OPENAI_SIZES}
-    told = openai or name.startswith(_FOLDER) or (open_clip.get_model_config(name) or {}).get("quick_gelu")
-    if quick is None and not told:
+    quick_gelu = openai or name.startswith(_FOLDER) or (open_clip.get_model_config(name) or {}).get("quick_gelu")
+    if quick is None and not quick_gelu:
         raise ConfigError(
             f"{path} does not say whether its CLIP has QuickGELU or GELU: set clip.quick_gelu=true for weights of "
             "OpenAI or of a -quickgelu model, or clip.quick_gelu=false."

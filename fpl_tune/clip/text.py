@@ -131,8 +131,8 @@ class TextTower(nn.Module):
         """Tokens whose activations may be kept for the backward pass."""
         blocks = self.transformer.resblocks
         per_token = _KEPT_PER_TOKEN + kept_numbers(layout, self.width, blocks[0].attn.num_heads)
-        kept = int(per_token * self.width) * len(blocks) * like.element_size()
-        return activation_bytes(like.device, cpu=_KEPT_CPU, share=_KEPT_SHARE) // kept
+        n_bytes = int(per_token * self.width) * len(blocks) * like.element_size()
+        return activation_bytes(like.device, cpu=_KEPT_CPU, share=_KEPT_SHARE) // n_bytes
 
     # ------------------------------------------------------------------------------------------- plain path
 

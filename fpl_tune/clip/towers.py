@@ -175,8 +175,8 @@ class Towers:
     def _check(self, context: Tensor, sentences: Sentences, own: int, deep: Tensor | None) -> None:
         own_shape = (len(sentences), sentences.n_ctx, self.text_width)[1 - own :]
         if tuple(context.shape[-2 - own :]) != own_shape:
-            said = f"{'K, ' * own}l, d] with K={len(sentences)}, l={sentences.n_ctx}, d={self.text_width}"
-            raise ConfigError(f"A context is [..., {said}, not of shape {tuple(context.shape)}.")
+            expected = f"{'K, ' * own}l, d] with K={len(sentences)}, l={sentences.n_ctx}, d={self.text_width}"
+            raise ConfigError(f"A context is [..., {expected}, not of shape {tuple(context.shape)}.")
         if deep is not None and (deep.shape[-2:] != own_shape[own:] or deep.shape[-3] >= self.n_text_blocks):
             raise ConfigError(
                 f"Deep prompts are [..., J, l, d] with J < {self.n_text_blocks} blocks, l={sentences.n_ctx}, "

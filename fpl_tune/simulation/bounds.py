@@ -65,7 +65,7 @@ def estimate(run: RunSpec, task: ClientTask, state: State, step: int | None = No
         step: what `step_bytes` found; None: it is asked.
     """
     model, method = task.towers.model, checked(run.stages[0].method)
-    sets = {id(held.images): held.images for held in (task.train, task.val, *(held for _, held in task.tests.values()))}
+    sets = {id(data.images): data.images for data in (task.train, task.val, *(held for _, held in task.tests.values()))}
     with torch.no_grad():
         local = method.start(task, state, task.size.argmax()[None])
     return Memory(
@@ -122,7 +122,7 @@ def check_state(state: State, seeds: int, memory: int | None) -> None:
         )
 
 
-def check_gpu(found: Memory, run: RunSpec, free: int) -> None:
+def check_gpu(memory: Memory, run: RunSpec, free: int) -> None:
     """Refuses a run of which not even one client fits into a GPU.
 
     Args:
@@ -133,9 +133,9 @@ def check_gpu(found: Memory, run: RunSpec, free: int) -> None:
     Raises:
         ConfigError: it needs more.
     """
-    if found.least > free:
+    if memory.least > free:
         raise ConfigError(
-            f"One client of {methods.name_of(run.method)} needs at least {size(found.least)} of GPU memory, but the "
+            f"One client of {methods.name_of(run.method)} needs at least {size(memory.least)} of GPU memory, but the "
             f"GPU has {size(max(0, free))} free. Lower optim.batch (now {run.optim.batch}), choose a smaller clip, set "
             "clip.dtype=bfloat16, or use execution.device=cpu."
         )

@@ -49,7 +49,7 @@ class _Checked:
     def _call(self, hook: str, *args: Any) -> Any:
         kind = _RETURNS[hook]
         try:
-            found = getattr(self._method, hook)(*args)
+            result = getattr(self._method, hook)(*args)
         except SystemExit as problem:
             if type(problem) is not SystemExit:  # a signal's, which ends the process
                 raise
@@ -58,36 +58,36 @@ class _Checked:
             if hook == "loss":  # most often of the logits, whose fault it may be
                 self._call("logits", *args)
             raise
-        if not isinstance(found, kind):
-            what = "None: a `return` is missing" if found is None else f"a {type(found).__name__}"
+        if not isinstance(result, kind):
+            what = "None: a `return` is missing" if result is None else f"a {type(result).__name__}"
             fault = f"return a {kind.__name__}, but returned {what}"
         else:
-            fault = _fault(hook, args, found)
+            fault = _fault(hook, args, result)
         if fault:
             raise MethodError(f"{type(self._method).__name__}.{hook} must {fault}.")
-        return found
+        return result
 
 
-def _fault(hook: str, args: tuple[Any, ...], found: Any) -> str:
+def _fault(hook: str, args: tuple[Any, ...], result: Any) -> str:
     """What a result of the right type does not keep; "" if its shapes are right."""
-    if hook == "merge" and not same_leaves(args[1], found):
-        return f"keep the leaves of the state and their shapes {_shapes(args[1])}, but returned {_shapes(found)}"
-    if hook in ("start", "deploy") and any(shape[:1] != (len(args[2]),) for shape in _shapes(found).values()):
-        return f"return leaves with a row for each of the {len(args[2])} clients, but returned {_shapes(found)}"
-    if hook == "certainty" and found.shape != args[2].label.shape:
-        return f"return {tuple(args[2].label.shape)}, but returned {tuple(found.shape)}"
+    if hook == "merge" and not same_leaves(args[1], result):
+        return f"keep the leaves of the state and their shapes {_shapes(args[1])}, but returned {_shapes(result)}"
+    if hook in ("start", "deploy") and any(shape[:1] != (len(args[2]),) for shape in _shapes(result).values()):
+        return f"return leaves with a row for each of the {len(args[2])} clients, but returned {_shapes(result)}"
+    if hook == "certainty" and result.shape != args[2].label.shape:
+        return f"return {tuple(args[2].label.shape)}, but returned {tuple(result.shape)}"
     if hook == "logits":
         wanted = (*args[2].label.shape, args[0].n_classes)
-        if found.shape[:-1] != wanted[:-1] or found.shape[-1:] < wanted[-1:]:
-            return f"return {wanted}, or more columns behind the classes, but returned {tuple(found.shape)}"
-    if hook == "loss" and (len(found) != 2 or found[0].shape != (len(args[2].label),)):
+        if result.shape[:-1] != wanted[:-1] or result.shape[-1:] < wanted[-1:]:
+            return f"return {wanted}, or more columns behind the classes, but returned {tuple(result.shape)}"
+    if hook == "loss" and (len(result) != 2 or result[0].shape != (len(args[2].label),)):
         return f"return the losses ({len(args[2].label)},) and the buffers"
-    if hook == "traffic" and not all(_is_count(value, len(args[2])) for tree in found for value in tree.values()):
-        return f"count scalars by an int >= 0, or int64 [{len(args[2])}], but returned {tuple(found)}"
-    if hook == "diagnose" and not all(isinstance(value, Tensor) and value.ndim == 2 for value in found.values()):
-        return f"return [C, n] shares by name, but returned {found}"
-    if hook == "metrics" and not all(isinstance(value, (int, float)) for value in found.values()):
-        return f"return numbers by name, but returned {found}"
+    if hook == "traffic" and not all(_is_count(value, len(args[2])) for tree in result for value in tree.values()):
+        return f"count scalars by an int >= 0, or int64 [{len(args[2])}], but returned {tuple(result)}"
+    if hook == "diagnose" and not all(isinstance(value, Tensor) and value.ndim == 2 for value in result.values()):
+        return f"return [C, n] shares by name, but returned {result}"
+    if hook == "metrics" and not all(isinstance(value, (int, float)) for value in result.values()):
+        return f"return numbers by name, but returned {result}"
     return ""
 
 

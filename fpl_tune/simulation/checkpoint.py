@@ -46,8 +46,8 @@ def write(folder: Path, snapshot: Snapshot) -> Path:
     path = folder / f"round-{number:06d}.safetensors"
     with atomic_write(path, durable=True) as temporary:
         save_tensors(tensors, temporary, {"digest": _digest(tensors)})
-    there = list_newest(folder)
-    for old in [*(p for p in there if p.name > path.name), *[p for p in there if p.name <= path.name][KEPT:]]:
+    stored = list_newest(folder)
+    for old in [*(p for p in stored if p.name > path.name), *[p for p in stored if p.name <= path.name][KEPT:]]:
         with suppress(OSError):
             old.unlink(missing_ok=True)
     return path
@@ -86,9 +86,9 @@ def read(path: Path) -> Snapshot:
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
     """Over names, types, shapes and numbers."""
-    found = hashlib.blake2b(digest_size=16)
+    total = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
         leaf = tensors[name]
-        found.update(f"{name} {leaf.dtype} {tuple(leaf.shape)};".encode())
-        found.update(leaf.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        total.update(f"{name} {leaf.dtype} {tuple(leaf.shape)};".encode())
+        total.update(leaf.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()

@@ -126,18 +126,18 @@ def kept_bytes(method: Method, task: ClientTask, state: State, spec: OptimSpec) 
     if not local.params:
         return 0
     frozen = {weight.untyped_storage().data_ptr() for weight in task.towers.model.parameters()}
-    held: dict[int, torch.UntypedStorage] = {}  # held, so that no address is used twice
+    storages: dict[int, torch.UntypedStorage] = {}  # held, so that no address is used twice
 
     def note(tensor: Tensor) -> Tensor:
         """Keeps the numbers, not the tensor: a graph that holds its own outputs is never freed."""
         storage = tensor.untyped_storage()
-        held[storage.data_ptr()] = storage
+        storages[storage.data_ptr()] = storage
         return tensor.detach()  # read again where a loss takes gradients of its own
 
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.params.items()}
     with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
         method.loss(task, Local(leaves, local.buffers), task.train.batch(clients, index, torch.zeros_like(index)))
-    return sum(storage.nbytes() for address, storage in held.items() if address not in frozen)
+    return sum(storage.nbytes() for address, storage in storages.items() if address not in frozen)
 
 
 # -- local training --------------------------------------------------------------------------------------------

@@ -81,9 +81,11 @@ def evaluate(
         deployed = {key: [method.deploy(*pair, clients) for pair in pairs] for key, pairs in given.items()}
         for name, key in keys.items():
             began = _clock(tasks[0].device)
-            found = _count(method, [task for task, _ in given[key]], deployed[key], [s[name][1] for s in sets], clients)
+            counted = _count(
+                method, [task for task, _ in given[key]], deployed[key], [s[name][1] for s in sets], clients
+            )
             seconds[name] += (_clock(tasks[0].device) - began) / len(tasks)
-            for seed, part in enumerate(found):
+            for seed, part in enumerate(counted):
                 counts[seed][name].append(part)
     return [
         {name: _score(held[name][1], torch.cat(parts), seconds[name]) for name, parts in mine.items()}
@@ -122,11 +124,13 @@ def diagnose(method: Method, task: ClientTask, state: State) -> dict[str, list[f
     if not len(clients):
         return {}
     columns = torch.arange(min(task.val.spare, _DIAGNOSED), device=task.device)
-    found = [
+    diagnoses = [
         method.diagnose(task, method.deploy(task, state, some), task.val.batch(some, columns.expand(len(some), -1)))
         for some in deploy_blocks(method, [task], [state], clients)
     ]
-    return {f"diagnosis/{n}": torch.cat([part[n] for part in found]).double().mean(0).tolist() for n in found[0]}
+    return {
+        f"diagnosis/{n}": torch.cat([part[n] for part in diagnoses]).double().mean(0).tolist() for n in diagnoses[0]
+    }
 
 
 @torch.no_grad()
@@ -191,10 +195,10 @@ def _count(
         By seed, a row for each client: right images, loss and both F1, then `_BINS` of confidence. One row stands for
         all clients of the set if they have it and their models in common.
     """
-    found = [_distinct(local, held, clients) for local, held in zip(locals_, data, strict=True)]
-    pairs = zip(locals_, found, strict=True)
+    distinct = [_distinct(local, held, clients) for local, held in zip(locals_, data, strict=True)]
+    pairs = zip(locals_, distinct, strict=True)
     local = Local.joined([part if len(places) == len(clients) else part.at(places) for part, places in pairs])
-    rows = [clients[places] for places in found]
+    rows = [clients[places] for places in distinct]
     total, width = sum(len(r) for r in rows), max(held.spare for held in data)
     chunk = _chunk(method, tasks[0], total)
     device = tasks[0].device

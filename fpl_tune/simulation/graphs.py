@@ -198,11 +198,11 @@ class _Step:
     def _begin(self, local: Local, plan: Plan) -> None:
         """Puts the plan and what clients hold where the recorded step reads them."""
         n_steps = plan.last.shape[1]
-        for kept, now in zip(self.inputs.tensors(), _Inputs.of(plan).tensors(), strict=True):
-            kept[:, :n_steps].copy_(now)
-        for kept, now in zip(self.local, local, strict=True):
+        for static, now in zip(self.inputs.tensors(), _Inputs.of(plan).tensors(), strict=True):
+            static[:, :n_steps].copy_(now)
+        for static, now in zip(self.local, local, strict=True):
             for name, leaf in now.items():
-                kept[name].copy_(leaf)
+                static[name].copy_(leaf)
         for moment in (*self.first.values(), *self.second.values(), self.total, self.t):
             moment.zero_()
 
@@ -214,8 +214,8 @@ class _Step:
         )
         with torch.no_grad():
             total = self.total + torch.where(now.last, loss.to(self.total.dtype), 0)
-            for kept, moved in zip((*self.local, self.first, self.second), (*after, *state[:2]), strict=True):
-                _keep(kept, moved, now.active)
+            for static, moved in zip((*self.local, self.first, self.second), (*after, *state[:2]), strict=True):
+                _keep(static, moved, now.active)
             self.total.copy_(total)
             self.t.add_(1)
 
@@ -245,9 +245,9 @@ def _compare(eager: dict[str, Tensor], replayed: dict[str, Tensor]) -> None:
         raise Disagrees(f"replayed, it changes {names} in another way")
 
 
-def _keep(kept: Tree, moved: Tree, active: Tensor) -> None:
+def _keep(target: Tree, moved: Tree, active: Tensor) -> None:
     """Writes what active clients have now over what they had; the others keep theirs."""
-    for name, leaf in kept.items():
+    for name, leaf in target.items():
         if moved[name] is not leaf:
             here = active.view(-1, *([1] * (leaf.ndim - 1)))
             leaf.copy_(torch.where(here, moved[name], leaf))

@@ -35,30 +35,30 @@ def deployed(method: Method, task: ClientTask, state: State, *, at_once: int | N
         Leaves `deployed.params.<name>` and `deployed.buffers.<name>`, [N, ...], or [1, ...] where all clients have the
         same.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     differ: set[str] = set()
     with torch.no_grad():
         for clients in deploy_blocks(
             method, [task], [state], torch.arange(task.n_clients, device=task.device), at_once
         ):
             local = method.deploy(task, state, clients)
-            for part, tree in zip(Local._fields, local, strict=True):
+            for group, tree in zip(Local._fields, local, strict=True):
                 for name, leaf in tree.items():
-                    key, rows = f"{DEPLOYED}{part}.{name}", leaf.cpu()
-                    found.setdefault(key, rows[:1].clone())
-                    if key not in differ and bool((rows != found[key]).any()):
+                    key, rows = f"{DEPLOYED}{group}.{name}", leaf.cpu()
+                    tensors.setdefault(key, rows[:1].clone())
+                    if key not in differ and bool((rows != tensors[key]).any()):
                         differ.add(key)
-                        found[key] = replicate(found[key][0], task.n_clients)
+                        tensors[key] = replicate(tensors[key][0], task.n_clients)
                     if key in differ:
-                        found[key][clients.cpu()] = rows
-    return {key: leaf.contiguous() for key, leaf in found.items()}
+                        tensors[key][clients.cpu()] = rows
+    return {key: leaf.contiguous() for key, leaf in tensors.items()}
 
 
 def facts(task: ClientTask, transform: object, weights: str) -> dict[str, str]:
     """The file's metadata, as JSON: classes, template, number of clients, their domains, the image transform, and the
     digest of the towers' weights."""
-    found = {
+    tensors = {
         "classes": task.known.names, "template": task.known.template, "clients": task.n_clients,
         "domain": task.domain.tolist(), "n_domains": task.n_domains, "transform": transform, "weights": weights,
     }  # fmt: skip
-    return {"deployed": json.dumps(found)}
+    return {"deployed": json.dumps(tensors)}

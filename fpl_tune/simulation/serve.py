@@ -44,15 +44,15 @@ class Prompts:
                 f"The prompts were learned with other weights than clip.name={run.clip.name} "
                 f"clip.pretrained={run.clip.pretrained} are now. Put back the former file."
             )
-        known = Classes(self._towers, self.classes, facts["template"], run.clip.class_position)
+        classes = Classes(self._towers, self.classes, facts["template"], run.clip.class_position)
         none = [np.array([], np.int64)] * self.clients
-        held = ClientData(torch.zeros(1, self._towers.embed_dim), none, none, towers=self._towers, device=device)
+        data = ClientData(torch.zeros(1, self._towers.embed_dim), none, none, towers=self._towers, device=device)
         domain = torch.tensor(facts["domain"], device=device)
-        self._task = ClientTask(self._towers, known, held, held, {}, domain, int(facts["n_domains"]))
-        parts: dict[str, dict[str, Tensor]] = {part: {} for part in Local._fields}
+        self._task = ClientTask(self._towers, classes, data, data, {}, domain, int(facts["n_domains"]))
+        parts: dict[str, dict[str, Tensor]] = {group: {} for group in Local._fields}
         for name, leaf in tensors.items():
-            part, _, rest = name.removeprefix(DEPLOYED).partition(".")
-            parts[part][rest] = leaf.to(device)
+            group, _, rest = name.removeprefix(DEPLOYED).partition(".")
+            parts[group][rest] = leaf.to(device)
         self._local = Local(**parts)
 
     @torch.no_grad()
@@ -67,8 +67,8 @@ class Prompts:
             ConfigError: there is no such client, or an image is not of 8 or 16 bits a channel.
         """
         one = self._known(client)
-        found = [self._score(seen, one) for seen in self._seen(images)]
-        return torch.cat(found) if found else torch.zeros(0, len(self.classes))
+        scores = [self._score(seen, one) for seen in self._seen(images)]
+        return torch.cat(scores) if scores else torch.zeros(0, len(self.classes))
 
     @torch.no_grad()
     def predict(self, images: Picture | Iterable[Picture], client: int | None = None) -> list[str]:
@@ -103,8 +103,8 @@ class Prompts:
     def _features(self, pictures: Sequence[Picture]) -> Tensor:
         """The method's input for a batch: features [n, ...] or pixels [n, 3, H, W]."""
         size, towers = self._towers.image_size, self._towers
-        kept = [torch.from_numpy(self._how.shrink(_as_rgb(picture), size)) for picture in pictures]
-        pixels = torch.cat([self._how.pixels(one[None].to(towers.device), size) for one in kept])
+        pixels = [torch.from_numpy(self._how.shrink(_as_rgb(picture), size)) for picture in pictures]
+        pixels = torch.cat([self._how.pixels(one[None].to(towers.device), size) for one in pixels])
         if self._method.needs == "pixels":
             return towers.normalise(pixels.round().to(torch.uint8)).float()
         seen = self._how.normalise(pixels, towers.mean, towers.std).to(towers.dtype)

@@ -120,12 +120,12 @@ class Simulation:
         if self._held not in self._blocks:
             where = self.tasks[0].device
             try:
-                kept = kept_bytes(self._methods[self._held], self.tasks[0], self.states[0], self.run.optim)
+                n_bytes = kept_bytes(self._methods[self._held], self.tasks[0], self.states[0], self.run.optim)
             except Exception as problem:
                 if is_out_of_memory(problem):
                     raise self._too_small() from problem
                 raise
-            self._blocks[self._held] = bounds.clients_at_once(kept, bounds.block_room(where))
+            self._blocks[self._held] = bounds.clients_at_once(n_bytes, bounds.block_room(where))
         return self._blocks[self._held]
 
     def _too_small(self) -> OutOfMemory:
@@ -273,10 +273,10 @@ class Simulation:
     def snapshot(self) -> Snapshot:
         """The state after the last round; on the CPU it shares memory with the trial, until its next round."""
         tensors = {
-            f"{seed}/{part}/{name}": leaf
+            f"{seed}/{group}/{name}": leaf
             for seed, state in zip(self.seeds, self.states, strict=True)
-            for part in State._fields
-            for name, leaf in getattr(state, part).items()
+            for group in State._fields
+            for name, leaf in getattr(state, group).items()
         }
         meta = {
             "round": self.round,
@@ -297,10 +297,10 @@ class Simulation:
         if meta["cell"] != config.identity(self.run) or meta["seeds"] != self.seeds:
             raise ConfigError("A trial continues from its own checkpoint, but this is of another one. Remove it.")
         stage = int(meta["stage"])
-        trees: dict[str, dict[str, Any]] = {str(seed): {part: {} for part in State._fields} for seed in self.seeds}
+        trees: dict[str, dict[str, Any]] = {str(seed): {group: {} for group in State._fields} for seed in self.seeds}
         for key, leaf in snapshot.tensors.items():
-            owner, part, name = key.split("/", 2)
-            trees[owner][part][name] = leaf
+            owner, group, name = key.split("/", 2)
+            trees[owner][group][name] = leaf
         fresh = zip(self.seeds, self._fresh(stage), strict=True)
         with large_leaves_in(self._cache_dir):
             self.states = [trees_like(like, trees[str(seed)]) for seed, like in fresh]

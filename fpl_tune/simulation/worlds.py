@@ -99,13 +99,13 @@ def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: An
 def needs_of(run: RunSpec) -> tuple[str, str | None, int | None]:
     """Kind of images and of second views that all stages see, and the last blocks of the image tower that one of them
     changes; None: all."""
-    found = {(stage.method.needs, stage.method.view) for stage in run.stages}
-    if len(found) > 1:
+    needs = {(stage.method.needs, stage.method.view) for stage in run.stages}
+    if len(needs) > 1:
         raise ConfigError(
-            f"All stages of a run must see the same kind of images, but they need {sorted(map(str, found))}."
+            f"All stages of a run must see the same kind of images, but they need {sorted(map(str, needs))}."
         )
     changed = [stage.method.image_blocks for stage in run.stages]
-    return *found.pop(), None if None in changed else max(filter(None, changed))
+    return *needs.pop(), None if None in changed else max(filter(None, changed))
 
 
 _THREADS_OF_LARGE_TOWERS = 4

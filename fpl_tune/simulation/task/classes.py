@@ -33,10 +33,10 @@ class PromptMemory:
         self._features: OrderedDict[str, Tensor] = OrderedDict()
 
     def get(self, key: str) -> Tensor | None:
-        found = self._features.get(key)
-        if found is not None:
+        features = self._features.get(key)
+        if features is not None:
             self._features.move_to_end(key)
-        return found
+        return features
 
     def put(self, key: str, value: Tensor) -> None:
         self._features[key] = value
@@ -70,7 +70,7 @@ class Classes:
         texts = {template: [template.format(name.replace("_", " ")) for name in self.names] for template in templates}
         if adapter is None:
             missing = {template: texts[template] for template in texts if template not in self._raw}
-            self._raw |= {template: self.towers.encode_text(found) for template, found in missing.items()}
+            self._raw |= {template: self.towers.encode_text(features) for template, features in missing.items()}
             return torch.stack([self._raw[template] for template in templates])
         key = ("templates", *templates)
         if key not in self._sentences:
@@ -78,15 +78,15 @@ class Classes:
             self._sentences[key] = self.towers.sentences(whole, 0, ending="")
         sentences = self._sentences[key]
         context = next(iter(adapter.leaf.values())).new_zeros(0, self.towers.text_width)
-        found = self._features(context, sentences, str(key), adapter=adapter)
-        return found.unflatten(1, (len(templates), len(self.names)))
+        features = self._features(context, sentences, str(key), adapter=adapter)
+        return features.unflatten(1, (len(templates), len(self.names)))
 
     def encode(self, context: Tensor, *, tail: str = "", names: Sequence[str] | None = None, **how: Any) -> Tensor:
         """Unit text features [..., K, D]; see `fpl_tune.method.Task.encode_prompts`."""
         key = context.shape[-2], tail, *(names or ())
         if key not in self._sentences:
-            known = self.names if names is None else names
-            self._sentences[key] = self.towers.sentences(known, key[0], position=self.position, tail=tail)
+            names_of_classes = self.names if names is None else names
+            self._sentences[key] = self.towers.sentences(names_of_classes, key[0], position=self.position, tail=tail)
         return normalize(self._features(context, self._sentences[key], repr(key[1:]), **how))
 
     def _features(
@@ -121,18 +121,18 @@ class Classes:
         kind = (per_class, label, deeper is not None, adapter and adapter.key)
         parts = [rows, *([] if deeper is None else [deeper]), *branch]
         keys = _digests(repr(kind), parts)
-        held = {key: value for key in keys if (value := self.memory.get(key)) is not None}
-        first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in held}
+        cached = {key: value for key in keys if (value := self.memory.get(key)) is not None}
+        first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in cached}
         missing = sorted(first.values())
         if missing:
             some = None if deeper is None else deeper[missing]
             own = None if adapter is None else adapter.each(lambda leaf: leaf[missing])
             features = self.towers.encode_prompts(rows[missing], sentences, per_class=per_class, deep=some, adapter=own)
             for i, value in zip(missing, features, strict=True):
-                held[keys[i]] = value
+                cached[keys[i]] = value
                 self.memory.put(keys[i], value.clone())  # a row of its own: a view would keep the whole batch alive
-        found = torch.stack([held[key] for key in keys])
-        return found.view(*lead, *found.shape[1:])
+        values = torch.stack([cached[key] for key in keys])
+        return values.view(*lead, *values.shape[1:])
 
 
 def _digests(label: str, parts: Sequence[Tensor]) -> list[str]:

@@ -54,14 +54,14 @@ class ClientTask:
     @property
     def counts(self) -> Tensor:
         """[N, K] training images by client and class."""
-        found = torch.zeros(self.n_clients, self.n_classes, dtype=torch.int64, device=self.device)
-        return found.scatter_add_(1, self.train.label, self.train.mask.long())
+        counts = torch.zeros(self.n_clients, self.n_classes, dtype=torch.int64, device=self.device)
+        return counts.scatter_add_(1, self.train.label, self.train.mask.long())
 
     def during(self, round_: int, rounds: int, key: int) -> ClientTask:
         """The same task in a round, counted from 1, of a stage; `key` seeds what `rng` gives."""
-        found = copy(self)
-        found.round, found.rounds, found._key = round_, rounds, key
-        return found
+        task = copy(self)
+        task.round, task.rounds, task._key = round_, rounds, key
+        return task
 
     def rng(self, purpose: str) -> Generator:
         return torch.Generator().manual_seed(self._key ^ zlib.crc32(purpose.encode()))
@@ -94,10 +94,10 @@ class ClientTask:
     def without(self, unseen: Tensor) -> ClientTask:
         """The same task, where the clients `unseen` (bool [N]) have no images but those of the test set `unseen`."""
         classes, main = self.tests[self.primary]
-        kept = ~unseen[:, None]
-        tests = {name: (k, held.only(kept)) for name, (k, held) in self.tests.items()}
-        tests["unseen"] = (classes, main.only(~kept))
-        return replace(self, train=self.train.only(kept), val=self.val.only(kept), tests=tests)
+        seen = ~unseen[:, None]
+        tests = {name: (k, data.only(seen)) for name, (k, data) in self.tests.items()}
+        tests["unseen"] = (classes, main.only(~seen))
+        return replace(self, train=self.train.only(seen), val=self.val.only(seen), tests=tests)
 
     def under(self, classes: Classes, *, own: bool = False) -> ClientTask:
         """The same task with logits over other classes (novel classes at test time), or over each client's own."""

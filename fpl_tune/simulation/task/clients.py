@@ -81,13 +81,13 @@ class ClientData:
         """Index of the spare last row of every client's table."""
         return self.rows.shape[1] - 1
 
-    def only(self, kept: Tensor) -> ClientData:
+    def only(self, mask: Tensor) -> ClientData:
         """The same split without other images than those `kept`, bool [N, R] or, of whole clients, [N, 1]."""
-        found = copy(self)
-        found.mask = self.mask & kept
-        found.size = found.mask.sum(1)
-        found.sizes, found.same_for_all = found.size.tolist(), self.same_for_all and bool(kept.all())
-        return found
+        data = copy(self)
+        data.mask = self.mask & mask
+        data.size = data.mask.sum(1)
+        data.sizes, data.same_for_all = data.size.tolist(), self.same_for_all and bool(mask.all())
+        return data
 
     def pooled(self) -> ClientData:
         """The same split, where every client has the images of all."""
@@ -139,11 +139,11 @@ class ClientData:
         return image
 
     def _gather(self, images: Tensor, rows: Tensor) -> Tensor:
-        found = images[rows.to(images.device)].to(self.device)
-        if found.dtype == torch.uint8:
+        pixels = images[rows.to(images.device)].to(self.device)
+        if pixels.dtype == torch.uint8:
             assert self.towers is not None
-            found = self.towers.normalise(found)
-        return found.to(self.dtype)
+            pixels = self.towers.normalise(pixels)
+        return pixels.to(self.dtype)
 
 
 def side_by_side(data: Sequence[ClientData]) -> tuple[ClientData, list[int]]:

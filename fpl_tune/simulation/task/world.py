@@ -119,8 +119,8 @@ class SharedData:
         def clients(images: Tensor, index: _Arrays, label: _Arrays, ids: np.ndarray, **views: Any) -> ClientData:
             place = np.zeros(len(self.dataset.classes), dtype=np.int64)
             place[ids] = np.arange(len(ids))
-            held = [place[labels] for labels in label]
-            return ClientData(images, index, held, towers=self.towers, device=device, **views)
+            labels_in_place = [place[labels] for labels in label]
+            return ClientData(images, index, labels_in_place, towers=self.towers, device=device, **views)
 
         views = {"views": self.views, "second": self.second}
         tests = {
@@ -129,12 +129,12 @@ class SharedData:
         }
         for name, (other, images) in self.others.items():
             index, label = ([part] * drawn.n_clients for part in (np.arange(len(other.test)), other.test.label))
-            held = ClientData(images, index, label, towers=self.towers, device=device)
-            tests[f"cross/{name}"] = self.classes(other, range(len(other.classes))), held
+            data = ClientData(images, index, label, towers=self.towers, device=device)
+            tests[f"cross/{name}"] = self.classes(other, range(len(other.classes))), data
         # Held-out domains have no keys or prompts of their own. All others count, even where no client of this seed's
         # split has most of its images from one, so that all seeds have states of one shape.
-        kept = {i for i, name in enumerate(self.dataset.domains) if name not in partition.held_out}
-        domains = np.array(sorted(kept | set(drawn.domain.tolist())))
+        training = {i for i, name in enumerate(self.dataset.domains) if name not in partition.held_out}
+        domains = np.array(sorted(training | set(drawn.domain.tolist())))
         return ClientTask(
             towers=self.towers,
             known=self.classes(self.dataset, drawn.classes),
