@@ -242,7 +242,7 @@ class Task(Sizes, Protocol):
         tail: str = "",
         names: Sequence[str] | None = None,
         adapter: Adapter | None = None,
-        remember: bool = True,
+        cache: bool = True,
     ) -> Tensor:
         """Unit text features [..., K, D] of contexts [..., l, d] (or [..., K, l, d] if `per_class`).
 
@@ -250,8 +250,8 @@ class Task(Sizes, Protocol):
         the context. `names` stand in the place of the K class names, "" for none. `adapter` adds a branch to the
         blocks; contexts are then [C, l, d] or one [l, d] for all.
         Differentiable in all of them.
-        Without gradients, features of contexts seen before are remembered; a context that changes at every call, as in
-        a step or by image, takes `remember=False`: to look it up, it would have to be read from the device.
+        Without gradients, features of contexts seen before are cached; a context that changes at every call, as in
+        a step or by image, takes `cache=False`: to look it up, it would have to be read from the device.
         """
         ...
 

@@ -41,7 +41,7 @@ def for_prompts(layout: Layout, n_prompts: int) -> Layout:
 
 
 def kept_numbers(layout: Layout, width: int, n_heads: int) -> float:
-    """What a layer keeps for its gradient, in numbers per token and width: queries, keys, values, weights."""
+    """Memory that a layer keeps for its gradient, in numbers per token and width: queries, keys, values, weights."""
     packing = layout.packing
     if packing is None:
         return 4.0  # the weights count as one

@@ -21,7 +21,7 @@ Place = Literal["front", "end"]
 
 
 def is_vit(visual: Any) -> bool:
-    """Whether the image half is open_clip's own vision transformer, its [cls] token projected."""
+    """True if the image half is open_clip's own vision transformer, its [cls] token projected."""
     return getattr(visual, "pool_type", None) == "tok"
 
 
@@ -35,7 +35,7 @@ def require_vit(visual: Any) -> None:
 
 
 def is_resnet(visual: Any) -> bool:
-    """Whether the image half is a ResNet with CLIP's attention pool."""
+    """True if the image half is a ResNet with CLIP's attention pool."""
     return hasattr(visual, "attnpool")
 
 

@@ -33,7 +33,7 @@ _KEPT_PER_TOKEN = 6  # numbers per token, width and block: two inputs and the hi
 
 
 class Cost(NamedTuple):
-    """What encoding costs: tokens run through the blocks, and operations (a multiplication and an addition are
+    """The cost of encoding: tokens run through the blocks, and operations (a multiplication and an addition are
     two) of the matrix products, forward and backward."""
 
     tokens: int
@@ -174,7 +174,7 @@ class TextTower(nn.Module):
 
     @torch.no_grad()
     def _constants(self, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        """What no prompt changes: embedded words [1, R, d] and their queries, keys and values in the first block, and
+        """Values that no prompt changes: embedded words [1, R, d] and their queries, keys and values in the first block, and
         the context's positional embeddings [c, d]. They live as long as the layout: a recorded graph reads them."""
         if not layout.kept or layout.kept[0] is not self:
             places = self.positional_embedding[layout.positions]

@@ -18,7 +18,7 @@ class Adapter(NamedTuple):
 
     branch: Callable[[dict[str, Tensor], Tensor], Tensor]
     """(leaves [C, ...] of one block, tokens [C, n, width]) -> what is added to them [C, n, width]. A function of a
-    module that reads its arguments alone: features without gradients are remembered by its name and its leaves."""
+    module that reads its arguments alone: features without gradients are cached by its name and its leaves."""
     leaf: dict[str, Tensor]
     """[C, J, ...] parameters by client and block."""
     first: int = 0

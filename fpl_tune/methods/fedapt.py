@@ -73,7 +73,7 @@ class FedAPT(FederatedAveraging):
 
         def exact(image: Tensor, weight: Tensor) -> Tensor:
             key = torch.einsum("cbn,cnld->cbld", weight, keys)[:, :, None]
-            text = task.encode_prompts(prompt[:, None] * (1 + key), per_class=True, remember=False)  # [C, B, K, D]
+            text = task.encode_prompts(prompt[:, None] * (1 + key), per_class=True, cache=False)  # [C, B, K, D]
             return task.scale * torch.einsum("cbd,cbkd->cbk", fl.normalize(image), text)
 
         if self.inference == "exact":

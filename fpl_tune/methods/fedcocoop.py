@@ -52,7 +52,7 @@ class FedCoCoOp(FederatedAveraging):
         shift = mapped(leaf, "net.second", mapped(leaf, "net.first", image).relu())  # [C, B, d]
 
         def score(image: Tensor, shift: Tensor) -> Tensor:
-            text = task.encode_prompts(leaf["prompt"][:, None] + shift[:, :, None], remember=False)  # [C, B, K, D]
+            text = task.encode_prompts(leaf["prompt"][:, None] + shift[:, :, None], cache=False)  # [C, B, K, D]
             return task.scale * torch.einsum("cbd,cbkd->cbk", image, text)
 
         return image_by_image(score, task.n_classes, image, shift)

@@ -119,7 +119,7 @@ class FedDPT(Method):
         if "text.external" not in local.buffers or own.shape[1] == task.n_domains:
             return own  # all one's own: fine-tuning, or n = 1
         with torch.no_grad():
-            others = task.encode_prompts(local.buffers["text.external"], remember=False)
+            others = task.encode_prompts(local.buffers["text.external"], cache=False)
         return _turned(torch.cat([own, others], 1), -local.buffers["domain"])
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:

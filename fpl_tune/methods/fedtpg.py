@@ -63,6 +63,6 @@ class FedTPG(PromptNetwork):
         return feed_forward(leaf, mapped(leaf, "attention.out", (score.softmax(-1) @ v).transpose(1, 2).flatten(2)))
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        text = task.encode_prompts(self.context(fl.normalize(task.sentences(["{}"])[0]), local), remember=False)
+        text = task.encode_prompts(self.context(fl.normalize(task.sentences(["{}"])[0]), local), cache=False)
         logits, owned = fl.cosine_logits(task.scale, batch.image, text), local.buffers.get("owned")
         return logits if owned is None else fl.among(logits, owned)

@@ -34,7 +34,7 @@ class MethodError(FplTuneError):
 def checked(method: Method) -> Method:
     """The method, which refuses a result of another type or shape than `fpl_tune.method` declares.
 
-    Types and shapes are read, and values that lie in main memory: a GPU is not waited for.
+    Types and shapes are read, and values that lie in main memory: there is no GPU sync.
     """
     return cast(Method, _Checked(method))
 
@@ -69,7 +69,7 @@ class _Checked:
 
 
 def _fault(hook: str, args: tuple[Any, ...], result: Any) -> str:
-    """What a result of the right type does not keep; "" if its shapes are right."""
+    """The rule that a result of the right type breaks; "" if its shapes are right."""
     if hook == "merge" and not same_leaves(args[1], result):
         return f"keep the leaves of the state and their shapes {_shapes(args[1])}, but returned {_shapes(result)}"
     if hook in ("start", "deploy") and any(shape[:1] != (len(args[2]),) for shape in _shapes(result).values()):
@@ -92,7 +92,7 @@ def _fault(hook: str, args: tuple[Any, ...], result: Any) -> str:
 
 
 def _is_count(value: Any, clients: int) -> bool:
-    """Whether a value is a number of scalars of every client, or one of each."""
+    """True for a number of scalars that holds for every client, or one number for each."""
     if isinstance(value, Tensor):
         return value.dtype == torch.int64 and value.shape == (clients,) and (value.is_cuda or bool((value >= 0).all()))
     return isinstance(value, int) and value >= 0

@@ -1,4 +1,4 @@
-"""Whether a round has diverged: losses and states that are NaN, inf or out of range."""
+"""Divergence of a round: losses and states that are NaN, inf or out of range."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def watch(
 
 
 def _finite(state: State, clients: Tensor) -> Tensor:
-    """Whether what is shared, and what belongs to the clients of a round, is finite: a bool on the state's device."""
+    """A bool on the state's device: the shared state and that of the round's clients are finite."""
     own = [leaf[clients.to(leaf.device)] for leaf in state.personal.values()]
     leaves = [leaf for leaf in (*state.shared.values(), *own, *state.server.values()) if leaf.is_floating_point()]
     bounds = [bound for leaf in leaves if leaf.numel() for bound in leaf.aminmax()]  # which are NaN where a number is

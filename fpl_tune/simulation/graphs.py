@@ -26,7 +26,7 @@ from fpl_tune.simulation.optim import OptimState
 from fpl_tune.simulation.task import ClientTask, Picked
 
 MODULES: dict[str, Any] = {"cuda": torch.cuda}
-"""What records graphs, by the type of the device."""
+"""Recorders of graphs, by the type of the device."""
 _streams: dict[torch.device, Any] = {}
 """On which steps are recorded: one for each device, as cuBLAS keeps 32 MB or more for each stream that it has seen."""
 _KEPT = 4  # recorded steps: cohorts and blocks of other sizes have graphs of their own
@@ -45,7 +45,7 @@ def capture(step: Callable[[], object], device: torch.device) -> Callable[[], ob
     """A function that does what `step` does, on the tensors that it uses now.
 
     Args:
-        step: reads and writes tensors of the device only, neither waits nor copies; called twice.
+        step: reads and writes tensors of the device only, neither synchronizes nor copies; called twice.
         device: one of `MODULES`; on any other, `step` itself is returned.
     """
     if device.type not in MODULES:
@@ -88,7 +88,7 @@ class Graphs:
         self._steps.clear()
 
     def suit(self, method: Method, plan: Plan) -> bool:
-        """Whether a replay saves time: on CUDA, where few clients are done long before the others."""
+        """True where a replay saves time: on CUDA, unless few clients are done long before the others."""
         if self.always or self.refused or not method.batched:
             return self.always
         together = plan.steps.numel() * int(plan.steps.max())
@@ -125,7 +125,7 @@ class Graphs:
 
 
 class _Inputs(NamedTuple):
-    """What a step reads of the plan, [C, T, ...]."""
+    """The inputs of a step from the plan, [C, T, ...]."""
 
     picked: Picked
     factor: Tensor | None
@@ -176,7 +176,7 @@ class _Step:
         return Local(*({n: leaf.clone() for n, leaf in tree.items()} for tree in self.local)), self.total.clone()
 
     def _first_steps(self, step: Callable[[], object], local: Local, plan: Plan) -> dict[str, Tensor]:
-        """What the first two steps change, by name."""
+        """The tensors that the first two steps change, by name."""
         self._begin(local, plan)
         self.inputs.last.fill_(True)  # counts the losses of these steps
         for _ in range(min(2, plan.last.shape[1])):
@@ -185,7 +185,7 @@ class _Step:
         return self._changes(local)
 
     def _changes(self, local: Local) -> dict[str, Tensor]:
-        """What steps have changed, by name, since clients held `local`."""
+        """The tensors that steps have changed since clients held `local`, by name."""
         before = {"params": local.params, "buffers": local.buffers}
         now = {"params": self.local.params, "buffers": self.local.buffers}
         now |= {"moment": self.first, "second moment": self.second, "loss": {"": self.total}}

@@ -1,4 +1,4 @@
-"""What a trial learned and deploys, as named tensors for a file of prompts; `serve` reads such a file."""
+"""Learned prompts of a trial as named tensors for a file, which `serve` reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def prompts(state: State) -> dict[str, Tensor]:
 
 
 def deployed(method: Method, task: ClientTask, state: State, *, at_once: int | None = None) -> dict[str, Tensor]:
-    """What clients are evaluated with; large leaves are mapped within `large_leaves_in`.
+    """The tensors that clients are evaluated with; large leaves are mapped within `large_leaves_in`.
 
     Args:
         method: the method.

@@ -109,10 +109,11 @@ class Simulation:
             if not self._changed >= set(changed):
                 self._changed.update(changed)
                 named = methods.name_of(self.run.method)
-                self._warn(f"{named} changed {' and '.join(changed)} of PyTorch; it was set back for what follows.")
+                self._warn(f"{named} changed {' and '.join(changed)} of PyTorch; it was restored.")
 
     def _block(self) -> int:
-        """Largest block of clients that fits, by the configuration and the device's memory size alone: figures repeat.
+        """Largest block of clients that fits, by the configuration and the device's memory size alone, so that
+        results are reproducible.
 
         Raises:
             OutOfMemory: one client does not fit.

@@ -4,7 +4,7 @@ A `World` (towers, data set, cached features) is shared by all seeds and trials 
 one seed's split. Shapes as in `fpl_tune.method`.
 """
 
-from fpl_tune.simulation.task.classes import Classes, PromptMemory
+from fpl_tune.simulation.task.classes import Classes, PromptCache
 from fpl_tune.simulation.task.client_task import ClientTask
 from fpl_tune.simulation.task.clients import ClientData, Picked, side_by_side
 from fpl_tune.simulation.task.world import SharedData, towers_for
@@ -14,7 +14,7 @@ __all__ = [
     "ClientData",
     "ClientTask",
     "Picked",
-    "PromptMemory",
+    "PromptCache",
     "SharedData",
     "side_by_side",
     "towers_for",

@@ -1,4 +1,4 @@
-"""Class names under the towers: prompts become text features, none twice."""
+"""Class names under the towers: prompts become text features, each encoded once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fpl_tune.method import Adapter, normalize
 GENERIC_TEMPLATE = "a photo of a {}."
 
 
-class PromptMemory:
-    """Text features of contexts that carry no gradient, remembered by value, oldest forgotten first.
+class PromptCache:
+    """Text features of contexts that carry no gradient, cached by value; the oldest are dropped first.
 
     Experts, anchors and the prompts of evaluation come back several times a round; encoding is what a round
     costs, comparing a digest of a few thousand numbers is not.
@@ -48,15 +48,15 @@ class PromptMemory:
 
 @dataclass
 class Classes:
-    """A list of class names under the towers: prompts tokenised once, prompt features remembered."""
+    """A list of class names under the towers: prompts tokenised once, prompt features cached."""
 
     towers: Towers
     names: tuple[str, ...]
     template: str = GENERIC_TEMPLATE
     position: Position = "end"
-    memory: PromptMemory = field(default_factory=PromptMemory)
+    memory: PromptCache = field(default_factory=PromptCache)
     plain: bool = False
-    """Encode by open_clip's own modules and remember nothing: the reference."""
+    """Encode by open_clip's own modules and cache nothing: the reference."""
     _sentences: dict[Any, Sentences] = field(default_factory=dict)
     _raw: dict[str, Tensor] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class Classes:
         texts = {template: [template.format(name.replace("_", " ")) for name in self.names] for template in templates}
         if adapter is None:
             missing = {template: texts[template] for template in texts if template not in self._raw}
-            self._raw |= {template: self.towers.encode_text(features) for template, features in missing.items()}
+            self._raw |= {template: self.towers.encode_text(texts) for template, texts in missing.items()}
             return torch.stack([self._raw[template] for template in templates])
         key = ("templates", *templates)
         if key not in self._sentences:
@@ -98,17 +98,17 @@ class Classes:
         per_class: bool = False,
         deep: Tensor | None = None,
         adapter: Adapter | None = None,
-        remember: bool = True,
+        cache: bool = True,
     ) -> Tensor:
         """Raw features [..., K, D].
 
-        What carries no gradient is remembered row by row (prompt by prompt) under its numbers and `label`; what is
+        Rows without gradient are cached one by one (prompt by prompt) under its numbers and `label`; what is
         missing is encoded as one batch, equal rows once.
         """
         branch = [] if adapter is None else list(adapter.leaf.values())
         given = [context, *([] if deep is None else [deep]), *branch]
         learning = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in given)
-        if learning or self.plain or not remember:
+        if learning or self.plain or not cache:
             more = {"per_class": per_class, "deep": deep, "adapter": adapter, "plain": self.plain}
             return self.towers.encode_prompts(context, sentences, **more)
         n_own = 3 if per_class else 2

@@ -32,7 +32,7 @@ class ClientTask:
     primary: str = "test"
     participation: float | None = 1.0
     validation: ClientData | None = None
-    """What models are validated on, where it is not `val`, the clients' own images."""
+    """Images that models are validated on if these are not `val`, the clients' own."""
     own_classes: bool = False
     passed: int = 0
     """Blocks of the image tower that the images have passed; 0 for pixels."""

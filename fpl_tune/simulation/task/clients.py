@@ -17,7 +17,7 @@ from fpl_tune.method import Batch, Table
 
 
 class Picked(NamedTuple):
-    """Images of clients that will be gathered, [C, ...] each; on the device, so that a step waits for nothing."""
+    """Images of clients that will be gathered, [C, ...] each; on the device, so that a step never synchronizes."""
 
     rows: Tensor
     """Rows of the images."""
@@ -147,7 +147,7 @@ class ClientData:
 
 
 def side_by_side(data: Sequence[ClientData]) -> tuple[ClientData, list[int]]:
-    """What `take` gathers the images of several seeds from, and where each seed's rows begin in it.
+    """The tensor that `take` gathers the images of several seeds from, and where each seed's rows begin in it.
 
     Seeds of one world have the same tables: nothing is copied.
     """
