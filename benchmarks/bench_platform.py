@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from fpl_tune import config, methods
+from fpl_tune.bench.measure import Progress, Steps, images_progress, once
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute import ray
 from fpl_tune.execute.runner import Callback, run_study
@@ -27,7 +28,6 @@ from fpl_tune.simulation.worlds import world_of
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.standing import Row, Run
 from fpl_tune.study.status import Status
-from fpl_tune.testing.bench.measure import Progress, Steps, images_progress, once
 
 _WAIT = 600.0  # time limit of a study's first result in seconds
 _SPACE = {

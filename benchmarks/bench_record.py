@@ -10,10 +10,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from fpl_tune import config
+from fpl_tune import bench, config
 from fpl_tune.core.device import cores, resolve
 from fpl_tune.core.paths import cache_root
-from fpl_tune.testing import bench
 
 FILE = Path(__file__).with_name("bench.jsonl")
 KEPT = ("bench", "seconds", "plain_seconds", "ratio")

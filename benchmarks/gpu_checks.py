@@ -39,6 +39,8 @@ from step_contract import moved
 from torch.utils.flop_counter import FlopCounterMode
 
 from fpl_tune import config, methods
+from fpl_tune.bench.measure import Peak, Row, best, matrix_rate, once
+from fpl_tune.bench.texts import CALTECH101
 from fpl_tune.clip.text import cost
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute.plan.preflight import Loaded, reserved_bytes
@@ -48,8 +50,6 @@ from fpl_tune.simulation.evaluate import evaluate
 from fpl_tune.simulation.graphs import Graphs, capture
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.testing import assert_same, play, toy_task
-from fpl_tune.testing.bench.measure import Peak, Row, best, matrix_rate, once
-from fpl_tune.testing.bench.texts import CALTECH101
 from fpl_tune.testing.rounds import COHORTS, SIZES
 
 BF16 = torch.bfloat16

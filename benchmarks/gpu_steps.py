@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fpl_tune.bench.texts import CALTECH101
 from fpl_tune.clip import Towers
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.method import State, generator
@@ -21,7 +22,6 @@ from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import Classes, ClientData, ClientTask
 from fpl_tune.testing import toy_towers
-from fpl_tune.testing.bench.texts import CALTECH101
 
 BATCH = 32
 

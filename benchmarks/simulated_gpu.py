@@ -25,10 +25,10 @@ import torch
 from gpu_steps import Size, StepsOfRounds, text_towers
 from simulated_device import Counts, Work, counting, simulated
 
+from fpl_tune.bench.measure import Progress, Row, Steps
 from fpl_tune.clip.text import cost
 from fpl_tune.core.formatting import counted
 from fpl_tune.simulation.graphs import Graphs, capture
-from fpl_tune.testing.bench.measure import Progress, Row, Steps
 
 _RATE, _ATTENTION, _MATRIX = 0.43 * 989e12, 107e12, 750e12  # operations a second
 _BANDWIDTH, _KERNEL, _LAUNCH = 0.57 * 4.8e12, 4e-6, 50e-6  # bytes a second; seconds

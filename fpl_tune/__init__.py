@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fpl_tune.core.version import __version__
 
 if TYPE_CHECKING:
     from fpl_tune.api import encode_prompts, load_study, run, run_study

@@ -18,7 +18,7 @@ from typing import Any
 
 import fpl_tune
 from fpl_tune import config
-from fpl_tune.testing.parity import NAMES
+from fpl_tune.parity import NAMES
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
 DOCS = Path(__file__).resolve().parents[1] / "reference"
@@ -27,7 +27,8 @@ MODULES = {
     "fpl_tune.method": "What a method is made of.",
     "fpl_tune.execute.callback": "What a study reports while it runs.",
     "fpl_tune.analysis": "Statistics of any data frame.",
-    "fpl_tune.testing": "The contract of methods, on tiny towers, and traces of runs to compare with.",
+    "fpl_tune.testing": "For authors of methods, data sets and towers: contracts, and tiny towers and tasks.",
+    "fpl_tune.parity": "Traces of other code on an exported world, compared with fpl-tune.",
 }
 
 

@@ -18,9 +18,9 @@ def bench(
     format: FormatOption = "table",
 ) -> None:
     """Measure what text encoding or a round costs, beside the plain path in the same run."""
+    from fpl_tune import bench as measure
     from fpl_tune import config
     from fpl_tune.core.device import resolve
-    from fpl_tune.testing import bench as measure
 
     run, device = config.compose_run(overrides or []), resolve("auto")
     with output.progress("") as progress:

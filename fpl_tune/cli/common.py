@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fpl_tune import __version__
 from fpl_tune.core import paths, plugins
+from fpl_tune.core.version import __version__
 
 if TYPE_CHECKING:
     from fpl_tune.study.store import Store

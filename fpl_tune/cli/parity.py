@@ -29,8 +29,8 @@ def parity(
     Exit code 1 if something differs.
     """
     from fpl_tune import config
+    from fpl_tune import parity as traces
     from fpl_tune.core.errors import ConfigError
-    from fpl_tune.testing import parity as traces
 
     words, known = overrides or [], None
     if not write or world or (file.parent / "world.json").exists():

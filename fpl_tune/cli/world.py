@@ -22,7 +22,7 @@ def world(
     `fpl-tune parity` compares what that code computes.
     """
     from fpl_tune import config
-    from fpl_tune.testing.parity import export_world
+    from fpl_tune.parity import export_world
 
     given, seeds = config.take_seeds(overrides or [])
     run = config.compose_run(given)

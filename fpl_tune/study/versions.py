@@ -6,7 +6,7 @@ import platform
 from functools import cache
 from importlib.metadata import version
 
-from fpl_tune import __version__
+from fpl_tune.core.version import __version__
 
 OLDEST_RAY = (2, 55)
 """As in pyproject.toml: the first without CVE-2026-27482 and CVE-2026-32981."""

@@ -12,7 +12,7 @@ import simulated_gpu
 import torch
 from gpu_steps import Size
 
-from fpl_tune.testing.bench.texts import CALTECH101
+from fpl_tune.bench.texts import CALTECH101
 
 
 def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:

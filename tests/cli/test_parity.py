@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fpl_tune.testing import read_trace, write_trace
+from fpl_tune.parity import read_trace, write_trace
 
 from .conftest import Command
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from fpl_tune import cli
+from fpl_tune import bench, cli
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.testing import bench
 
 from ..cli.test_examples import VERBS as GROUPS_AND_VERBS
 from ..config.test_hostile_configuration import FILES, OF_STUDIES, OVERRIDES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import logging
 import os
@@ -21,7 +20,6 @@ from typing import Any, TextIO
 import psutil
 import ray
 
-import fpl_tune
 from fpl_tune.core import plugins
 from fpl_tune.core.device import cores
 from fpl_tune.core.errors import EnvironmentProblem
@@ -274,7 +272,7 @@ def runtime_env() -> dict[str, Any]:
 
     Nodes need the requirements of fpl-tune, not fpl-tune itself.
     """
-    package = Path(inspect.getfile(fpl_tune)).parent
+    package = Path(__file__).parents[2]
     known = {**ENVIRONMENT, **os.environ}
     variables = {name: known[name] for name in (plugins.VARIABLE, *_SENT) if name in known}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in plugins.modules()]

@@ -14,15 +14,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 from torch import nn
 
-from fpl_tune import __version__
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import atomic_write, write_text
+from fpl_tune.core.version import __version__
 from fpl_tune.data.transform import transform
+from fpl_tune.parity.run import Clients, file_name
+from fpl_tune.parity.weights import openai_state, save_torchscript
 from fpl_tune.simulation.task import towers_for
-from fpl_tune.testing.parity.run import Clients, file_name
-from fpl_tune.testing.parity.weights import openai_state, save_torchscript
 
 _WHAT, _VERSION = "fpl-tune world", 1
 
@@ -182,6 +182,6 @@ def _dassl(towers: Towers) -> str:
 
 
 def _readme(world: dict[str, Any], towers: Towers, n_images: int) -> str:
-    made = Environment(loader=PackageLoader("fpl_tune.testing", "parity"), undefined=StrictUndefined, trim_blocks=True)
+    made = Environment(loader=PackageLoader("fpl_tune", "parity"), undefined=StrictUndefined, trim_blocks=True)
     text = made.get_template("README.md.j2")
     return text.render(world=world, towers=towers, n_images=n_images)

@@ -6,5 +6,5 @@ context length, images are encoded at every use, and nothing is cached. A ratio 
 a busy machine both are noisy.
 """
 
-from fpl_tune.testing.bench.rounds import bench_round
-from fpl_tune.testing.bench.texts import bench_text
+from fpl_tune.bench.rounds import bench_round
+from fpl_tune.bench.texts import bench_text

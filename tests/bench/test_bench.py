@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fpl_tune import config
+from fpl_tune import bench, config
+from fpl_tune.bench import rounds, texts
+from fpl_tune.bench.measure import Meter, Peak, Row
 from fpl_tune.clip.image import cost as image_cost
 from fpl_tune.clip.text import cost
 from fpl_tune.core.adapter import Adapter
 from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.simulation import Cohort, Simulation
-from fpl_tune.testing import bench, toy_towers
-from fpl_tune.testing.bench import rounds, texts
-from fpl_tune.testing.bench.measure import Meter, Peak, Row
+from fpl_tune.testing import toy_towers
 
 KEYS = [
     "bench",
@@ -45,7 +45,7 @@ def _low_rank(leaf: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def _small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fpl_tune.testing.bench.measure._SQUARE_CPU", 256)
+    monkeypatch.setattr("fpl_tune.bench.measure._SQUARE_CPU", 256)
 
 
 def _assert_sound(found: list[Row], told: list[tuple[float, float, str]]) -> None:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import fpl_tune.method as fl
-from fpl_tune import config
+from fpl_tune import config, parity
 from fpl_tune.clip import load_towers
 from fpl_tune.config import RunSpec
 from fpl_tune.config.specs import Stage
@@ -26,9 +26,8 @@ from fpl_tune.data.pool import read_image
 from fpl_tune.data.shapes import COLOURS
 from fpl_tune.method import Batch, Local, Task
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.testing import parity
-from fpl_tune.testing.parity import Trace, compare_trace, export_world, read_trace, trace_of, write_trace
-from fpl_tune.testing.parity.weights import standard_tokenizer
+from fpl_tune.parity import Trace, compare_trace, export_world, read_trace, trace_of, write_trace
+from fpl_tune.parity.weights import standard_tokenizer
 
 FORK = Path(__file__).parent / "fork"
 SMALL = (
@@ -57,7 +56,7 @@ def ours(feature_cache: Path) -> Trace:
 
 @pytest.fixture(scope="module")
 def of_fork(world: Path) -> Callable[[str], Trace]:
-    """of_fork(fault): what the fork of `tests/testing/fork` records, in a process of its own."""
+    """of_fork(fault): what the fork of `tests/parity/fork` records, in a process of its own."""
 
     def record(fault: str = "") -> Trace:
         path = world / f"trace-{fault}.npz"

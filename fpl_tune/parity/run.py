@@ -20,14 +20,14 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import cache_root
 from fpl_tune.data import Dataset, Split, features, load, split
 from fpl_tune.method import Local, Method, State, Task, Tree, derive, replicate
+from fpl_tune.parity.trace import Trace
+from fpl_tune.parity.weights import standard_tokenizer
 from fpl_tune.simulation.batches import Cohort, Plan, passes, plan_round
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.evaluate import evaluate
 from fpl_tune.simulation.task import ClientTask, SharedData
 from fpl_tune.simulation.worlds import cohort_of, task_of, threads_of, world_of
-from fpl_tune.testing.parity.trace import Trace
-from fpl_tune.testing.parity.weights import standard_tokenizer
 
 
 class Clients:
@@ -148,7 +148,7 @@ def trace_of(
         progress: called while images are encoded.
 
     Returns:
-        All arrays of `fpl_tune.testing.parity.trace.NAMES`.
+        All arrays of `fpl_tune.parity.trace.NAMES`.
 
     Raises:
         ConfigError: `given` has leaves, images or sizes that this run has not.

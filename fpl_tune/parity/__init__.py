@@ -4,10 +4,10 @@
 the same and compares.
 """
 
-from fpl_tune.testing.parity.compare import Comparison, Row, compare_trace
-from fpl_tune.testing.parity.run import Cell, Clients, trace_of
-from fpl_tune.testing.parity.trace import NAMES, Trace, read_trace, write_trace
-from fpl_tune.testing.parity.world import World, export_world, read_world
+from fpl_tune.parity.compare import Comparison, Row, compare_trace
+from fpl_tune.parity.run import Cell, Clients, trace_of
+from fpl_tune.parity.trace import NAMES, Trace, read_trace, write_trace
+from fpl_tune.parity.world import World, export_world, read_world
 
 __all__ = [
     "NAMES",

@@ -14,11 +14,11 @@ from fpl_tune.core.device import fixed_settings
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.paths import cache_root
+from fpl_tune.parity.run import Cell, as_run, compute, sentences
+from fpl_tune.parity.trace import NAMES, Trace, kind_of
+from fpl_tune.parity.weights import standard_tokenizer
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.worlds import threads_of
-from fpl_tune.testing.parity.run import Cell, as_run, compute, sentences
-from fpl_tune.testing.parity.trace import NAMES, Trace, kind_of
-from fpl_tune.testing.parity.weights import standard_tokenizer
 
 TOLERANCE = 1e-4
 """Of differences, relative to the largest number of the array."""
@@ -75,7 +75,7 @@ def compare_trace(
 
     Args:
         run: the configuration that the trace should be of, or overrides as `fpl_tune.run` takes them.
-        given: the trace; see `fpl_tune.testing.parity.trace.NAMES`.
+        given: the trace; see `fpl_tune.parity.trace.NAMES`.
         seed: whose partition the clients have.
         tolerance: of differences, relative to the largest number of each array.
         fingerprint: of the data set that the trace was made with; None: not known.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from fpl_tune.bench.measure import Meter, Peak, Progress, Row, Steps, best, once
 from fpl_tune.clip._openclip import imagenet_names
 from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.config import RunSpec
 from fpl_tune.core.formatting import counted, size
 from fpl_tune.simulation.task import towers_for
-from fpl_tune.testing.bench.measure import Meter, Peak, Progress, Row, Steps, best, once
 
 # Caltech101's class names (a fact of the data set), so that text is measured on real lengths without the data.
 CALTECH101 = tuple(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune import methods
+from fpl_tune.bench.measure import Meter, Progress, Row, Steps, images_progress, once
 from fpl_tune.config import RunSpec
 from fpl_tune.core.formatting import counted
 from fpl_tune.data import features
@@ -19,7 +20,6 @@ from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.task import ClientData, ClientTask
-from fpl_tune.testing.bench.measure import Meter, Progress, Row, Steps, images_progress, once
 
 _TEST_BATCH = 100
 PLAIN_STEPS = 2  # of the plain path are measured and scaled to the number of steps of a round
