@@ -1,4 +1,4 @@
-"""`fpl-tune parity`: what other code computed, beside what fpl-tune computes."""
+"""`fpl-tune parity`: compares what other code computed with what fpl-tune computes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parity(
     write: Annotated[bool, typer.Option("--write", help="Write what fpl-tune computes to FILE.")] = False,
     format: FormatOption = "table",
 ) -> None:
-    """Run what a trace is of, from its start and with its batches, and say array by array what differs.
+    """Run the configuration of a trace from its start and with its batches, and compare array by array.
 
     Exit code 1 if something differs.
     """
@@ -32,10 +32,10 @@ def parity(
     from fpl_tune import parity as traces
     from fpl_tune.core.errors import ConfigError
 
-    words, known = overrides or [], None
+    words, exported = overrides or [], None
     if not write or world or (file.parent / "world.json").exists():
-        known = traces.read_world(world or file.parent)
-        words = [f"seeds=[{known.seeds[0]}]", *_joined(known.overrides, words)]
+        exported = traces.read_world(world or file.parent)
+        words = [f"seeds=[{exported.seeds[0]}]", *_joined(exported.overrides, words)]
     given, seeds = config.take_seeds(words)
     run = config.compose_run(given)
     if len(seeds) > 1:
@@ -44,27 +44,27 @@ def parity(
         if write:
             print(traces.write_trace(file, traces.trace_of(run, seeds[0], progress=progress)))
             return
-        assert known is not None
-        more = {"fingerprint": known.fingerprint, "tolerance": tolerance, "progress": progress}
-        found = traces.compare_trace(run, traces.read_trace(file), seeds[0], **more)
-    rows = [row._asdict() for row in found.rows]
+        assert exported is not None
+        more = {"fingerprint": exported.fingerprint, "tolerance": tolerance, "progress": progress}
+        result = traces.compare_trace(run, traces.read_trace(file), seeds[0], **more)
+    rows = [row._asdict() for row in result.rows]
     if format == "json":
-        told = {"agrees": found.agrees, "finding": found.finding, "notes": found.notes, "seconds": found.seconds}
-        output.emit({**told, "arrays": rows}, format)
+        summary = {"agrees": result.agrees, "finding": result.finding, "notes": result.notes, "seconds": result.seconds}
+        output.emit({**summary, "arrays": rows}, format)
     else:
-        for note in found.notes:
+        for note in result.notes:
             output.warn(note)
     if format == "csv" and rows:
         output.emit(rows, format)
     if format == "table":
-        if found.finding:
-            print(found.finding)
+        if result.finding:
+            print(result.finding)
         if rows:
             shown = [{**row, **{k: _number(row[k]) for k in ("difference", "rounding")}} for row in rows]
             output.emit(shown, format, title=f"{shlex.quote(str(file))} against fpl-tune, seed {seeds[0]}")
-        if found.seconds is not None:
-            print(f"seconds a round: {found.seconds[0]:.3g} in the trace, {found.seconds[1]:.3g} in fpl-tune")
-    if not found.agrees:
+        if result.seconds is not None:
+            print(f"seconds a round: {result.seconds[0]:.3g} in the trace, {result.seconds[1]:.3g} in fpl-tune")
+    if not result.agrees:
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""`fpl-tune world`: weights, images and clients for code that is not ours."""
+"""`fpl-tune world`: exports weights, images and clients for other code to run on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Parity: other people's code on our world, and what it computes beside what we compute.
+"""Compares other code with fpl-tune: `export_world`, run the code on it, `compare_trace`.
 
 `fpl-tune world` exports weights, images and clients; the code runs on them and records a trace; `fpl-tune parity` runs
-the same and compares.
+the same and compares, array by array. `trace` says what a trace holds, `run` computes one, `compare` compares two.
 """
 
 from fpl_tune.parity.compare import Comparison, Row, compare_trace

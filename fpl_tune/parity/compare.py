@@ -1,4 +1,4 @@
-"""Two traces side by side: what agrees, what differs by how much and where first, and why, where that can be told."""
+"""Compares two traces: which arrays agree, which differ, by how much and where first."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Comparison(NamedTuple):
     """A trace against the platform's."""
 
     finding: str
-    """What differs first and why, as far as the numbers tell; "" where nothing differs."""
+    """The first difference, with its cause where the numbers prove one; "" where nothing differs."""
     rows: list[Row]
     """In the order in which a run computes."""
     ours: Trace
     """The platform's arrays."""
     notes: tuple[str, ...] = ()
-    """What of the run the trace does not have."""
+    """Differences between the lengths of the trace and the run, which do not count as differences of numbers."""
     seconds: tuple[float, float] | None = None
     """Of a round, the median, in the trace and in a simulation on this machine; None where the trace has none."""
 
@@ -97,7 +97,7 @@ def compare_trace(
     seconds = None
     if len(given.get("seconds", ())) and len(given.get("steps", ())):
         seconds = float(np.median(given["seconds"])), _pace(cell, given, **how)
-    finding = _reason(rows, given, ours)
+    finding = _finding(rows, given, ours)
     if not finding and not any(row.verdict in ("equal", "agrees") for row in rows):
         finding = "Nothing could be compared: the trace needs `steps` and `images`, or arrays that depend on neither."
     return Comparison(finding, rows, ours, tuple(_notes(cell, given)), seconds)
@@ -224,9 +224,9 @@ def _ordered(given: Trace) -> list[str]:
     """Names in the order of computation, the arrays of all clients as one."""
 
     def place(name: str) -> tuple[int, int, str]:
-        known = name if name in _ORDER else kind_of(name)
-        if known in _ORDER:
-            return _ORDER.index(known), 0, name
+        kind = name if name in _ORDER else kind_of(name)
+        if kind in _ORDER:
+            return _ORDER.index(kind), 0, name
         return len(_ORDER), int(name.split("/")[1]), name.replace("accuracy", "tested")
 
     named = {name for name in given if name != "seconds"}
@@ -291,38 +291,30 @@ def _where(name: str, apart: np.ndarray, tolerance: float, given: Trace) -> str:
     return f"client {first[0]}" if name.startswith("after/") else f"[{', '.join(map(str, first))}]"
 
 
-def _reason(rows: list[Row], given: Trace, ours: Trace) -> str:
-    """Why the first array differs, if its numbers tell."""
+def _finding(rows: list[Row], given: Trace, ours: Trace) -> str:
+    """The first array that differs, with what its numbers prove; "" where none differs."""
     wrong = [row for row in rows if row.verdict == "differs"]
     if not wrong:
         return ""
     name, _, _, where, _ = min(wrong, key=lambda row: _when(row, given))
-    mine, theirs, told = ours[name], given[name], ""
-    if mine.shape == theirs.shape:
-        early = name.startswith("first/gradient/") or where.startswith("step 0:")
-        factor = _factor(theirs, mine) if early and np.isfinite(theirs).all() else None
-        if not np.isfinite(theirs).all() and not name.startswith(_MAY_LACK):
-            told = " It has numbers that are not finite."
-        elif name == "first/logits":
-            told = _of_logits(theirs.astype(np.float64), mine.astype(np.float64))
-        elif name == "first/features":
-            told = " The pixels differ: size, mean and deviation, crops, or the tower's heads and activation."
-        elif name == "rates":
-            step = int(where[5:].partition(":")[0])
-            told = f" It is {theirs[step]:g} in the trace and {mine[step]:g} here: set optim.lr and optim.schedule."
-        elif factor is not None:
-            told = f" It is {factor:.6g} times what it is here: a sum in place of a mean?"
-        elif where.startswith("step 0:"):
-            told = " The forward pass differs; `first/features` and `first/logits` would say where."
-            if _agrees(rows, "first/logits"):
-                told = " The logits agree: the labels or the loss differ."
-        elif name == "losses" or name.startswith("after/"):
-            told = (
-                " What came before agrees: the optimiser (optim.momentum, weight_decay, groups) or the average differ."
-            )
-            if not _agrees(rows, "rates"):
-                told = told.replace("optim.momentum", "optim.lr, momentum")
-    return f"{name} is the first to differ{f' ({where})' if where else ''}.{told}"
+    proven = _proven(name, where, given[name], ours[name], rows) if given[name].shape == ours[name].shape else ""
+    return f"{name} is the first to differ{f' ({where})' if where else ''}.{proven and f' {proven}'}"
+
+
+def _proven(name: str, where: str, theirs: np.ndarray, mine: np.ndarray, rows: list[Row]) -> str:
+    """What two arrays of one shape prove about their difference; often nothing."""
+    if not name.startswith(_MAY_LACK) and not np.isfinite(theirs).all():
+        return "It has numbers that are not finite."
+    if name == "rates":
+        step = int(where[5:].partition(":")[0])
+        return f"It is {theirs[step]:g} in the trace and {mine[step]:g} here: set optim.lr and optim.schedule."
+    if name == "first/logits":
+        return _of_logits(theirs.astype(np.float64), mine.astype(np.float64))
+    early = name.startswith("first/gradient/") or where.startswith("step 0:")
+    if early and (factor := _factors(theirs, mine)) is not None:
+        return f"It is {float(factor):.6g} times what it is here."
+    logits_agree = any(row.name == "first/logits" and row.verdict in ("equal", "agrees") for row in rows)
+    return "The logits agree: the labels or the loss differ." if early and logits_agree else ""
 
 
 def _when(row: Row, given: Trace) -> tuple[int, int, int]:
@@ -337,43 +329,23 @@ def _when(row: Row, given: Trace) -> tuple[int, int, int]:
     return 1, place, 0
 
 
-def _agrees(rows: list[Row], name: str) -> bool:
-    return any(row.name == name and row.verdict in ("equal", "agrees") for row in rows)
-
-
-def _factor(theirs: np.ndarray, ours: np.ndarray) -> float | None:
-    """The number by which all of an array is multiplied."""
-    factor = float((theirs * ours).sum() / ((ours * ours).sum() or 1.0))
-    fits = np.allclose(theirs, factor * ours, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
-    return factor if fits and abs(factor - 1) > 0.01 else None
-
-
-def _of_logits(theirs: np.ndarray, ours: np.ndarray) -> str:
-    """What is known to make logits differ: classes in another order, features that are not unit vectors, the scale."""
-    near = np.abs(theirs[:, :, None] - ours[:, None, :]).max(0) <= 1e-3 * np.abs(ours).max()  # [theirs, ours]
-    if near.diagonal().all():
-        return " They are close: lower precision, or an iteration that stops early."
-    if (near.sum(0) == 1).all() and (near.sum(1) == 1).all():
+def _of_logits(theirs: np.ndarray, mine: np.ndarray) -> str:
+    """Classes in another order, another temperature, or features of another length; [B, K] each."""
+    near = np.abs(theirs[:, :, None] - mine[:, None, :]).max(0) <= 1e-3 * np.abs(mine).max()  # [theirs, mine]
+    if not near.diagonal().all() and (near.sum(0) == 1).all() and (near.sum(1) == 1).all():
         i, j = next((i, j) for i, j in np.argwhere(near).tolist() if i != j)
-        return f" Your labels are permuted: column {i} of the trace is column {j} here."
-    factors = _outer(theirs, ours)
-    if factors is None:
-        return (
-            " If the features agree, the sentences do not: the tokenizer, the context's place, the text tower's heads."
-        )
-    rows, columns = (np.ptp(one) > 1e-3 * np.abs(one).mean() for one in factors)
-    if not rows and not columns:
-        return f" They are {factors[0][0] * factors[1][0]:.6g} times those here: another temperature."
-    which = {(True, False): "Image features are", (False, True): "Text features are", (True, True): "Features are"}
-    return f" {which[bool(rows), bool(columns)]} not normalised: divide them by their length."
+        return f"Your labels are permuted: column {i} of the trace is column {j} here."
+    if (factor := _factors(theirs, mine)) is not None:
+        return f"They are {float(factor):.6g} times those here: another temperature."
+    for axis, features in ((1, "Image"), (0, "Text")):
+        if theirs.shape[axis] > 2 and _factors(theirs, mine, axis) is not None:
+            return f"{features} features are not normalised: divide them by their length."
+    return ""
 
 
-def _outer(theirs: np.ndarray, ours: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """[B] and [K] by whose products all numbers are multiplied."""
-    safe = np.where(np.abs(ours) > 1e-6, ours, 1e-6)
-    u, s, v = np.linalg.svd(theirs / safe)
-    if s[0] == 0 or (len(s) > 1 and s[1] > 1e-2 * s[0]):
-        return None
-    rows, columns = u[:, 0] * s[0], v[0]
-    sign = np.sign(columns.mean())
-    return rows * sign, columns * sign
+def _factors(theirs: np.ndarray, mine: np.ndarray, axis: int | None = None) -> np.ndarray | None:
+    """The factors between two arrays, one of all numbers or one of each line along an axis; None if there are none."""
+    squares = (mine * mine).sum(axis, keepdims=True)
+    factors = (theirs * mine).sum(axis, keepdims=True) / np.where(squares > 0, squares, 1.0)
+    fits = np.allclose(theirs, factors * mine, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
+    return factors.squeeze() if fits and (np.abs(factors - 1) > 0.01).any() else None

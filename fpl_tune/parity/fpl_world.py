@@ -47,8 +47,8 @@ def adapt(model: Any) -> Any:
 def clients(side: str, seed: int) -> list[list[tuple[str, int]]]:
     """[path, label] of the images of every client; `side` is train, val or test."""
     with open(os.path.join(HERE, f"split-seed{seed}.json"), encoding="utf-8") as file:
-        held = json.load(file)[side]
-    return [[(os.path.join(HERE, "images", path), label) for path, label in one] for one in held]
+        listed = json.load(file)[side]
+    return [[(os.path.join(HERE, "images", path), label) for path, label in one] for one in listed]
 
 
 def attach(path: str, leaves: Callable[[Table], Table] | None = None, seed: int | None = None) -> Recorder:
@@ -127,8 +127,8 @@ class Recorder:
     def test(self, round_: int, client: int, accuracy: float, params: Table | None = None) -> None:
         """Accuracy of a client in per cent after a round, or before all with round 0, and what it was tested with."""
         self._tick(round_)
-        found = self._tested.setdefault(f"accuracy/{round_}", {})
-        found[client] = np.float64(accuracy)
+        accuracies = self._tested.setdefault(f"accuracy/{round_}", {})
+        accuracies[client] = np.float64(accuracy)
         for name, leaf in (self._leaves(params) if params and round_ else {}).items():
             self._tested.setdefault(f"after/{round_}/{name}", {})[client] = np.array(leaf.detach().cpu())
 
@@ -151,10 +151,10 @@ class Recorder:
                 [end - began for round_, (began, end) in sorted(self._clock.items()) if round_]
             )
             arrays["rates"] = np.array([step[4] for step in self._steps])
-        for name, found in self._tested.items():
-            one = next(iter(found.values()))
+        for name, by_client in self._tested.items():
+            one = next(iter(by_client.values()))
             whole = np.full((WORLD["clients"], *one.shape), np.nan)
-            for client, value in found.items():
+            for client, value in by_client.items():
                 whole[client] = value
             arrays[name] = whole
         np.savez(self.path, **arrays)
@@ -180,10 +180,10 @@ def _watch(trainer: Any, recorder: Recorder) -> None:
                 return step(batch, *args, **more)
 
             self.forward_backward = forward_backward
-            self.model.register_forward_hook(lambda module, given, found: now.update(logits=found))
+            self.model.register_forward_hook(lambda module, given, output: now.update(logits=output))
             encoder = getattr(self.model, "image_encoder", None)
             if encoder is not None:
-                encoder.register_forward_hook(lambda module, given, found: now.update(features=found))
+                encoder.register_forward_hook(lambda module, given, output: now.update(features=output))
         now.update(round=max(global_epoch, 0) + 1, client=max(idx, 0))
         return looped(self, idx, global_epoch, *args, **more)
 

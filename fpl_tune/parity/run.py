@@ -58,8 +58,8 @@ class Clients:
     def labels(self, side: str) -> list[list[int]]:
         """Their classes, as places in `classes`."""
         place = {k: i for i, k in enumerate(self.split.classes.tolist())}
-        held = {"train": self.split.train_label, "val": self.split.val_label, "test": self.test.label}[side]
-        return [[place[k] for k in mine.tolist()] for mine in held]
+        labels = {"train": self.split.train_label, "val": self.split.val_label, "test": self.test.label}[side]
+        return [[place[k] for k in mine.tolist()] for mine in labels]
 
     def places(self, given: Trace) -> list[list[int]]:
         """[T] places of each step's images in the table of its client.
@@ -68,26 +68,26 @@ class Clients:
             ConfigError: a client trains on an image that it does not hold.
         """
         own = [{name: i for i, name in enumerate(mine)} for mine in self.files("train")]
-        found = []
+        by_step = []
         for (_, client, _), images in zip(given["steps"].tolist(), given["images"].tolist(), strict=True):
             if not 0 <= client < len(own):
                 raise ConfigError(
                     f"Clients are counted from 0 to {len(own) - 1} here, but {client} trains in the trace."
                 )
-            held = own[client]
+            table = own[client]
             places = [image for image in images if image not in ("", -1)]
             if given["images"].dtype.kind == "U":
                 places = [Path(image).name for image in places]
-                lacking = next((image for image in places if image not in held), None)
+                lacking = next((image for image in places if image not in table), None)
                 if lacking is not None:
                     others = [c for c, mine in enumerate(own) if lacking in mine]
                     whose = f"which is client {others[0]}'s here" if others else "which nobody holds here"
                     raise ConfigError(f"Your split is another one: client {client} trains on {lacking}, {whose}.")
-                places = [held[image] for image in places]
-            elif places and not 0 <= min(places) <= max(places) < len(held):
-                raise ConfigError(f"Your split is another one: client {client} has {len(held)} training images here.")
-            found.append(places)
-        return found
+                places = [table[image] for image in places]
+            elif places and not 0 <= min(places) <= max(places) < len(table):
+                raise ConfigError(f"Your split is another one: client {client} has {len(table)} training images here.")
+            by_step.append(places)
+        return by_step
 
 
 class Cell(Clients):
@@ -112,8 +112,8 @@ class Cell(Clients):
     def _exact(self, world: SharedData, cache_dir: Path) -> SharedData:
         """The world with patch features in float32 of the images in use; the cache keeps them in half precision."""
         towers, tables = world.towers, []
-        held = ((self.dataset.train, [*self.split.train, *self.split.val]), (self.dataset.test, self.test.index))
-        for pool, parts in held:
+        pools = ((self.dataset.train, [*self.split.train, *self.split.val]), (self.dataset.test, self.test.index))
+        for pool, parts in pools:
             pixels = features(pool, towers=towers, needs="pixels", cache_dir=cache_dir)
             used = np.unique(np.concatenate(parts))
             table = torch.zeros(len(pool), towers.n_patches or 0, towers.embed_dim)
@@ -132,18 +132,16 @@ def trace_of(
     run: RunSpec | Mapping[str, Any],
     seed: int = 1,
     *,
-    rounds: int | None = None,
     given: Trace | None = None,
     cache_dir: Path | None = None,
     progress: Any = None,
 ) -> Trace:
-    """What the platform computes in the first rounds of a run, as a trace, on the CPU in float32.
+    """Runs a configuration and records its trace, on the CPU in float32.
 
     Args:
         run: the configuration, of one stage, or overrides as `fpl_tune.run` takes them.
         seed: whose partition is used, and start and batches where `given` has none.
-        rounds: to run; None: those of `given`, or of the run.
-        given: its `initial/...`, `steps` and `images` replace the platform's own draws.
+        given: its `initial/...`, `steps` and `images` replace the platform's own draws, and its rounds alone are run.
         cache_dir: of image features; None: the usual one.
         progress: called while images are encoded.
 
@@ -155,7 +153,7 @@ def trace_of(
     """
     run = as_run(run)
     with fixed_settings(threads_of(run)):
-        return compute(Cell(run, seed, cache_dir=cache_dir, progress=progress), given or {}, rounds)
+        return compute(Cell(run, seed, cache_dir=cache_dir, progress=progress), given or {})
 
 
 def as_run(run: RunSpec | Mapping[str, Any]) -> RunSpec:
@@ -163,22 +161,21 @@ def as_run(run: RunSpec | Mapping[str, Any]) -> RunSpec:
     return run if isinstance(run, RunSpec) else config.compose_run([run])
 
 
-def compute(cell: Cell, given: Trace, rounds: int | None = None) -> Trace:
+def compute(cell: Cell, given: Trace) -> Trace:
     """`trace_of` for a cell that is loaded."""
     method, task, spec = cell.method, cell.task, cell.run.optim
     if "images" in given:
         spec = replace(spec, batch=given["images"].shape[1])
-    found = _described(cell)
+    trace = _described(cell)
     state = method.init(task, torch.Generator().manual_seed(derive("init", cell.seed)))
     state = _started(state, given, task.n_clients)
     everyone = torch.arange(task.n_clients)
     first = task.during(1, cell.run.rounds, derive("method", cell.seed, 1))
     initial = method.start(first, state, everyone[:1]).params
-    found |= {f"initial/{name}": _numbers(leaf[0]) for name, leaf in initial.items()}
-    found["accuracy/0"] = _accuracy(method, task, state)
+    trace |= {f"initial/{name}": _numbers(leaf[0]) for name, leaf in initial.items()}
+    trace["accuracy/0"] = _accuracy(method, task, state)
     cohorts = _given_cohorts(cell, given) if "images" in given else None
-    if rounds is None:
-        rounds = cell.run.rounds if cohorts is None else max(cohorts, default=0)
+    rounds = cell.run.rounds if cohorts is None else max(cohorts, default=0)
     steps, losses = list[dict[str, np.ndarray]](), list[float]()
     for number in range(1, (rounds if initial else 0) + 1):
         cohort = _own_cohort(cell, number) if cohorts is None else cohorts.get(number)
@@ -188,7 +185,7 @@ def compute(cell: Cell, given: Trace, rounds: int | None = None) -> Trace:
         plan = plan_round([now], [cohort], [cohort.clients], cell.epochs, spec)
         steps.append(_steps(cell, cohort, plan, spec))
         if not losses:
-            found |= _first(method, now, state, cohort, plan)
+            trace |= _first(method, now, state, cohort, plan)
         watched = _Watched(method)
         (state,), _ = run_round(
             cast(Method, watched), [task], [state], [cohort], epochs=cell.epochs, spec=spec, block=1,
@@ -196,12 +193,12 @@ def compute(cell: Cell, given: Trace, rounds: int | None = None) -> Trace:
         )  # fmt: skip
         losses += watched.losses
         after = method.deploy(task, state, everyone).params
-        found |= {f"after/{number}/{name}": _numbers(leaf) for name, leaf in after.items()}
-        found[f"accuracy/{number}"] = _accuracy(method, task, state)
+        trace |= {f"after/{number}/{name}": _numbers(leaf) for name, leaf in after.items()}
+        trace[f"accuracy/{number}"] = _accuracy(method, task, state)
     if steps:
-        found |= {name: np.concatenate([part[name] for part in steps]) for name in steps[0]}
-        found["losses"] = np.array(losses)
-    return found
+        trace |= {name: np.concatenate([part[name] for part in steps]) for name in steps[0]}
+        trace["losses"] = np.array(losses)
+    return trace
 
 
 class _Watched:
@@ -222,16 +219,16 @@ class _Watched:
 
 def _described(cell: Cell) -> Trace:
     """Classes, sentences and the clients' images."""
-    found: Trace = {"classes": np.array(cell.classes)}
+    trace: Trace = {"classes": np.array(cell.classes)}
     texts = sentences(cell)
     if texts:
         tokenizer = standard_tokenizer()
         rows = [[tokenizer.sot, *tokenizer.encode(text), tokenizer.eot] for text in texts]
         width = max(tokenizer.n_positions, *map(len, rows))
-        found["tokens"] = np.array([row + [0] * (width - len(row)) for row in rows])
+        trace["tokens"] = np.array([row + [0] * (width - len(row)) for row in rows])
     for side in ("train", "test"):
-        found |= {f"{side}/{client}": np.array(names, dtype=str) for client, names in enumerate(cell.files(side))}
-    return found
+        trace |= {f"{side}/{client}": np.array(names, dtype=str) for client, names in enumerate(cell.files(side))}
+    return trace
 
 
 def sentences(cell: Cell) -> list[str]:
@@ -250,8 +247,8 @@ def _started(state: State, given: Trace, n_clients: int) -> State:
     for name, value in leaves.items():
         like = shared.get(name, personal[name][0] if name in personal else None)
         if like is None:
-            known = f"It has {', '.join([*shared, *personal])}." if shared or personal else "It learns nothing."
-            raise ConfigError(f"The trace has initial/{name}, but the method of the run no leaf {name!r}. {known}")
+            own = f"It has {', '.join([*shared, *personal])}." if shared or personal else "It learns nothing."
+            raise ConfigError(f"The trace has initial/{name}, but the method of the run no leaf {name!r}. {own}")
         if value.shape != tuple(like.shape):
             raise ConfigError(f"initial/{name} must have the shape {list(like.shape)}, but has {list(value.shape)}.")
         leaf = torch.from_numpy(value).to(like)
@@ -272,13 +269,13 @@ def _given_cohorts(cell: Cell, given: Trace) -> dict[int, Cohort]:
                 f"Set protocol.rounds={max(number, 1)}."
             )
         taken[number][client][epoch] += places
-    found, before = {}, 0
+    cohorts, before = {}, 0
     for number in sorted(taken):
         clients = torch.tensor(list(taken[number]))
         orders = {c: [torch.tensor(one) for one in epochs.values()] for c, epochs in taken[number].items()}
-        found[number] = Cohort(cell.seed, number, clients, before + torch.arange(len(clients)), orders)
+        cohorts[number] = Cohort(cell.seed, number, clients, before + torch.arange(len(clients)), orders)
         before += len(clients)
-    return found
+    return cohorts
 
 
 def _own_cohort(cell: Cell, number: int) -> Cohort:
@@ -291,16 +288,16 @@ def _own_cohort(cell: Cell, number: int) -> Cohort:
 def _steps(cell: Cell, cohort: Cohort, plan: Plan, spec: OptimSpec) -> dict[str, np.ndarray]:
     """The steps of a round, client by client: who, on which images, at which rate."""
     files, labels = cell.files("train"), cell.labels("train")
-    found: dict[str, list[Any]] = {name: [] for name in ("steps", "images", "labels", "rates")}
+    arrays: dict[str, list[Any]] = {name: [] for name in ("steps", "images", "labels", "rates")}
     for row, (client, orders) in enumerate((cohort.orders or {}).items()):
         batches = [(epoch, part.tolist()) for epoch, order in enumerate(orders) for part in order.split(spec.batch)]
         for t, (epoch, places) in enumerate(batches):
             pad = spec.batch - len(places)
-            found["steps"].append((cohort.round, client, epoch))
-            found["images"].append([files[client][i] for i in places] + [""] * pad)
-            found["labels"].append([labels[client][i] for i in places] + [-1] * pad)
-            found["rates"].append(spec.lr * (1.0 if plan.factor is None else float(plan.factor[row, t])))
-    return {name: np.array(rows) for name, rows in found.items()}
+            arrays["steps"].append((cohort.round, client, epoch))
+            arrays["images"].append([files[client][i] for i in places] + [""] * pad)
+            arrays["labels"].append([labels[client][i] for i in places] + [-1] * pad)
+            arrays["rates"].append(spec.lr * (1.0 if plan.factor is None else float(plan.factor[row, t])))
+    return {name: np.array(rows) for name, rows in arrays.items()}
 
 
 def _first(method: Method, task: Task, state: State, cohort: Cohort, plan: Plan) -> Trace:
@@ -310,16 +307,16 @@ def _first(method: Method, task: Task, state: State, cohort: Cohort, plan: Plan)
     n = int(batch.mask.sum())
     batch = batch._replace(**{name: getattr(batch, name)[:, :n] for name in ("image", "label", "mask", "index")})
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.params.items()}
-    held = Local(leaves, local.buffers)
+    first = Local(leaves, local.buffers)
     with torch.no_grad():
-        found = {"first/logits": _numbers(method.logits(task, held, batch)[0])}
+        trace = {"first/logits": _numbers(method.logits(task, first, batch)[0])}
     if batch.image.ndim == 3:
-        found["first/features"] = _numbers(batch.image[0])
-    loss, _ = method.loss(task, held, batch)
+        trace["first/features"] = _numbers(batch.image[0])
+    loss, _ = method.loss(task, first, batch)
     gradients = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
     for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
-        found[f"first/gradient/{name}"] = _numbers((torch.zeros_like(leaf) if gradient is None else gradient)[0])
-    return found
+        trace[f"first/gradient/{name}"] = _numbers((torch.zeros_like(leaf) if gradient is None else gradient)[0])
+    return trace
 
 
 def _accuracy(method: Method, task: ClientTask, state: State) -> np.ndarray:

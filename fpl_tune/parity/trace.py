@@ -96,8 +96,8 @@ def read_trace(path: str | Path) -> Trace:
             f"Cannot read {path} ({error.strerror or error}). Name a trace, an .npz file."
         ) from None
     except (ValueError, BadZipFile, EOFError, AttributeError) as error:
-        told = "it holds objects instead of numbers and text" if "pickle" in str(error) else str(error)
-        raise ConfigError(f"{path} is not a trace ({told}). Write it with numpy.savez or fpl_world.Recorder.") from None
+        why = "it holds objects instead of numbers and text" if "pickle" in str(error) else str(error)
+        raise ConfigError(f"{path} is not a trace ({why}). Write it with numpy.savez or fpl_world.Recorder.") from None
     _check(arrays, str(path))
     return arrays
 

@@ -1,4 +1,4 @@
-"""An exported world: weights, images and clients for code that is not ours."""
+"""Exports a world: the weights, images and clients of a run, for other code to run on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def export_world(
     overrides: Sequence[str] = (),
     progress: Callable[[float, float, str], object] | None = None,
 ) -> Path:
-    """Writes what a fork needs to run on the towers, images and clients of a run.
+    """Exports the towers, images and clients of a run, so that a fork can run on them.
 
     Args:
         run: whose towers, data set and partition they are.
@@ -55,8 +55,8 @@ def export_world(
     folder = Path(folder)
     if folder.exists():
         raise ConfigError(f"{folder} exists. Name a new folder for the world, or remove it.")
-    held = [Clients(run, seed) for seed in seeds]
-    first = held[0]
+    partitions = [Clients(run, seed) for seed in seeds]
+    first = partitions[0]
     if first.dataset.train.transform != "clip":
         raise ConfigError(
             f"Images of {first.dataset.name} are prepared as {first.dataset.train.transform}, which files of 8 bits "
@@ -66,13 +66,13 @@ def export_world(
     state = openai_state(towers, first.classes)
     with atomic_write(folder) as home:
         home.mkdir()
-        paths = _write_images(held, home / "images", towers.image_size, progress)
+        paths = _write_images(partitions, home / "images", towers.image_size, progress)
         torch.save(state, home / "clip_state_dict.pt")
         save_torchscript(state, home / "clip.pt")
-        for clients in held:
+        for clients in partitions:
             write_text(home / f"split-seed{clients.seed}.json", json.dumps(_by_client(clients, paths)))
         coop = f"split_zhou_{first.dataset.name.title().replace('_', '')}.json"
-        write_text(home / coop, json.dumps(_coop(held, paths)))
+        write_text(home / coop, json.dumps(_coop(partitions, paths)))
         write_text(home / "dassl.opts", _dassl(towers))
         world = {
             "what": _WHAT,
@@ -94,7 +94,7 @@ def export_world(
 
 
 class World(NamedTuple):
-    """What an exported world was made of."""
+    """The overrides and seeds of an exported world."""
 
     overrides: list[str]
     seeds: list[int]
@@ -103,7 +103,7 @@ class World(NamedTuple):
 
 
 def read_world(folder: str | Path) -> World:
-    """What an exported world was made of.
+    """Reads how a world was made.
 
     Raises:
         ConfigError: the folder holds none, or one of another version.
@@ -111,28 +111,28 @@ def read_world(folder: str | Path) -> World:
     path = Path(folder) / "world.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        known = content["what"] == _WHAT and content["version"] == _VERSION
-        found = World(content["overrides"], content["seeds"], content["fingerprint"])
+        current = content["what"] == _WHAT and content["version"] == _VERSION
+        world = World(content["overrides"], content["seeds"], content["fingerprint"])
     except (OSError, KeyError, TypeError, ValueError):
         raise ConfigError(
             f"There is no world in {folder}: put the trace into the folder that fpl-tune world wrote, or name that by "
             "--world."
         ) from None
-    if not known:
+    if not current:
         raise ConfigError(f"{path} is of another version. Export the world again: fpl-tune world FOLDER.")
-    return found
+    return world
 
 
-def _write_images(held: Sequence[Clients], home: Path, size: int, progress: Any) -> dict[str, str]:
+def _write_images(partitions: Sequence[Clients], home: Path, size: int, progress: Any) -> dict[str, str]:
     """Writes every image that a client holds as the model sees it; paths below `home` by file name.
 
     What a fork does to an image of another shape differs: without random crops Dassl stretches training images.
     """
-    dataset, paths = held[0].dataset, dict[str, str]()
+    dataset, paths = partitions[0].dataset, dict[str, str]()
     how = transform(dataset.train.transform)
     rows = {
-        "train": [rows for clients in held for rows in (*clients.split.train, *clients.split.val)],
-        "test": [rows for clients in held for rows in clients.test.index],
+        "train": [rows for clients in partitions for rows in (*clients.split.train, *clients.split.val)],
+        "test": [rows for clients in partitions for rows in clients.test.index],
     }
     used = [(side, int(row)) for side, parts in rows.items() for row in np.unique(np.concatenate(parts))]
     for done, (side, row) in enumerate(used):
@@ -149,22 +149,22 @@ def _write_images(held: Sequence[Clients], home: Path, size: int, progress: Any)
 
 def _by_client(clients: Clients, paths: dict[str, str]) -> dict[str, Any]:
     """[path, label] by client."""
-    found: dict[str, Any] = {"seed": clients.seed, "hash": clients.split.hash, "classes": clients.classes}
+    by_side: dict[str, Any] = {"seed": clients.seed, "hash": clients.split.hash, "classes": clients.classes}
     for side in ("train", "val", "test"):
         both = zip(clients.files(side), clients.labels(side), strict=True)
-        found[side] = [[[paths[f], k] for f, k in zip(files, labels, strict=True)] for files, labels in both]
-    return found
+        by_side[side] = [[[paths[f], k] for f, k in zip(files, labels, strict=True)] for files, labels in both]
+    return by_side
 
 
-def _coop(held: Sequence[Clients], paths: dict[str, str]) -> dict[str, list[Any]]:
+def _coop(partitions: Sequence[Clients], paths: dict[str, str]) -> dict[str, list[Any]]:
     """CoOp's list, [path, label, class name]: all images of the clients; what no client trains on is validation."""
-    found: dict[str, dict[str, Any]] = {"train": {}, "val": {}, "test": {}}
-    for clients in held:
-        for side in found:
+    listed: dict[str, dict[str, Any]] = {"train": {}, "val": {}, "test": {}}
+    for clients in partitions:
+        for side in listed:
             for files, labels in zip(clients.files(side), clients.labels(side), strict=True):
-                found[side] |= {f: [paths[f], k, clients.classes[k]] for f, k in zip(files, labels, strict=True)}
-    found["val"] = {f: item for f, item in found["val"].items() if f not in found["train"]}
-    return {side: list(items.values()) for side, items in found.items()}
+                listed[side] |= {f: [paths[f], k, clients.classes[k]] for f, k in zip(files, labels, strict=True)}
+    listed["val"] = {f: item for f, item in listed["val"].items() if f not in listed["train"]}
+    return {side: list(items.values()) for side, items in listed.items()}
 
 
 def _heads(model: nn.Module) -> dict[str, int]:

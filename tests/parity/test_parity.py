@@ -123,9 +123,9 @@ def test_a_fork_with_other_numbers_of_clients_ends_with_a_line_and_writes_nothin
         ("sentence", r"^Your tokenizer or class names differ: the sentence of class 0 \('\w+'\) ends with '"),
         (
             "momentum",
-            r"^losses is the first to differ \(step \d+: round 1, client 0, epoch 0\).* \(optim\.momentum",
+            r"^losses is the first to differ \(step [1-9]: round 1, client 0, epoch 0\)\.$",
         ),
-        ("average", r"^after/1/prompt is the first to differ.* or the average differ"),
+        ("average", r"^after/1/prompt is the first to differ \(client 0\)\.$"),
     ],
 )
 def test_a_fault_is_named(fault: str, message: str, of_fork: Callable[..., Trace]) -> None:
@@ -178,16 +178,13 @@ CHANGES: dict[str, tuple[Callable[[Trace], dict[str, Any]], str]] = {
         "Image features are not",
     ),
     "text length": (lambda t: {"first/logits": t["first/logits"] * np.arange(1, 21)}, "Text features are not normal"),
-    "both lengths": (
-        lambda t: {"first/logits": t["first/logits"] * np.arange(1, 21) * np.arange(1, 9)[:, None]},
-        " Features are not normalised",
-    ),
     "temperature": (lambda t: {"first/logits": t["first/logits"] / 2}, "They are 0.5 times those here: another temp"),
     "inf": (lambda t: {"first/logits": t["first/logits"] * np.inf}, "It has numbers that are not finite"),
-    "precision": (lambda t: {"first/logits": t["first/logits"] + 0.003}, "They are close: lower precision"),
-    "text": (lambda t: {"first/logits": t["first/logits"] ** 2}, "the sentences do not: the tokenizer"),
-    "features": (lambda t: {"first/features": t["first/features"] + 1}, "The pixels differ"),
-    "sum": (lambda t: {"first/gradient/prompt": 8 * t["first/gradient/prompt"]}, "It is 8 times what it is here"),
+    "features": (
+        lambda t: {"first/features": t["first/features"] + 1},
+        "first/features is the first to differ ([0, 0]).",
+    ),
+    "sum": (lambda t: {"first/gradient/prompt": 8 * t["first/gradient/prompt"]}, "It is 8 times what it is here."),
     "rate": (lambda t: {"rates": t["rates"] / 10}, "It is 0.0005 in the trace and 0.005 here: set optim.lr"),
     "loss": (lambda t: {"losses": t["losses"] + 1}, "The logits agree: the labels or the loss differ"),
     "leaf": (lambda t: {"after/1/prompt": t["after/1/prompt"][:, :2]}, "(shape [3, 2, 128], here [3, 4, 128])"),
@@ -197,6 +194,15 @@ CHANGES: dict[str, tuple[Callable[[Trace], dict[str, Any]], str]] = {
     ),
     "accuracy": (lambda t: {"accuracy/2": t["accuracy/2"] + 1}, "accuracy/2 is the first to differ (client 0: "),
 }
+
+
+@pytest.mark.parametrize(
+    "change", [lambda logits: logits + 0.003, lambda logits: logits**2], ids=["shifted", "squared"]
+)
+def test_no_cause_is_guessed(change: Callable[[np.ndarray], np.ndarray], ours: Trace, feature_cache: Path) -> None:
+    given = {**ours, "first/logits": change(ours["first/logits"])}
+    found = compare_trace(run(), given, cache_dir=feature_cache)
+    assert found.finding == "first/logits is the first to differ ([0, 0])."
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -322,7 +328,7 @@ class Doubled(PromptFL):
 def test_an_author_gives_numbers_to_others(tmp_path: Path, feature_cache: Path) -> None:
     method = Doubled(n_ctx=4)
     mine = replace(run(), method=method, stages=(Stage(method, 2, 2.0),))
-    path = write_trace(tmp_path / "mine.npz", trace_of(mine, rounds=1, cache_dir=feature_cache))
+    path = write_trace(tmp_path / "mine.npz", trace_of(mine, cache_dir=feature_cache))
     assert compare_trace(mine, read_trace(path), cache_dir=feature_cache).agrees
     found = compare_trace(run(), read_trace(path), cache_dir=feature_cache)
     assert "They are 2 times those here: another temperature" in found.finding
