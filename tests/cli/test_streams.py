@@ -1,4 +1,4 @@
-"""A console that fails is no study that fails; for other verbs it is a line, unless the reader had enough."""
+"""A broken console does not fail a study; for other verbs it is a line, unless the reader has closed the pipe."""
 
 import io
 import json
@@ -136,7 +136,7 @@ def test_both_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_streams_are_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bars and consoles read them; those in memory stay."""
+    """Bars and consoles read them."""
     master, terminal = os.openpty()
     with open(master, "rb"), open(terminal, "w", encoding="latin-1", buffering=1) as out:
         monkeypatch.setattr(sys, "stdout", out)
@@ -145,8 +145,10 @@ def test_streams_are_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
             now = sys.stdout
             assert (now.isatty(), now.fileno(), now.encoding) == (True, terminal, "latin-1")
             assert now.line_buffering
-            assert sys.stderr is kept
+            print("kept", file=sys.stderr)
         assert sys.stdout is out
+        assert sys.stderr is kept
+        assert kept.getvalue() == "kept\n"
 
 
 def test_what_programs_read_is_escaped_where_letters_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
