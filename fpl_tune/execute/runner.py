@@ -28,7 +28,7 @@ from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.study import looks
 from fpl_tune.study.grid import expand
-from fpl_tune.study.lock import Held, locked
+from fpl_tune.study.lock import AlreadyRunning, locked
 from fpl_tune.study.store import Store
 
 _PLAN_SECONDS = 10.0  # large towers take longer: their jobs run in the study's order
@@ -127,7 +127,7 @@ def _nothing_left(folder: Path) -> Iterator[None]:
     try:
         yield
     except FplTuneError as problem:
-        if made and not isinstance(problem, Held) and not (folder / "study.yaml").exists():
+        if made and not isinstance(problem, AlreadyRunning) and not (folder / "study.yaml").exists():
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # another study began there meanwhile
                 for parent in made[1:]:

@@ -1,8 +1,8 @@
 """One process per study: a file lock, which the operating system releases when its owner dies.
 
-Two files, so that a question never stands in the way of a start, nor is answered with the name of an earlier owner: a
-start alone locks `study.lock`; the owner then names itself in `study.owner`, a new file that is locked before it is
-there under that name, and which a question locks for a moment.
+There are two files, so that checking the owner never blocks a start and never names an earlier owner. Only a start
+locks `study.lock`. The owner then describes itself in `study.owner`, a new file that it locks before moving it there; a
+check locks that file for a moment, shared with other checks. (`filelock` has no shared locks.)
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ STOP_FILE = "study.stop"
 _OWNER_FILE = "study.owner"
 
 
-class Held(ConfigError):
+class AlreadyRunning(ConfigError):
     """Another process runs the study."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the study in `folder`. Requests to stop an earlier owner are removed before this one is named.
+    """Locks the study in `folder` for this process, and removes requests to stop an earlier one.
 
     Raises:
-        Held: another process holds it; the message names it.
+        AlreadyRunning: another process runs it; the message names that process.
         EnvironmentProblem: the file system has no locks.
+        OSError: the file cannot be opened.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "study.lock").open("a") as file:
@@ -45,35 +46,35 @@ def locked(folder: Path) -> Iterator[None]:
             by, who = owner(folder), "another one, which begins or ends right now"
             if by is not None:
                 who = f"process {by['pid']} on {by['host']} since {by['since']} ({by['command']})"
-            raise Held(
+            raise AlreadyRunning(
                 f"A study is run by one process at a time, but {folder.name} is run by {who}. Wait for it, or stop it "
                 f"with `fpl-tune stop {folder.name}`."
             )
         path = folder / _OWNER_FILE
         fresh = path.with_suffix(".owner.part")
-        for left in (folder / STOP_FILE, path, fresh):
-            remove(left)
-        with fresh.open("w") as named:
+        for leftover in (folder / STOP_FILE, path, fresh):
+            remove(leftover)
+        with fresh.open("w") as description:
             try:
-                _lock(named, fcntl.LOCK_EX)
+                _lock(description, fcntl.LOCK_EX)
                 me = {
                     "pid": os.getpid(),
                     "host": socket.gethostname(),
                     "since": time.strftime("%Y-%m-%d %H:%M:%S"),
                     "command": redact(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))[:200],
                 }
-                named.write(json.dumps(me))
-                named.flush()
+                description.write(json.dumps(me))
+                description.flush()
                 fresh.replace(path)
                 yield
             finally:
-                for left in (fresh, path):
+                for mine in (fresh, path):
                     with suppress(OSError):
-                        left.unlink(missing_ok=True)
+                        mine.unlink(missing_ok=True)
 
 
 def owner(folder: Path) -> dict[str, Any] | None:
-    """The process that holds the study: pid, host, since, command. None if no process does.
+    """The process that runs the study: pid, host, since, command. None if no process does.
 
     Raises:
         EnvironmentProblem: the file system has no locks.
@@ -86,14 +87,14 @@ def owner(folder: Path) -> dict[str, Any] | None:
 
 
 def _lock(file: IO[str], kind: int) -> bool:
-    """Locks an open file until it is closed, unless another process has."""
+    """Locks an open file until it is closed. Returns False if another process has locked it."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
     except OSError as problem:
         raise EnvironmentProblem(
-            f"One process at a time runs a study, but its file system has no locks to see to it ({problem.strerror}: "
-            f"{file.name}). Name a folder on another one in FPL_TUNE_OUTPUT."
+            "One process at a time runs a study, but its file system has no locks to enforce this "
+            f"({problem.strerror}: {file.name}). Name a folder on another one in FPL_TUNE_OUTPUT."
         ) from None
     return True

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.study.lock import STOP_FILE, Held, locked, owner
+from fpl_tune.study.lock import STOP_FILE, AlreadyRunning, locked, owner
 
 ASKS = """
 import sys
@@ -52,7 +52,10 @@ def test_a_study_that_runs_names_its_process_until_it_ends(tmp_path: Path) -> No
     assert owner(tmp_path) is None
     with locked(tmp_path):
         assert (owner(tmp_path) or {})["pid"] == os.getpid()
-        with pytest.raises(Held, match=rf"by process {os.getpid()} on .* since .* Wait for it"), locked(tmp_path):
+        with (
+            pytest.raises(AlreadyRunning, match=rf"by process {os.getpid()} on .* since .* Wait for it"),
+            locked(tmp_path),
+        ):
             pass
         assert (owner(tmp_path) or {})["pid"] == os.getpid(), "who was refused changed nothing"
     assert owner(tmp_path) is None
@@ -67,11 +70,14 @@ def test_the_name_of_a_process_that_was_killed_is_no_answer(tmp_path: Path) -> N
         assert (owner(tmp_path) or {})["pid"] == os.getpid()
 
 
-def test_who_begins_is_held_before_it_is_named(tmp_path: Path) -> None:
+def test_a_process_that_begins_has_locked_the_study_before_it_is_named(tmp_path: Path) -> None:
     with (tmp_path / "study.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert owner(tmp_path) is None
-        with pytest.raises(Held, match="is run by another one, which begins or ends right now"), locked(tmp_path):
+        with (
+            pytest.raises(AlreadyRunning, match="is run by another one, which begins or ends right now"),
+            locked(tmp_path),
+        ):
             pass
 
 
