@@ -18,7 +18,7 @@ from fpl_tune import config
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import load
-from fpl_tune.execute.plan.traffic import hollow_task
+from fpl_tune.execute.plan.traffic import dummy_task
 from fpl_tune.method import State, trees_like
 from fpl_tune.simulation import checkpoint, divergence
 from fpl_tune.simulation.checkpoint import Snapshot
@@ -45,7 +45,7 @@ def bench_clients(numbers: Sequence[int], overrides: Sequence[str], *, cache_dir
         run = config.compose_run([*fixed, *overrides])
         towers, dataset = towers_for(run.clip), load(run.data)
         before = psutil.Process().memory_info().rss
-        task, method = hollow_task(run, towers, dataset), run.stages[0].method
+        task, method = dummy_task(run, towers, dataset), run.stages[0].method
         with torch.no_grad(), large_leaves_in(cache_dir):
             states = [method.init(task, torch.Generator().manual_seed(1), None)]
         size, seconds = sum(leaf.nbytes for tree in states[0] for leaf in tree.values()), []

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fpl_tune import config, methods
-from fpl_tune.bench.measure import Progress, Steps, images_progress, once
+from fpl_tune.bench.measure import OnProgress, Steps, images_progress, once
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute import ray
 from fpl_tune.execute.runner import Callback, run_study
@@ -44,7 +44,7 @@ def bench_platform(
     cache_dir: Path,
     cells: int = 1000,
     trials: int = 20,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> list[dict[str, Any]]:
     """Measures the seconds besides training, a row each: what, seconds, how it was measured.
 

@@ -18,7 +18,7 @@ from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
-from fpl_tune.track import Recorder
+from fpl_tune.track import MLflowCallback
 
 _SHORT = (
     "data.train_per_class=12",
@@ -58,7 +58,7 @@ def bench_trials(trials: int) -> list[dict[str, Any]]:
         root = Path(folder)
         file = study_file(root / "trials.yaml", {"axes": {"optim.lr": [1e-5 * (i + 1) for i in range(trials)]}})
         costs = Costs()
-        callbacks = [Watcher(quiet=True), ReportWriter(), Recorder(), costs]
+        callbacks = [Watcher(quiet=True), ReportWriter(), MLflowCallback(), costs]
         outcome = start_study(config.compose_study(str(file), _SHORT), root=root, callbacks=callbacks)
         assert outcome.done == trials, outcome
         times, sizes = zip(*costs.marks, strict=True)

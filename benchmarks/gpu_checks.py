@@ -39,7 +39,7 @@ from step_contract import moved
 from torch.utils.flop_counter import FlopCounterMode
 
 from fpl_tune import config, methods
-from fpl_tune.bench.measure import Peak, Row, best, matrix_rate, once
+from fpl_tune.bench.measure import BenchRow, Peak, best, matrix_rate, once
 from fpl_tune.bench.texts import CALTECH101
 from fpl_tune.clip.text import cost
 from fpl_tune.core.formatting import counted
@@ -69,7 +69,7 @@ _SHARED_SECONDS = 3.0  # of steps that processes run side by side
 # -- right -------------------------------------------------------------------------------------------------------------
 
 
-def contract(device: torch.device) -> Iterator[Row]:
+def contract(device: torch.device) -> Iterator[BenchRow]:
     """All forms of all methods: three rounds on the device end where they end on the CPU, in float64."""
     for name in sorted({name for name, _ in METHODS}):
         yield from _each_form(name, partial(_equals_cpu, device=device))
@@ -81,7 +81,7 @@ def _equals_cpu(method: methods.Method, device: torch.device) -> str:
     return ""
 
 
-def graphs(device: torch.device) -> Iterator[Row]:
+def graphs(device: torch.device) -> Iterator[BenchRow]:
     """All forms of all methods whose steps can be recorded: replayed steps end where eager ones end, bit for bit."""
     built = ((name, methods.build(node(name, how))) for name, how in METHODS)
     for name in sorted({name for name, method in built if method.learns and method.batched}):
@@ -100,7 +100,7 @@ def _replayed_equals_eager(method: methods.Method, device: torch.device) -> str:
     return ""
 
 
-def _each_form(name: str, check: Callable[[methods.Method], str]) -> Iterator[Row]:
+def _each_form(name: str, check: Callable[[methods.Method], str]) -> Iterator[BenchRow]:
     """Checks the forms of a method, one row for all."""
     notes: list[str] = []
     began = time.perf_counter()
@@ -126,7 +126,7 @@ def _played(method: methods.Method, device: torch.device, graphs: Graphs | None 
     return state
 
 
-def recovery(device: torch.device) -> Iterator[Row]:
+def recovery(device: torch.device) -> Iterator[BenchRow]:
     """A round that runs out of memory is run again in smaller blocks of clients, and ends where it would have."""
     run = config.compose_run([*ROUNDS[_PIXELS], *SMALL, "clip.pretrained=null", "protocol.eval_every=3"])
     whole, held, peak = _second_round(run, device)
@@ -151,7 +151,7 @@ def _second_round(run: config.RunSpec, device: torch.device, limit: int | None =
 # -- fast --------------------------------------------------------------------------------------------------------------
 
 
-def launches(device: torch.device) -> Iterator[Row]:
+def launches(device: torch.device) -> Iterator[BenchRow]:
     """Launches, waits and copies of a step of pFedMoAP: those of a round of two steps minus those of one step."""
     if device.type != "cuda":
         yield {"what": "a step of pFedMoAP", **count_step()}
@@ -193,7 +193,7 @@ def _on_gpu(event: Any) -> float:
     return event.self_device_time_total * 1e-6 if event.device_type.name == "CUDA" else 0.0
 
 
-def kernels(device: torch.device) -> Iterator[Row]:
+def kernels(device: torch.device) -> Iterator[BenchRow]:
     """Seconds of a replayed step's kernels, together and of those that take most: where a prediction is wrong."""
     for classes in (100, 10):
         trial = StepsOfRounds(Size(names=CALTECH101[:classes]), 1, BF16, device)
@@ -210,7 +210,7 @@ def _kernel(name: str) -> str:
     return re.sub(r"void |at::native::|at::|c10::|\(anonymous namespace\)::|std::", "", name)[:110]
 
 
-def text(device: torch.device) -> Iterator[Row]:
+def text(device: torch.device) -> Iterator[BenchRow]:
     """Encoding of ten clients' prompts, forward and backward, of few to many classes: its share of the matrix rate."""
     rate = matrix_rate(device, BF16)
     yield {"what": "matrix product, bfloat16", "rate": rate}
@@ -235,7 +235,7 @@ def text(device: torch.device) -> Iterator[Row]:
         }
 
 
-def steps(device: torch.device) -> Iterator[Row]:
+def steps(device: torch.device) -> Iterator[BenchRow]:
     """Steps of pFedMoAP with one and three seeds, eager and replayed, beside the plain path."""
     rate = matrix_rate(device, BF16)
     for classes, seeds in ((100, 1), (100, 3), (10, 1), (10, 3)):
@@ -264,7 +264,7 @@ def _seconds_per_step(trial: StepsOfRounds, device: torch.device, graphs: Graphs
     return max(1e-9, long - short) / (many - few)
 
 
-def rounds(device: torch.device) -> Iterator[Row]:
+def rounds(device: torch.device) -> Iterator[BenchRow]:
     """Second rounds: seconds, share of the matrix rate, and the memory of the process beside what a trial reserves.
 
     What other programs hold on the GPU counts, too.
@@ -304,7 +304,7 @@ def rounds(device: torch.device) -> Iterator[Row]:
         gc.collect()
 
 
-def sharing(device: torch.device) -> Iterator[Row]:
+def sharing(device: torch.device) -> Iterator[BenchRow]:
     """Two processes on one GPU over one after the other, with and without NVIDIA's Multi-Process Service."""
     for classes in (10, 100):
         alone = _steps_together(1, classes)
@@ -334,7 +334,7 @@ def _steps_together(processes: int, classes: int) -> float:
             process.kill()
 
 
-def load(classes: int, device: torch.device) -> Iterator[Row]:
+def load(classes: int, device: torch.device) -> Iterator[BenchRow]:
     """Steps for some seconds, begun when standard input says so."""
     trial = StepsOfRounds(Size(names=CALTECH101[:classes]), 1, BF16, device)
     kept = Graphs(always=True)
@@ -382,7 +382,7 @@ def _cache() -> Path:
 class Section:
     """A part of the checks."""
 
-    run: Callable[[torch.device], Iterator[Row]]
+    run: Callable[[torch.device], Iterator[BenchRow]]
     seconds: float
     """Time limit; what earlier sections leave of theirs is added."""
     simulated: bool = False
@@ -449,13 +449,13 @@ def _print_rows(name: str, on_simulated: bool) -> None:
             print(json.dumps(row), flush=True)
 
 
-def _read(printed: str | bytes | None) -> list[Row]:
+def _read(printed: str | bytes | None) -> list[BenchRow]:
     """The rows of a section, of what its process has printed."""
     text = printed.decode() if isinstance(printed, bytes) else printed or ""
     return [json.loads(line) for line in text.splitlines() if line.startswith('{"what"') and line.endswith("}")]
 
 
-def _apart(name: str, limit: float, on_simulated: bool) -> list[Row]:
+def _apart(name: str, limit: float, on_simulated: bool) -> list[BenchRow]:
     """The rows of a section that runs in a process of its own."""
     command = [sys.executable, __file__, "--section", name, *(["--simulated"] if on_simulated else [])]
     with tempfile.TemporaryDirectory() as cache:
@@ -486,7 +486,7 @@ def page(found: dict[str, Any], predicted: dict[str, dict[str, float]]) -> str:
     """The figures as Markdown: a table a section, each value beside the predicted one where there is one."""
     lines = ["# Figures", "", ", ".join(f"{k} {v}" for k, v in found["machine"].items()), ""]
     for name, part in found["sections"].items():
-        rows: list[Row] = part["rows"]
+        rows: list[BenchRow] = part["rows"]
         failed = sum(row.get("passed") is False for row in rows)
         lines += [f"## {name} ({part['seconds']:.0f} s{f', {failed} failed' if failed else ''})", ""]
         if name in ("contract", "graphs"):

@@ -25,7 +25,7 @@ import torch
 from gpu_steps import Size, StepsOfRounds, text_towers
 from simulated_device import Counts, Work, counting, simulated
 
-from fpl_tune.bench.measure import Progress, Row, Steps
+from fpl_tune.bench.measure import BenchRow, OnProgress, Steps
 from fpl_tune.clip.text import cost
 from fpl_tune.core.formatting import counted
 from fpl_tune.simulation.graphs import Graphs, capture
@@ -37,7 +37,7 @@ _FEW = 10
 """Classes of a step whose kernels are short, as EuroSAT's."""
 
 
-def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> list[Row]:
+def simulate_gpu(progress: OnProgress | None = None, size: Size | None = None) -> list[BenchRow]:
     """Launches, synchronisations and copies of a step of pFedMoAP, and its predicted time (see this module).
 
     Where one seed reaches a share s of the matrix rate, three seeds take at least 3 s times as long
@@ -70,7 +70,7 @@ def simulate_gpu(progress: Progress | None = None, size: Size | None = None) -> 
     return rows
 
 
-def _row(what: str, works: Sequence[Sequence[Work]], size: Size, seeds: int) -> Row:
+def _row(what: str, works: Sequence[Sequence[Work]], size: Size, seeds: int) -> BenchRow:
     """Predicted seconds of the kernels of a cohort, which a graphed step takes, and their share of the matrix rate."""
     towers = text_towers(size, torch.float32, torch.device("cpu"))
     operations = cost(towers.text, towers.sentences(size.names, _N_CTX), _COHORT * seeds).operations
@@ -83,7 +83,7 @@ def _row(what: str, works: Sequence[Sequence[Work]], size: Size, seeds: int) -> 
     }
 
 
-def count_step() -> Row:
+def count_step() -> BenchRow:
     """Counts of a step in the second round: those of a round of two steps minus those of a round of one step.
 
     `graphed_launches` is the count of a replayed step.

@@ -35,7 +35,7 @@ from fpl_tune.clip.allocator import trim
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.files import save_tensors
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.decide import Table, asking
+from fpl_tune.execute.decide import LiveTable, asking
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import worlds
@@ -253,7 +253,7 @@ class Asked:
 
     def __init__(self, spec: Study, fits: Callable[[RunSpec], object] | None = None, rows: Sequence[Row] = ()) -> None:
         self.search = there(Search.plan(spec, fits))
-        self.table = Table(design_of(spec), self.search.parts, {row.cell.id: row for row in rows})
+        self.table = LiveTable(design_of(spec), self.search.parts, {row.cell.id: row for row in rows})
         self._exhausted: set[str] = set()
 
     @property

@@ -1,5 +1,5 @@
 # pyright: reportUnusedImport=false
-"""Benchmarks: what text encoding and a round cost, beside the plain path in the same run.
+"""Benchmarks: the cost of text encoding and of a round, and that of the plain path in the same run.
 
 The plain path is a loop over clients with an unmodified CLIP: open_clip's own modules encode sentences of the full
 context length, images are encoded at every use, and nothing is cached. A ratio compares two times of the same run; on

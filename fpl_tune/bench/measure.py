@@ -19,9 +19,9 @@ from fpl_tune.clip.blocks import linear
 from fpl_tune.clip.text import cost
 from fpl_tune.core.adapter import Adapter
 
-Progress = Callable[[float, float, str], object]
+OnProgress = Callable[[float, float, str], object]
 """Called with the work done, the total work, and the current step."""
-Row = dict[str, Any]
+BenchRow = dict[str, Any]
 """One benchmark: its name (`bench`), then figures by name. Times in seconds."""
 
 _SQUARE_CPU, _SQUARE_GPU = 2048, 8192  # sides of the matrices
@@ -86,7 +86,7 @@ class Peak:
 class Steps:
     """Reports the progress of a benchmark; steps are weighted by their expected time."""
 
-    def __init__(self, total: float, report: Progress | None) -> None:
+    def __init__(self, total: float, report: OnProgress | None) -> None:
         self._done, self._total, self._report = 0.0, total, report
 
     def __call__(self, what: str, weight: float = 1.0) -> None:
@@ -96,18 +96,18 @@ class Steps:
         self._done += weight
 
 
-def images_progress(report: Progress | None) -> Callable[[int, int, str], object] | None:
+def images_progress(report: OnProgress | None) -> Callable[[int, int, str], object] | None:
     """The callback that reports the progress of the feature cache as a benchmark's."""
     return None if report is None else lambda done, total, pool: report(done, total, f"encoding the images of {pool}")
 
 
 def _learns(*given: Tensor | Adapter | None) -> bool:
-    """Whether gradients are asked for any of these."""
+    """True if gradients are needed for any of these."""
     leaves = [leaf for each in given for leaf in (each.leaf.values() if isinstance(each, Adapter) else (each,))]
     return torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
 
 
-class Meter:
+class TowerMeter:
     """Measures what runs within `on`: seconds, peak memory, and tokens and operations in the towers."""
 
     def __init__(self, towers: Towers) -> None:
@@ -157,7 +157,7 @@ class Meter:
         wait(towers.device)
         self.seconds, self.peak_bytes = time.perf_counter() - began, peak.bytes()
 
-    def row(self, name: str, plain_seconds: float, note: str) -> Row:
+    def row(self, name: str, plain_seconds: float, note: str) -> BenchRow:
         """The row of what was measured.
 
         Args:

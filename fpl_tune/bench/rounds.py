@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune import methods
-from fpl_tune.bench.measure import Meter, Progress, Row, Steps, images_progress, once
+from fpl_tune.bench.measure import BenchRow, OnProgress, Steps, TowerMeter, images_progress, once
 from fpl_tune.config import RunSpec
 from fpl_tune.core.formatting import counted
 from fpl_tune.data import features
@@ -25,10 +25,12 @@ _TEST_BATCH = 100
 PLAIN_STEPS = 2  # of the plain path are measured and scaled to the number of steps of a round
 
 
-def bench_round(run: RunSpec, device: str = "cpu", *, cache_dir: Path, progress: Progress | None = None) -> list[Row]:
+def bench_round(
+    run: RunSpec, device: str = "cpu", *, cache_dir: Path, progress: OnProgress | None = None
+) -> list[BenchRow]:
     """One round of one seed, training and evaluation, of any method; the second round, so that experts exist."""
     trial = Simulation(run, [1], cache_dir=cache_dir, device=device, progress=images_progress(progress))
-    steps, meter = Steps(7, progress), Meter(trial.world.towers)
+    steps, meter = Steps(7, progress), TowerMeter(trial.world.towers)
     steps("the round before", 2)
     trial.step()
     steps("the measured round", 2)

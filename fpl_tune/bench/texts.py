@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fpl_tune.bench.measure import Meter, Peak, Progress, Row, Steps, best, once
+from fpl_tune.bench.measure import BenchRow, OnProgress, Peak, Steps, TowerMeter, best, once
 from fpl_tune.clip._openclip import imagenet_names
 from fpl_tune.clip.allocator import keep_freed_memory
 from fpl_tune.config import RunSpec
@@ -28,7 +28,7 @@ CALTECH101 = tuple(
 )
 
 
-def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None = None) -> list[Row]:
+def bench_text(run: RunSpec, device: str = "cpu", *, progress: OnProgress | None = None) -> list[BenchRow]:
     """Forward and backward of a cohort's contexts over class names alone; the plain path one client at a time.
 
     The names are Caltech101's, or with `data=imagenet` ImageNet's thousand; the plain path then encodes a hundred of
@@ -61,7 +61,7 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: Progress | None =
     rows, alone = [], 0.0
     for n in sizes:
         steps(f"{counted(n, 'client')} in one batch", n)
-        meter = Meter(towers)
+        meter = TowerMeter(towers)
         with meter.on():
             gradient(n)
         meter.seconds = min(once(lambda n=n: gradient(n), where) for _ in range(3))  # what was metered warmed up

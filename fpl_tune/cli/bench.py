@@ -1,4 +1,4 @@
-"""`fpl-tune bench`: what text encoding or a round costs."""
+"""`fpl-tune bench`: the cost of text encoding or of a round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bench(
     overrides: Overrides = None,
     format: FormatOption = "table",
 ) -> None:
-    """Measure what text encoding or a round costs, beside the plain path in the same run."""
+    """Measure the cost of text encoding or of a round, and that of the plain path in the same run."""
     from fpl_tune import bench as measure
     from fpl_tune import config
     from fpl_tune.core.device import resolve

@@ -70,7 +70,7 @@ def data_show(
     ] = None,
     format: FormatOption = "table",
 ) -> None:
-    """What every client of a split holds, and the split's hash."""
+    """Show the images of every client of a split, and the split's hash."""
     from fpl_tune import config
     from fpl_tune.data import export_split, load, split
     from fpl_tune.data.inspection import overview

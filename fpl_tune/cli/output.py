@@ -25,12 +25,10 @@ from fpl_tune.core.formatting import plain, plus_minus, time_left
 from fpl_tune.core.metrics import metric
 from fpl_tune.core.yaml_files import write_mapping
 
-Row = Mapping[str, Any]
-
 _SILENCE = 10.0
 """Seconds between lines where there is no terminal."""
 _NARROWEST = 20
-"""Letters in a line, without which no table can be read; a terminal without a size has COLUMNS=0."""
+"""Characters in a line, without which no table can be read; a terminal without a size has COLUMNS=0."""
 _FIGURE = re.compile(r"–|[-+]?[\d.,]+(e[-+]\d+)?( ± [\d.]+)?")
 
 
@@ -53,12 +51,12 @@ def warn(message: str, style: str = "yellow") -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[..., None]]:
-    """A callback (done, total) for what takes longer, on standard error, where no program reads the results.
+    """A callback (done, total) for longer tasks, on standard error, where no program reads the results.
 
     A bar with the time left on a terminal; elsewhere a line every ten seconds.
 
     Args:
-        what: what is done; "": the callback's third argument.
+        what: name of the task; "": the callback's third argument.
     """
     talk = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -80,7 +78,7 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
 
 
 def emit(
-    rows: Sequence[Row] | Row,
+    rows: Sequence[Mapping[str, Any]] | Mapping[str, Any],
     format: str,
     title: str = "",
     best: Collection[int] = (),
@@ -93,7 +91,7 @@ def emit(
     `narrow`: without lines between the columns.
     """
     if format == "json":
-        print(json.dumps(plain(rows), indent=1, ensure_ascii=not _has_all_letters()))
+        print(json.dumps(plain(rows), indent=1, ensure_ascii=not _is_utf8()))
         return
     if isinstance(rows, Mapping):
         rows = [{"field": name, "value": _shown(value)} for name, value in rows.items()]
@@ -108,7 +106,7 @@ def emit(
 
 
 def _table(
-    rows: Sequence[Row],
+    rows: Sequence[Mapping[str, Any]],
     title: str | None = None,
     best: Collection[int] = (),
     caption: str | None = None,
@@ -127,7 +125,7 @@ def _table(
     return table
 
 
-def width(rows: Sequence[Row]) -> int:
+def width(rows: Sequence[Mapping[str, Any]]) -> int:
     """Characters across, of a narrow table that breaks no line."""
     talk = console()
     return Measurement.get(talk, talk.options.update(max_width=10_000), _table(rows, narrow=True)).maximum
@@ -135,11 +133,11 @@ def width(rows: Sequence[Row]) -> int:
 
 def emit_config(node: Mapping[str, Any]) -> None:
     """Prints a resolved configuration as YAML, which can be read back."""
-    print(write_mapping(node, unicode=_has_all_letters()), end="")
+    print(write_mapping(node, unicode=_is_utf8()), end="")
 
 
-def _has_all_letters() -> bool:
-    """Whether standard output is in UTF-8. Elsewhere, letters that it lacks would be replaced, if not escaped."""
+def _is_utf8() -> bool:
+    """True if standard output is in UTF-8. Elsewhere, characters that it lacks would be replaced, if not escaped."""
     return codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
 
 
@@ -149,7 +147,7 @@ def percent(mean: float | None, std: float | None = None) -> str:
 
 
 def other_sets(metrics: Iterable[str]) -> dict[str, str]:
-    """Column titles of what some metrics tell beside the main test set: accuracies on others, and harmonic means."""
+    """Column titles of metrics on other test sets than the main one: accuracies, and harmonic means."""
     return {
         name: metric(name).title if name.endswith("harmonic_mean") else name.split("/")[-2]
         for name in metrics

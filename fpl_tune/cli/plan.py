@@ -1,4 +1,4 @@
-"""`fpl-tune plan`: what a study would run, and whether it can."""
+"""`fpl-tune plan`: the work that a study has left, and whether this machine can do it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def plan(
     overrides: Overrides = None,
     format: FormatOption = "table",
 ) -> None:
-    """What a study would run: new, stale and finished cells, time, memory and bytes.
+    """Show the work of a study before it starts: new, stale and finished cells, time, memory and bytes.
 
     Exit code 2 if the study cannot run on this machine.
     """

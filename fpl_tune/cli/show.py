@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +12,7 @@ from fpl_tune.cli import output
 from fpl_tune.cli.common import Format, FormatOption, RuleOption, StoredStudy, app, stored
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import titles
-from fpl_tune.study.cells import axes_of, field_text, label
+from fpl_tune.study.cells import axes_label, axes_of, field_text
 
 if TYPE_CHECKING:
     from fpl_tune.config import ReportSpec
@@ -30,7 +30,7 @@ def show(
     rule: RuleOption = None,
     format: FormatOption = "table",
 ) -> None:
-    """The results of a study: mean and deviation over seeds, the best cell, the reporting rule by name."""
+    """Show the results of a study: mean and deviation over seeds, the best cell, the reporting rule by name."""
     from fpl_tune.core.metrics import check_rule
 
     store = stored(name)
@@ -85,10 +85,13 @@ def print_results(table: StudyTable, rule: str, format: Format) -> None:
     def bold(of: Sequence[Mapping[str, Any]]) -> list[int]:
         return [i for i, record in enumerate(of) if record["cell"] in chosen]
 
-    parts = _parts(records, cells, list(axes_of(study.axes)))
+    axes, parts = axes_of(study.axes), dict[str, list[dict[str, Any]]]()
+    for record in records:
+        if record["role"] == "trial":
+            parts.setdefault(axes_label(cells[record["cell"]], axes), []).append(record)
     others = [record for record in records if record["role"] != "trial"]
     for part, trials in parts.items():
-        trials.sort(key=lambda record: _place(record, objectives[0]))
+        trials.sort(key=lambda record: _rank(record, objectives[0]))
         most = max(_TRIALS // len(parts), 3)
         leading = [record for i, record in enumerate(trials) if i < most or record["cell"] in chosen]
         rows, more = _rows(
@@ -108,19 +111,7 @@ def print_results(table: StudyTable, rule: str, format: Format) -> None:
     output.console().print("; ".join(notes))
 
 
-def _parts(
-    records: Sequence[dict[str, Any]], cells: Mapping[str, Cell], axes: Collection[str]
-) -> dict[str, list[dict[str, Any]]]:
-    """The trials of each part of a search's axes, by its label; empty where nothing is searched."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        if record["role"] == "trial":
-            part = {name: value for name, value in cells[record["cell"]].varied.items() if name in axes}
-            found.setdefault(label(part) if part else "", []).append(record)
-    return found
-
-
-def _place(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:
+def _rank(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:
     """Completed trials first, by the objective."""
     from fpl_tune.study.selection import sign
     from fpl_tune.study.standing import State

@@ -1,4 +1,4 @@
-"""`fpl-tune status`: how far studies are, and which process runs them."""
+"""`fpl-tune status`: the progress of studies, and the processes that run them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def status(
     ] = None,
     format: FormatOption = "table",
 ) -> None:
-    """Cells by state, finished seeds, and the process that runs a study; without a name, all studies with results."""
+    """Show cells by state, finished seeds, and the process that runs a study; without a name, list all studies."""
     if name is None:
         rows = [_row(study) for study in stored_studies()]
         if rows or format != "table":

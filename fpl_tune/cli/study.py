@@ -48,9 +48,9 @@ def study(
     store, table = Store(output_root(), spec.name), format == "table"
     callbacks: list[Callback] = [Watcher(quiet=not table), ReportWriter()]
     if spec.tracking.enabled:
-        from fpl_tune.track import Recorder
+        from fpl_tune.track import MLflowCallback
 
-        callbacks.append(Recorder(output.warn))
+        callbacks.append(MLflowCallback(output.warn))
     if retry and table:
         again = [f"retry {text}" for text in manage.failed_seeds(store)]
         print("\n".join(again) or "No seed has failed or diverged: nothing to retry.")

@@ -84,7 +84,7 @@ def ui(
             _show(kind, link)
     sys.stdout.flush()
     first = next((link for links in found.values() for link in links.values()), page)
-    wanted = opens if opens is not None else study is not None and _seen()
+    wanted = opens if opens is not None else study is not None and _has_screen()
     if remote:
         if wanted:
             webbrowser.open(first)
@@ -108,7 +108,7 @@ def _show(kind: str, link: str) -> None:
         print(f"    {kind:<8} {link}")
 
 
-def _seen() -> bool:
-    """Whether a person at a screen reads the output: without one, a browser would take over the terminal."""
+def _has_screen() -> bool:
+    """True if a person at a screen reads the output: without one, a browser would take over the terminal."""
     screen = not sys.platform.startswith("linux") or any(os.environ.get(name) for name in _DISPLAYS)
     return sys.stdout.isatty() and screen

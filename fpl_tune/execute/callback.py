@@ -25,7 +25,7 @@ class Callback:
 
         Args:
             store: the study's results so far.
-            cells: all cells that are known by now, finished ones included.
+            cells: all cells so far, finished ones included.
             jobs: what is queued.
         """
 
@@ -36,16 +36,16 @@ class Callback:
         """An executor has received a job."""
 
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
-        """A job has stopped with a checkpoint; it starts again or its cell ends."""
+        """A job has stopped with a checkpoint; it resumes later or is pruned."""
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         """A round has ended; one record per seed of the job."""
 
     def on_progress(self, progress: Progress) -> None:
-        """How far the study is: at its start and end, before each `on_cell_end`, and now and then as rounds end."""
+        """The progress: at the start and end, before each `on_cell_end`, and from time to time as rounds end."""
 
     def on_setup(self, text: str) -> None:
-        """Something takes time before the next round: `text` says what, such as "starting Ray"."""
+        """Something takes time before the next round: `text` names it, such as "starting Ray"."""
 
     def on_warning(self, cell: Cell, text: str) -> None:
         """A problem that does not stop the study."""

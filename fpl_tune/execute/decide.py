@@ -1,4 +1,4 @@
-"""What a study does next: a function of its design, of its rows, and of what is under way. Nothing here writes."""
+"""Decides the next action of a study: a function of its design, its rows and the legs under way. It writes nothing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Table:
-    """The cells of a study with what is stored of them."""
+class LiveTable:
+    """The cells of a running study with what is stored of them."""
 
     design: Design
     searches: Sequence[CellSearch] = ()
@@ -36,26 +36,26 @@ class Table:
 
 
 class Pass(NamedTuple):
-    """Trials go on from their rung."""
+    """Trials that pass their rung and continue."""
 
     rows: Sequence[Row]
 
 
 class Start(NamedTuple):
-    """A leg is to be handed out."""
+    """A leg to hand out."""
 
     row: Row
     leg: Leg
 
 
 class Ask(NamedTuple):
-    """A search is to suggest a trial."""
+    """A search to ask for a trial."""
 
     search: CellSearch
 
 
 class Wait(NamedTuple):
-    """Nothing may start until something that is under way has ended."""
+    """Nothing can start until a leg under way has ended."""
 
 
 class Done(NamedTuple):
@@ -66,7 +66,7 @@ Action = Pass | Start | Ask | Wait | Done
 
 
 def next_action(
-    table: Table, running: Mapping[str, Leg], exhausted: Container[str], place: Callable[[Row], Any]
+    table: LiveTable, running: Mapping[str, Leg], exhausted: Container[str], place: Callable[[Row], Any]
 ) -> Action:
     """Decides what a study does next.
 
@@ -89,7 +89,7 @@ def next_action(
     return Wait() if running else Done()
 
 
-def asking(table: Table, exhausted: Container[str]) -> CellSearch | None:
+def asking(table: LiveTable, exhausted: Container[str]) -> CellSearch | None:
     """The search that suggests the next trial: of those that may, the one with the fewest."""
     parts = [part for part in table.searches if str(part) not in exhausted]
     sizes = {part.stream: len(table.trials(part)) for part in parts} if len(parts) > 1 else {}
@@ -97,7 +97,7 @@ def asking(table: Table, exhausted: Container[str]) -> CellSearch | None:
     return next((part for part in ordered if table.remaining(part)), None)
 
 
-def _promoted(table: Table, running: Mapping[str, Leg], *, closed: bool) -> list[Row]:
+def _promoted(table: LiveTable, running: Mapping[str, Leg], *, closed: bool) -> list[Row]:
     """Trials that go on; see `halving.promoted`."""
     if table.design.reduction is None:
         return []

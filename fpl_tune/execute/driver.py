@@ -1,7 +1,7 @@
-"""The driver of a study: decides, writes, hands out, receives. It alone writes the store.
+"""The driver of a study: decides, writes, hands out, receives. Nothing else writes the store.
 
 Executors call `next_leg` and `receive`. Behind both is one step: `decide.next_action` says what follows from the files
-that are there, so that a start after a kill, a start after an edit and the next step of a running study are the same.
+on disk, so that a start after a kill, a start after an edit and the next step of a running study are the same.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.core.files import no_room
 from fpl_tune.core.metrics import metric, of_method
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.decide import Action, Ask, Done, Pass, Start, Table, next_action
+from fpl_tune.execute.decide import Action, Ask, Done, LiveTable, Pass, Start, next_action
 from fpl_tune.execute.job import Failure, Job, Output, Report
 from fpl_tune.execute.manage import stop_requested
-from fpl_tune.execute.progress import Meter
+from fpl_tune.execute.progress import ProgressMeter
 from fpl_tune.execute.remote import RemoteStorage, StorageError
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.search import Search
@@ -75,13 +75,13 @@ class Driver:
     ) -> None:
         self.store, self.spec, self.search = store, spec, search
         self.callbacks, self.began = list(callbacks), began
-        self.table = Table(design_of(spec), search.parts if search else ())
+        self.table = LiveTable(design_of(spec), search.parts if search else ())
         self.signal: int | None = None
         self.paces: dict[str, float] = {}
         """Planned seconds of a round of one seed, by the cell's id."""
         self.order: dict[str, float] = {}
         """Places of cells that do not start in the study's order, by id."""
-        self._meter, self._told = Meter(self.table, spec, self.paces), -math.inf
+        self._meter, self._told = ProgressMeter(self.table, spec, self.paces), -math.inf
         self._again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
         self._forget: list[tuple[Cell, int]] = []  # seeds that run again
         self._running: dict[str, Leg] = {}
@@ -151,7 +151,7 @@ class Driver:
         self._action = None
 
     def standing(self, row: Row) -> Standing:
-        """Where a cell stands."""
+        """The state of a cell, and the legs that it has left."""
         return standing(self.table.design, row)
 
     def queued(self) -> list[Job]:
@@ -207,7 +207,7 @@ class Driver:
         self._tell()
 
     def _stays(self, cell: Cell) -> bool:
-        """Whether an earlier cell stays in the tables: it has results, and they are of today's method and data."""
+        """True if an earlier cell stays in the tables: it has results, and they are of today's method and data."""
         if self.table.design.looks:  # it would change what is decided, and so which seeds run
             return False
         try:
@@ -304,7 +304,7 @@ class Driver:
     # -- decide ----------------------------------------------------------------------------------------------
 
     def _next(self) -> Action:
-        """What follows from the table; computed once until it changes."""
+        """The next action; computed again only once the table has changed."""
         if self._action is None:
             self._action = next_action(self.table, self._running, self._exhausted, self._place)
         return self._action
@@ -331,7 +331,7 @@ class Driver:
         self.store.add(row.cell, self._prints[cell.id])
 
     def _look(self, *, silent: bool = False) -> None:
-        """Once nothing is left, looks at the comparisons: the cells of undecided ones run on to the next look."""
+        """Once nothing is left, looks at the comparisons: cells of undecided ones get more seeds, to the next look."""
         if not self.table.design.looks or not isinstance(self._next(), Done):
             return
         from fpl_tune.study import comparisons, findings  # with pandas, which other studies do not need here
@@ -355,7 +355,7 @@ class Driver:
         return marked
 
     def _put(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> None:
-        """Stores the results of a job's seeds, but for those that completed before a kill."""
+        """Stores the results of a job's seeds, but for those that had completed before a kill."""
         folder, row = self.store.folder / job.path, self.table.rows[job.cell.id]
         if output is not None and self._storage:
             self._storage.pull(f"{self.store.name}/{job.path}", folder)
@@ -407,7 +407,7 @@ class Driver:
         return job
 
     def _has_checkpoint(self, row: Row) -> bool:
-        """Whether the seeds that were started together last have a checkpoint."""
+        """True if the seeds that were started together last have a checkpoint."""
         path = Job(row.cell, row.together).path
         if self._storage is not None:
             return self._storage.holds(f"{self.store.name}/{path}")

@@ -1,4 +1,4 @@
-"""Jobs, what executors are handed, and how every executor runs one step by step."""
+"""Jobs, and how an executor runs one step by step."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Output = dict[int, tuple[str, str | None]]
 
 @dataclass(eq=False)
 class Job:
-    """What an executor is handed: the seeds of a leg, trained together until the driver says that it ends."""
+    """A job for an executor: the seeds of a leg, trained together until the driver ends it."""
 
     cell: Cell
     seeds: tuple[int, ...]
     prints: Mapping[str, Any] = field(default_factory=dict)
     """Fingerprints of what its results depend on."""
     rungs: tuple[int, ...] = ()
-    """Rounds after which it may end: it writes a checkpoint and reports at once."""
+    """Rounds after which it may end: it writes a checkpoint and reports immediately."""
     rounds: list[list[Record]] = field(default_factory=list)
     """Rounds of this attempt, one record per seed in each."""
     attempt: int = 0
@@ -44,9 +44,9 @@ class Job:
     crashes: int = 0
     """Crashes of its process in a row without a new round."""
     reached: int = 0
-    """Rounds that were told to callbacks in earlier attempts and legs."""
+    """Rounds of earlier attempts and legs, already reported to callbacks."""
     alone: bool = False
-    """Runs without other trials on its device, after an out-of-memory error beside some."""
+    """Runs without other trials on its device, after an out-of-memory error next to some."""
     gpus: float = 0.0
     """Share of a GPU that it has while it runs."""
 
@@ -74,7 +74,7 @@ class ExecutionContext:
     device: str = "cpu"
     threads: int = 1
     parallel: int = 1
-    """Trials at once on this machine."""
+    """Concurrent trials on this machine."""
     gpus: float | None = 0.0
     """GPUs per trial; None: what its memory needs."""
     gpu_bytes: int = 0
@@ -87,8 +87,8 @@ class ExecutionContext:
         return self.folder.name
 
     @property
-    def apart(self) -> bool:
-        """Whether nodes do not share the study's folder, but a URL."""
+    def no_shared_folder(self) -> bool:
+        """True if nodes share a URL, not the study's folder."""
         return self.address is not None and self.execution.checkpoints is not None
 
     @property
@@ -105,7 +105,7 @@ class Interrupted(SystemExit):
     """The user's second signal, which ends the process."""
 
 
-Kind = Literal["error", "diverged", "memory", "died", "disk", "environment"]
+FailureKind = Literal["error", "diverged", "memory", "died", "disk", "environment"]
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class Failure:
     """Why a job ended early."""
 
     error: str
-    kind: Kind = "error"
+    kind: FailureKind = "error"
     """error: an exception; diverged: NaN or inf; memory: out of memory; died: the process ended; disk: a full or
-    read-only disk; environment: what no trial can be charged with, such as a node that cannot run any."""
+    read-only disk; environment: not caused by a trial, such as a node that cannot run any."""
     trace: str = ""
     """The traceback."""
 
@@ -125,7 +125,7 @@ class Failure:
         if isinstance(problem, SystemExit):  # else the study would end, as if it were done
             problem = RuntimeError(f"a method called sys.exit({problem.code!r})").with_traceback(problem.__traceback__)
         error = " ".join(str(problem).split()) if isinstance(problem, FplTuneError) else plugins.describe_error(problem)
-        kind: Kind = "error"
+        kind: FailureKind = "error"
         if isinstance(problem, Diverged):
             kind = "diverged"
         elif is_poisoned(problem):
@@ -291,7 +291,7 @@ class JobRun:
             self._send()
         except OSError as problem:
             remote = isinstance(problem, StorageError)
-            where, remedy = (problem.filename, "Mend the access to it") if remote else (self.folder, "Free some space")
+            where, remedy = (problem.filename, "Check the permissions") if remote else (self.folder, "Free some space")
             self._warnings.append(
                 f"A checkpoint after round {self.begun.round} could not be written ({problem.strerror}) to {where}. "
                 f"The study goes on; a kill would lose rounds since the one before. {remedy}."
@@ -302,7 +302,7 @@ class JobRun:
             self._storage.push(self.folder, f"{self.context.study}/{self.job.path}")
 
     def _output(self, simulation: Simulation) -> Output:
-        """Writes the learned parameters beside the checkpoint, from where the driver moves them to the store."""
+        """Writes the learned parameters next to the checkpoint, from where the driver moves them to the store."""
         output, deployed, learned = {}, simulation.deployed(), simulation.prompts()
         for seed, task in zip(simulation.seeds, simulation.tasks, strict=True):
             name = f"prompts-{seed}.safetensors" if learned.get(seed) else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def stop_requested(folder: Path) -> bool:
-    """Whether the study is requested to stop."""
+    """True if the study is asked to stop."""
     return os.path.exists(folder / STOP_FILE)
 
 
@@ -49,7 +49,7 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
     Returns:
         None before the first result of that process.
     """
-    from fpl_tune.execute.work import time_left, work_left, work_to_come
+    from fpl_tune.execute.work import Pace, work_left, work_to_come
 
     def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that learns nothing has one round
         return float(not cell.rounds == 1 < cell.node["protocol"]["rounds"])
@@ -68,14 +68,15 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
     if not ended:
         return None
     first = max(began, min(at - took for at, took, _ in ended))  # before it, Ray was starting
-    last = max(at for at, _, _ in ended)
-    return time_left(work, sum(rounds for _, _, rounds in ended), last - first, time.time() - last)
+    pace = Pace(first)
+    pace.add(max(at for at, _, _ in ended), sum(rounds for _, _, rounds in ended))
+    return pace.seconds(time.time(), work)
 
 
 def stop(store: Store) -> None:
     """Asks the process that runs the study to end after the round, with a checkpoint.
 
-    A process that is named as its owner has removed older requests, so that this one is heard.
+    Its owner removed older requests before it was named, so that this one is not lost.
 
     Raises:
         ConfigError: no process runs it.

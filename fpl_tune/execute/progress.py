@@ -1,4 +1,4 @@
-"""How far a running study is: one value, which follows from its table and from what is under way."""
+"""The progress of a running study: one value, computed from its table and the jobs under way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from fpl_tune.config import StudySpec
 from fpl_tune.core.formatting import figure, left
 from fpl_tune.execute import work
-from fpl_tune.execute.decide import Table
+from fpl_tune.execute.decide import LiveTable
 from fpl_tune.execute.job import Job
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import results as tables
@@ -27,7 +27,7 @@ _LABEL = 44  # characters of a cell's label in a line
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is. What an earlier run has done is done; totals change only where a look adds seeds."""
+    """The progress of a study. Work of earlier runs counts as done; totals change only where a look adds seeds."""
 
     done: float
     """Cells that are over. Of a search: trials that have a result, or the full trials that their rounds amount to."""
@@ -42,7 +42,7 @@ class Progress:
     seconds: float | None
     """Expected seconds until the study is done; None before its first round."""
     ending: bool
-    """Whether it ends after the rounds under way, because of a signal or `fpl-tune stop`."""
+    """True if it ends after the rounds under way, because of a signal or `fpl-tune stop`."""
     best: str
     """The best cell so far and its value, in words; empty before the first is done, or if several objectives choose."""
 
@@ -56,15 +56,15 @@ class Progress:
         """The counts, the time left and the best cell so far.
 
         Args:
-            over: whether the study has ended.
+            over: True once the study has ended.
             again: is added while the study ends.
         """
         ahead = "" if over or self.seconds == 0 else left(self.seconds, ending=self.ending, again=again)
         return ", ".join(filter(None, [str(self), ahead, self.best]))
 
 
-class Meter:
-    """Measures how far a study is, and how fast it goes.
+class ProgressMeter:
+    """Measures the progress and the pace of a study.
 
     Args:
         table: the study's.
@@ -72,7 +72,7 @@ class Meter:
         paces: planned seconds of a round of one seed, by the cell's id; of none or some cells.
     """
 
-    def __init__(self, table: Table, spec: StudySpec, paces: Mapping[str, float]) -> None:
+    def __init__(self, table: LiveTable, spec: StudySpec, paces: Mapping[str, float]) -> None:
         self._table, self._search, self._paces, self._ablated = table, spec.search, paces, bool(spec.ablate)
         self._objectives, self._rule = objectives_of(spec), selecting_rule(spec.report.rule)
         self._pace: work.Pace | None = None
@@ -96,12 +96,12 @@ class Meter:
         return self._paces.get(cell.id) or fmean(self._paces.values() or [1.0])
 
     def measure(self, jobs: Sequence[Job], exhausted: Collection[str], *, ending: bool) -> Progress:
-        """How far the study is.
+        """Measures the progress.
 
         Args:
             jobs: those under way.
             exhausted: searches whose sampler has no new point.
-            ending: whether the study ends after the rounds under way.
+            ending: True if the study ends after the rounds under way.
         """
         self._slots = max(self._slots, len(jobs))
         stored = self._table.rows

@@ -16,7 +16,7 @@ from fpl_tune.core.files import refused
 PAUSES = (0.5, 1.0, 2.0, 4.0)
 """Seconds before each further attempt of what failed at a URL."""
 P = ParamSpec("P")
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 class StorageError(EnvironmentProblem, OSError):
@@ -24,16 +24,16 @@ class StorageError(EnvironmentProblem, OSError):
 
     def __str__(self) -> str:
         return (
-            f"execution.checkpoints={self.filename} cannot be used ({self.strerror}). Mend the access to it; the same "
-            "command continues."
+            f"execution.checkpoints={self.filename} cannot be used ({self.strerror}). Check the permissions; the "
+            "same command continues."
         )
 
 
-def _tried(call: Callable[Concatenate[RemoteStorage, P], Found]) -> Callable[Concatenate[RemoteStorage, P], Found]:
+def _tried(call: Callable[Concatenate[RemoteStorage, P], T]) -> Callable[Concatenate[RemoteStorage, P], T]:
     """A method that is called again after pauses: most errors of a network pass."""
 
     @wraps(call)
-    def tried(storage: RemoteStorage, *args: P.args, **kwargs: P.kwargs) -> Found:
+    def tried(storage: RemoteStorage, *args: P.args, **kwargs: P.kwargs) -> T:
         pauses = iter(PAUSES)
         while True:
             try:
@@ -132,7 +132,7 @@ class RemoteStorage:
 
     @_tried
     def holds(self, name: str) -> bool:
-        """Whether there is a file or folder.
+        """True if the file or folder exists.
 
         Raises:
             StorageError: it does not answer.

@@ -1,4 +1,4 @@
-"""The resources of a trial on this machine: threads, trials at once, device."""
+"""The resources of a trial on this machine: threads, concurrent trials, device."""
 
 from __future__ import annotations
 

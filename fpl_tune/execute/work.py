@@ -16,8 +16,8 @@ from fpl_tune.search.halving import FULL_TRIALS, spent
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.standing import Design, Row, State, standing
 
-Cost = Callable[[Cell], float]
-"""Cost of a round of one seed of a cell, such as its planned seconds; 1 where all cost the same."""
+RoundCost = Callable[[Cell], float]
+"""RoundCost of a round of one seed of a cell, such as its planned seconds; 1 where all cost the same."""
 _TRIED = 50
 """Trials whose mean prices those to come: the last ones."""
 
@@ -52,13 +52,13 @@ def rounds_left(design: Design, row: Row) -> float:
     return total
 
 
-def work_left(design: Design, rows: Iterable[Row], cost: Cost, *, slots: int = 1, more: float = 0.0) -> float:
+def work_left(design: Design, rows: Iterable[Row], cost: RoundCost, *, slots: int = 1, more: float = 0.0) -> float:
     """The work that is left.
 
     Args:
         design: of the study.
         rows: its cells.
-        cost: see `Cost`.
+        cost: see `RoundCost`.
         slots: jobs side by side. As slots do not share a cell, no less is left than the longest one takes in each.
         more: work of trials that are not suggested yet; see `work_to_come`.
     """
@@ -67,19 +67,19 @@ def work_left(design: Design, rows: Iterable[Row], cost: Cost, *, slots: int = 1
 
 
 def limit(search: Limits) -> float:
-    """What one search may use: its number of trials, or of full ones."""
+    """The limit of one search: its number of trials, or of full ones."""
     return search.trials or search.budget or FULL_TRIALS
 
 
 def used(design: Design, trials: Sequence[Row], search: Limits) -> float:
-    """What trials have used of the limit: their number, or the full trials that their rounds amount to."""
+    """The part of the limit that trials have used: their number, or the full trials that their rounds amount to."""
     if search.trials or not trials:
         return len(trials)
     full = len(design.seeds) * fmean(row.cell.rounds for row in trials)
     return sum(spent(design, row) for row in trials) / full
 
 
-def work_to_come(design: Design, trials: Sequence[Row], search: Limits, parts: int, cost: Cost) -> float:
+def work_to_come(design: Design, trials: Sequence[Row], search: Limits, parts: int, cost: RoundCost) -> float:
     """The work of trials that are not suggested yet, which cost what those so far do. Before the first it is not known.
 
     Args:
@@ -87,7 +87,7 @@ def work_to_come(design: Design, trials: Sequence[Row], search: Limits, parts: i
         trials: those so far.
         search: its limits.
         parts: number of searches that go on.
-        cost: see `Cost`.
+        cost: see `RoundCost`.
     """
     number = parts * limit(search) - used(design, trials, search)
     if number <= 0 or not trials:
@@ -108,8 +108,8 @@ class Pace:
     def __init__(self, began: float) -> None:
         self._marks = deque([(began, 0.0)])  # times, and the work done by then
 
-    def add(self, now: float, work: float, slots: int) -> None:
-        """Work was done. Of each slot four pieces stay in sight: slots often end theirs in the same moment."""
+    def add(self, now: float, work: float, slots: int = 1) -> None:
+        """Adds work that was done. Four pieces of each slot stay in sight: slots often end theirs together."""
         marks = self._marks
         marks.append((now, marks[-1][1] + work))
         while len(marks) > 1 + 4 * slots and marks[1][1] <= marks[-1][1] / 2:
@@ -118,19 +118,4 @@ class Pace:
     def seconds(self, now: float, work: float) -> float | None:
         """Seconds that this work takes from the last mark on, less those that have passed since; None before any."""
         (began, before), (last, done) = self._marks[0], self._marks[-1]
-        return time_left(work, done - before, last - began, now - last)
-
-
-def time_left(work: float, done: float, seconds: float, passed: float) -> float | None:
-    """Seconds that work takes at a pace.
-
-    Args:
-        work: what is left.
-        done: work that was done.
-        seconds: that it took.
-        passed: seconds since then.
-
-    Returns:
-        None where nothing was done.
-    """
-    return max(0.0, work * seconds / done - passed) if done else None
+        return max(0.0, work * (last - began) / (done - before) - (now - last)) if done > before else None

@@ -4,17 +4,17 @@
 the same and compares, array by array. `trace` says what a trace holds, `run` computes one, `compare` compares two.
 """
 
-from fpl_tune.parity.compare import Comparison, Row, compare_trace
-from fpl_tune.parity.run import Cell, Clients, trace_of
+from fpl_tune.parity.compare import ComparedArray, Comparison, compare_trace
+from fpl_tune.parity.run import Clients, SeedRun, trace_of
 from fpl_tune.parity.trace import NAMES, Trace, read_trace, write_trace
 from fpl_tune.parity.world import World, export_world, read_world
 
 __all__ = [
     "NAMES",
-    "Cell",
     "Clients",
+    "ComparedArray",
     "Comparison",
-    "Row",
+    "SeedRun",
     "Trace",
     "World",
     "compare_trace",

@@ -14,7 +14,7 @@ from fpl_tune.core.device import fixed_settings
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.paths import cache_root
-from fpl_tune.parity.run import Cell, as_run, compute, sentences
+from fpl_tune.parity.run import SeedRun, as_run, compute, sentences
 from fpl_tune.parity.trace import NAMES, Trace, kind_of
 from fpl_tune.parity.weights import standard_tokenizer
 from fpl_tune.simulation.simulation import Simulation
@@ -28,7 +28,7 @@ _DIGIT, _TIMES = 1e-6, 10.0
 """Training enlarges rounding: later numbers agree within so many times what a change of the start by a digit does."""
 
 
-class Row(NamedTuple):
+class ComparedArray(NamedTuple):
     """One array of a trace."""
 
     name: str
@@ -47,7 +47,7 @@ class Comparison(NamedTuple):
 
     finding: str
     """The first difference, with its cause where the numbers prove one; "" where nothing differs."""
-    rows: list[Row]
+    rows: list[ComparedArray]
     """In the order in which a run computes."""
     ours: Trace
     """The platform's arrays."""
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether something was compared and nothing differs."""
+        """True if something was compared and nothing differs."""
         return not self.finding
 
 
@@ -82,10 +82,10 @@ def compare_trace(
         how: `cache_dir` and `progress`, as `trace_of` takes them.
 
     Raises:
-        ConfigError: the run has no such leaf, or is none that can be compared; see `Cell`.
+        ConfigError: the run has no such leaf, or is none that can be compared; see `SeedRun`.
     """
     run = as_run(run)
-    cell = Cell(run, seed, **how)
+    cell = SeedRun(run, seed, **how)
     if finding := next(_inputs(cell, given, fingerprint), ""):
         return Comparison(finding, [], {})
     with fixed_settings(threads_of(run)):
@@ -103,8 +103,8 @@ def compare_trace(
     return Comparison(finding, rows, ours, tuple(_notes(cell, given)), seconds)
 
 
-def _notes(cell: Cell, given: Trace) -> Iterator[str]:
-    """Where the trace has less than the run, or other numbers of epochs and images."""
+def _notes(cell: SeedRun, given: Trace) -> Iterator[str]:
+    """Notes where the trace is shorter than the run, or has other numbers of epochs and images."""
     if "steps" not in given:
         return
     steps, run = given["steps"], cell.run
@@ -121,7 +121,7 @@ def _notes(cell: Cell, given: Trace) -> Iterator[str]:
         yield f"Only {clients} of {cell.task.n_clients} clients train in the trace."
 
 
-def _pace(cell: Cell, given: Trace, **how: Any) -> float:
+def _pace(cell: SeedRun, given: Trace, **how: Any) -> float:
     """Median seconds of a round as simulations run it, tests included, with the trace's epochs and batches."""
     (stage,) = cell.run.stages
     epochs, batch = int(given["steps"][:, 2].max()) + 1, given["images"].shape[1]
@@ -134,8 +134,8 @@ def _pace(cell: Cell, given: Trace, **how: Any) -> float:
 # -- what a run is given ---------------------------------------------------------------------------------------------
 
 
-def _inputs(cell: Cell, given: Trace, fingerprint: str | None) -> Iterator[str]:
-    """What makes all that follows differ: other images, classes, clients, sentences or labels."""
+def _inputs(cell: SeedRun, given: Trace, fingerprint: str | None) -> Iterator[str]:
+    """Differences of inputs: images, classes, clients, sentences or labels. Everything after them would differ too."""
     if fingerprint not in (None, cell.dataset.fingerprint):
         yield f"Your images are others: data={cell.dataset.name} has changed since the world was exported."
     if "classes" in given:
@@ -160,7 +160,7 @@ def _inputs(cell: Cell, given: Trace, fingerprint: str | None) -> Iterator[str]:
             yield from _labels(cell, given, places)
 
 
-def _clients(cell: Cell, given: Trace) -> Iterator[str]:
+def _clients(cell: SeedRun, given: Trace) -> Iterator[str]:
     for side in ("train", "test"):
         ours = cell.files(side)
         listed = {
@@ -180,7 +180,7 @@ def _clients(cell: Cell, given: Trace) -> Iterator[str]:
                 return
 
 
-def _sentences(cell: Cell, tokens: np.ndarray) -> Iterator[str]:
+def _sentences(cell: SeedRun, tokens: np.ndarray) -> Iterator[str]:
     """The ends of the sentences: what follows the tokens of a context."""
     tokenizer, n_ctx = standard_tokenizer(), getattr(cell.run.method, "n_ctx", 0)
     for k, (row, text) in enumerate(zip(tokens.tolist(), sentences(cell), strict=False)):
@@ -195,7 +195,7 @@ def _sentences(cell: Cell, tokens: np.ndarray) -> Iterator[str]:
             return
 
 
-def _labels(cell: Cell, given: Trace, places: list[list[int]]) -> Iterator[str]:
+def _labels(cell: SeedRun, given: Trace, places: list[list[int]]) -> Iterator[str]:
     ours, seen = cell.labels("train"), dict[int, int]()
     for (_, client, _), theirs, step in zip(given["steps"].tolist(), given["labels"].tolist(), places, strict=True):
         for label, place in zip(theirs, step, strict=False):
@@ -240,7 +240,7 @@ def _nudged(ours: Trace) -> Trace:
     return {n: leaf * (1 + rng.uniform(-1, 1, leaf.shape) * _DIGIT).astype(leaf.dtype) for n, leaf in leaves.items()}
 
 
-def _rounded(row: Row, nearby: Trace, ours: Trace, given: Trace) -> Row:
+def _rounded(row: ComparedArray, nearby: Trace, ours: Trace, given: Trace) -> ComparedArray:
     """The row beside what rounding alone does to the platform's own numbers."""
     late = row.name == "losses" or row.name.startswith(("after/", "accuracy/"))
     if row.difference is None or not late:
@@ -251,17 +251,17 @@ def _rounded(row: Row, nearby: Trace, ours: Trace, given: Trace) -> Row:
     return row._replace(rounding=noise)
 
 
-def _row(name: str, ours: Trace, given: Trace, tolerance: float) -> Row:
+def _row(name: str, ours: Trace, given: Trace, tolerance: float) -> ComparedArray:
     kind = name if name in NAMES else kind_of(name)
     if kind in _TAKEN and (kind != "tokens" or name in ours):
-        return Row(name, "taken over" if kind in ("steps", "images", "initial/<leaf>") else "equal", None, "")
+        return ComparedArray(name, "taken over" if kind in ("steps", "images", "initial/<leaf>") else "equal", None, "")
     if "images" not in given and name != "accuracy/0":
-        return Row(name, "not compared", None, "the trace has no `steps` and `images`")
+        return ComparedArray(name, "not compared", None, "the trace has no `steps` and `images`")
     if name not in ours:
-        return Row(name, "not compared", None, "the run has none")
+        return ComparedArray(name, "not compared", None, "the run has none")
     mine, theirs = ours[name], given[name]
     if mine.shape != theirs.shape:
-        return Row(name, "differs", None, f"shape {list(theirs.shape)}, here {list(mine.shape)}")
+        return ComparedArray(name, "differs", None, f"shape {list(theirs.shape)}, here {list(mine.shape)}")
     mine, theirs = mine.astype(np.float64), theirs.astype(np.float64)
     if name.startswith(_MAY_LACK):
         theirs = np.where(np.isnan(theirs), mine, theirs)
@@ -271,12 +271,16 @@ def _row(name: str, ours: Trace, given: Trace, tolerance: float) -> Row:
     if kind == "accuracy/<round>":
         wrong = np.flatnonzero(apart > _POINTS)
         where = [f"client {c}: {theirs[c]:.4f}, here {mine[c]:.4f}" for c in wrong[:1]]
-        return Row(name, "differs" if where else "equal", float(apart.max()) if where else 0.0, "".join(where))
+        return ComparedArray(
+            name, "differs" if where else "equal", float(apart.max()) if where else 0.0, "".join(where)
+        )
     apart = apart / (np.abs(mine).max() or 1.0)
     worst = float(apart.max())
     if worst == 0:
-        return Row(name, "equal", 0.0, "")
-    return Row(name, "agrees" if worst <= tolerance else "differs", worst, _where(name, apart, tolerance, given))
+        return ComparedArray(name, "equal", 0.0, "")
+    return ComparedArray(
+        name, "agrees" if worst <= tolerance else "differs", worst, _where(name, apart, tolerance, given)
+    )
 
 
 def _where(name: str, apart: np.ndarray, tolerance: float, given: Trace) -> str:
@@ -291,7 +295,7 @@ def _where(name: str, apart: np.ndarray, tolerance: float, given: Trace) -> str:
     return f"client {first[0]}" if name.startswith("after/") else f"[{', '.join(map(str, first))}]"
 
 
-def _finding(rows: list[Row], given: Trace, ours: Trace) -> str:
+def _finding(rows: list[ComparedArray], given: Trace, ours: Trace) -> str:
     """The first array that differs, with what its numbers prove; "" where none differs."""
     wrong = [row for row in rows if row.verdict == "differs"]
     if not wrong:
@@ -301,8 +305,8 @@ def _finding(rows: list[Row], given: Trace, ours: Trace) -> str:
     return f"{name} is the first to differ{f' ({where})' if where else ''}.{proven and f' {proven}'}"
 
 
-def _proven(name: str, where: str, theirs: np.ndarray, mine: np.ndarray, rows: list[Row]) -> str:
-    """What two arrays of one shape prove about their difference; often nothing."""
+def _proven(name: str, where: str, theirs: np.ndarray, mine: np.ndarray, rows: list[ComparedArray]) -> str:
+    """The cause of a difference, if two arrays of one shape prove it."""
     if not name.startswith(_MAY_LACK) and not np.isfinite(theirs).all():
         return "It has numbers that are not finite."
     if name == "rates":
@@ -317,7 +321,7 @@ def _proven(name: str, where: str, theirs: np.ndarray, mine: np.ndarray, rows: l
     return "The logits agree: the labels or the loss differ." if early and logits_agree else ""
 
 
-def _when(row: Row, given: Trace) -> tuple[int, int, int]:
+def _when(row: ComparedArray, given: Trace) -> tuple[int, int, int]:
     """Round of the first difference, the array's place in it, and the step."""
     places = [*_ORDER, "steps after the first", "after/", "accuracy/"]
     place = next(i for i, name in enumerate(places) if row.name.startswith(name.partition("<")[0]))

@@ -29,7 +29,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 WEIGHTS = os.path.join(HERE, "clip.pt")
 with open(os.path.join(HERE, "world.json"), encoding="utf-8") as _file:
     WORLD = json.load(_file)
-Table = dict[str, Any]  # by name: tensors, arrays
+Named = dict[str, Any]  # by name: tensors, arrays
 
 
 def adapt(model: Any) -> Any:
@@ -51,7 +51,7 @@ def clients(side: str, seed: int) -> list[list[tuple[str, int]]]:
     return [[(os.path.join(HERE, "images", path), label) for path, label in one] for one in listed]
 
 
-def attach(path: str, leaves: Callable[[Table], Table] | None = None, seed: int | None = None) -> Recorder:
+def attach(path: str, leaves: Callable[[Named], Named] | None = None, seed: int | None = None) -> Recorder:
     """Points the modules of a fork of Dassl at this world, and records a run, to be written when the process ends.
 
     Args:
@@ -98,11 +98,11 @@ def _dataset(cfg: Any, base: Any, seed: int) -> Any:
 class Recorder:
     """Collects a trace; every method may be left out, and the names are those of the documentation of fpl-tune."""
 
-    def __init__(self, path: str, leaves: Callable[[Table], Table] | None = None) -> None:
+    def __init__(self, path: str, leaves: Callable[[Named], Named] | None = None) -> None:
         """See `attach`."""
         self.path = path
         self._leaves = leaves or (lambda params: {"prompt": params["prompt_learner.ctx"]})
-        self._arrays: Table = {}
+        self._arrays: Named = {}
         self._steps: list[Any] = []
         self._tested: dict[str, dict[int, Any]] = {}
         self._clock: dict[int, tuple[float, float]] = {}
@@ -112,7 +112,7 @@ class Recorder:
         if name not in self._arrays:
             self._arrays[name] = np.array(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
 
-    def note_leaves(self, prefix: str, params: Table) -> None:
+    def note_leaves(self, prefix: str, params: Named) -> None:
         for name, leaf in self._leaves(params).items():
             self.note(f"{prefix}/{name}", leaf)
 
@@ -124,7 +124,7 @@ class Recorder:
         names = [os.path.basename(str(image)) for image in images]
         self._steps.append(((round_, client, epoch), names, [int(label) for label in labels], float(loss), float(rate)))
 
-    def test(self, round_: int, client: int, accuracy: float, params: Table | None = None) -> None:
+    def test(self, round_: int, client: int, accuracy: float, params: Named | None = None) -> None:
         """Accuracy of a client in per cent after a round, or before all with round 0, and what it was tested with."""
         self._tick(round_)
         accuracies = self._tested.setdefault(f"accuracy/{round_}", {})
@@ -166,7 +166,7 @@ def _watch(trainer: Any, recorder: Recorder) -> None:
     """Records what a Dassl trainer does: its loops, its backward pass, its update and its tests."""
     base, looped, tested = trainer.TrainerBase, trainer.TrainerX.run_epoch, trainer.SimpleTrainer.test
     backward, update = base.model_backward, base.model_update
-    now: Table = {"round": 0}
+    now: Named = {"round": 0}
 
     def run_epoch(self: Any, idx: int = -1, global_epoch: int = -1, *args: Any, **more: Any) -> Any:
         if "trainer" not in now:

@@ -90,7 +90,7 @@ class Clients:
         return by_step
 
 
-class Cell(Clients):
+class SeedRun(Clients):
     """One seed of a run, ready to be run: its clients, the method and the task."""
 
     def __init__(self, run: RunSpec, seed: int, *, cache_dir: Path | None = None, progress: Any = None) -> None:
@@ -153,7 +153,7 @@ def trace_of(
     """
     run = as_run(run)
     with fixed_settings(threads_of(run)):
-        return compute(Cell(run, seed, cache_dir=cache_dir, progress=progress), given or {})
+        return compute(SeedRun(run, seed, cache_dir=cache_dir, progress=progress), given or {})
 
 
 def as_run(run: RunSpec | Mapping[str, Any]) -> RunSpec:
@@ -161,7 +161,7 @@ def as_run(run: RunSpec | Mapping[str, Any]) -> RunSpec:
     return run if isinstance(run, RunSpec) else config.compose_run([run])
 
 
-def compute(cell: Cell, given: Trace) -> Trace:
+def compute(cell: SeedRun, given: Trace) -> Trace:
     """`trace_of` for a cell that is loaded."""
     method, task, spec = cell.method, cell.task, cell.run.optim
     if "images" in given:
@@ -217,7 +217,7 @@ class _Watched:
         return loss, buffers
 
 
-def _described(cell: Cell) -> Trace:
+def _described(cell: SeedRun) -> Trace:
     """Classes, sentences and the clients' images."""
     trace: Trace = {"classes": np.array(cell.classes)}
     texts = sentences(cell)
@@ -231,7 +231,7 @@ def _described(cell: Cell) -> Trace:
     return trace
 
 
-def sentences(cell: Cell) -> list[str]:
+def sentences(cell: SeedRun) -> list[str]:
     """The sentence of every class, with X for the tokens of a context; none where a context stands elsewhere."""
     n_ctx, clip = getattr(cell.run.method, "n_ctx", 0), cell.run.clip
     if n_ctx and clip.class_position != "end":
@@ -259,7 +259,7 @@ def _started(state: State, given: Trace, n_clients: int) -> State:
     return State(shared, personal, state.server)
 
 
-def _given_cohorts(cell: Cell, given: Trace) -> dict[int, Cohort]:
+def _given_cohorts(cell: SeedRun, given: Trace) -> dict[int, Cohort]:
     """By round: the clients in the order in which they trained, and the batches of each, pass by pass."""
     taken: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for (number, client, epoch), places in zip(given["steps"].tolist(), cell.places(given), strict=True):
@@ -278,14 +278,14 @@ def _given_cohorts(cell: Cell, given: Trace) -> dict[int, Cohort]:
     return cohorts
 
 
-def _own_cohort(cell: Cell, number: int) -> Cohort:
+def _own_cohort(cell: SeedRun, number: int) -> Cohort:
     """The cohort and the batches that a simulation draws."""
     cohort = cohort_of(cell.run, cell.task, cell.seed, number, 1)
     sizes = cell.task.train.sizes
     return cohort._replace(orders={c: passes(sizes[c], cell.epochs, cohort, c) for c in cohort.clients.tolist()})
 
 
-def _steps(cell: Cell, cohort: Cohort, plan: Plan, spec: OptimSpec) -> dict[str, np.ndarray]:
+def _steps(cell: SeedRun, cohort: Cohort, plan: Plan, spec: OptimSpec) -> dict[str, np.ndarray]:
     """The steps of a round, client by client: who, on which images, at which rate."""
     files, labels = cell.files("train"), cell.labels("train")
     arrays: dict[str, list[Any]] = {name: [] for name in ("steps", "images", "labels", "rates")}

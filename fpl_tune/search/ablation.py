@@ -3,7 +3,7 @@
 Fields change in the order of their importance for the objective (`analysis.importance` over the finished trials), so
 that a path of k fields needs at most k - 1 runs (Fawcett & Hoos, 2016, re-order it after every step, which takes
 k² / 2). A field that only one of the two points has changes with the field that its condition names, and one whose
-value the method refuses alone changes with the next.
+value the method rejects alone changes with the next.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _path(
         try:
             run = part.at(varied)
         except ConfigError:
-            continue  # the method refuses the combination: the next field changes with this one
+            continue  # the method rejects the combination: the next field changes with this one
         key = config.identity(run)
         cell = known.get(key) or Cell(key, number + len(steps), label(varied), "ablation", varied, run)
         steps.append(Step(tuple(new), cell))

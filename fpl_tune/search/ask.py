@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CELL = "cell"
 """User attribute of a trial: the cell that it stands for."""
-_REPEATS = 30  # suggestions in a row that are known, after which a search has no new point
+_REPEATS = 30  # repeated suggestions in a row, after which a search has no new point
 
 
 def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
@@ -58,7 +58,7 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
     hedged = isinstance(hedge, int) and suggested % hedge == hedge - 1
     storage = InMemoryStorage()
     study = study_of(search, design, rows, storage, search.samplers.make(number, search.stream))
-    repeated = refused = 0
+    repeated = rejected = 0
     while repeated < _REPEATS:
         with quiet():
             trial = study.ask()
@@ -71,8 +71,8 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
                 return cell
             repeated += 1
         except ConfigError as problem:
-            refused += 1
-            if refused > 100 + 10 * len(rows):
+            rejected += 1
+            if rejected > 100 + 10 * len(rows):
                 raise ConfigError(
                     f"The method rejects nearly every combination of "
                     f"{', '.join(param.name for param in search.space.params)}: {problem} Narrow search.space."
@@ -117,7 +117,7 @@ def trials_of(
 ) -> list[FrozenTrial]:
     """The trials of a search by number, as samplers receive them.
 
-    A trial that has not run whole has its last value: as a pruned trial, which TPE counts towards its start-up, or as a
+    A trial that is not completed has its last value: as a pruned trial, which TPE counts towards its start-up, or as a
     complete one for a Gaussian process, which leaves pruned trials out. One that diverged has the worst values that
     were seen, so that samplers turn away from there. Numbers that are no trial, and trials outside of the present
     space, are failed ones without parameters.
@@ -186,7 +186,7 @@ def _trial(
 
 
 class Figures(NamedTuple):
-    """What a trial has reached."""
+    """The figures of a trial so far."""
 
     values: list[float] | None = None
     """The objectives; None before the first evaluation, and where one of them is NaN."""
@@ -195,7 +195,7 @@ class Figures(NamedTuple):
     attrs: Mapping[str, Any] = {}
     """User attributes, which also hold test accuracy, for people: samplers read values."""
     whole: bool = False
-    """Whether it ran all rounds and seeds that it was asked for, be they fewer than today."""
+    """True if it has completed all rounds and seeds that it was asked for, even if they are fewer than today."""
 
 
 _outcomes: WeakKeyDictionary[Row, tuple[Any, Figures]] = WeakKeyDictionary()

@@ -58,7 +58,7 @@ class CellSearch:
             for value in param.ends:
                 try:
                     self.at({**{name: values[0] for name, values in param.when.items()}, param.name: value})
-                except ConfigError as problem:  # one that the method refuses beside other values costs a trial nothing
+                except ConfigError as problem:  # one that the method rejects with other values costs a trial nothing
                     own = (f"{param.name} ", f"There is no {param.name} ")
                     if str(problem).startswith(own) or "no field" in str(problem):
                         raise ConfigError(f"search.space.{param.name}: {problem}") from None
@@ -70,7 +70,7 @@ class CellSearch:
         self.samplers.check(self.node, self.varied)
 
     def at(self, point: Mapping[str, Any]) -> RunSpec:
-        """The run of a point. Raises `ConfigError` where the method refuses it."""
+        """The run of a point. Raises `ConfigError` where the method rejects it."""
         return replace(variant(self.spec.node, {**self.varied, **point}), data=self.run.data)
 
     @cached_property
@@ -91,11 +91,11 @@ class CellSearch:
 
     @property
     def name(self) -> str:
-        """What to call the search: its cell of the axes, or the method."""
+        """The name of the search: its cell of the axes, or the method."""
         return label(self.varied) if self.varied else self.node["method"]["name"]
 
     def __str__(self) -> str:
-        """All that decides on its suggestions, results aside: one that has no new point has none until this changes."""
+        """All that its suggestions depend on, results aside; without a new point, it has none until this changes."""
         points = [repr(param) for param in self.space.params], self.points
         return f"{self.stream}-{digest(json.dumps(points, sort_keys=True, default=repr), 4)}"
 
@@ -114,7 +114,7 @@ class CellSearch:
     # -- its trials ------------------------------------------------------------------------------------------
 
     def holds(self, cell: Cell) -> bool:
-        """Whether a cell is a trial of this search."""
+        """True if a cell is a trial of this search."""
         return cell.is_trial_at(self.varied)
 
     def trial(self, suggestion: Suggestion) -> Cell:

@@ -31,7 +31,7 @@ class Component:
         """An instance. `defaults` apply where the class accepts them and the study does not set them.
 
         Raises:
-            ConfigError: the class refuses its arguments, or lacks a package.
+            ConfigError: the class rejects its arguments, or lacks a package.
         """
         known = inspect.signature(self.kind).parameters
         try:

@@ -10,8 +10,8 @@ point, so that the gain over it is known. Trials are compared with those of the 
 its own: it is read from the histories of the trials that reached it.
 
 Where learning curves cross, early rounds rank configurations the wrong way round, and the best one is always stopped.
-As a hedge, every third trial of a search passes the rungs of rounds whatever its value there. It is ranked there with
-the others, and stopped at the rung of seeds like them. These trials also say how well a rung foresees the end.
+As a hedge, every third trial of a search passes the rungs of rounds with any value there. It is ranked there with
+the others, and stopped at the rung of seeds like them. They also show how well a rung predicts the final score.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def resolved(study: StudySpec) -> PruneSpec:
 
 
 def _measured(study: StudySpec) -> bool:
-    """Whether halving was measured with the study's sampler and objective."""
+    """True if halving was measured with the study's sampler and objective."""
     search = study.search
     if search.sampler is None or search.objectives != [VAL]:
         return False
@@ -162,7 +162,7 @@ def _value(design: Design, row: Row, rung: int) -> float | None:
 
 
 def _unranked(design: Design, row: Row, rung: int) -> bool:
-    """Whether a trial passes a rung whatever its rank: it is hedged, or has no value there."""
+    """True if a trial passes a rung at any rank: it is hedged, or has no value there."""
     return (row.cell.hedged and rung < row.cell.rounds) or _value(design, row, rung) is None
 
 
@@ -185,7 +185,7 @@ def _dead(design: Design, row: Row) -> bool:
 
 
 def _beyond(design: Design, row: Row, rung: int) -> bool:
-    """Whether a trial has gone on from a rung."""
+    """True if a trial has passed a rung."""
     now = standing(design, row)
     return now.state is not State.PAUSED or now.rung > rung
 

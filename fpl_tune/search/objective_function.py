@@ -79,7 +79,7 @@ class Objective:
 
         Raises:
             ConfigError: the study of Optuna has other directions.
-            optuna.TrialPruned: the pruner stops it, training diverges, or the method refuses the combination.
+            optuna.TrialPruned: the pruner stops it, training diverges, or the method rejects the combination.
         """
         if (given := trial.study.directions) != self.directions:
             raise ConfigError(

@@ -22,7 +22,7 @@ OptunaStudy = optuna.Study
 def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
     """Writes the trials of each search of a study as a study of Optuna.
 
-    Trials have the numbers and values of the study's tables. Numbers whose suggestion was refused or known already, and
+    Trials have the numbers and values of the study's tables. Numbers whose suggestion was rejected or a repetition, and
     trials that diverged or failed, are failed trials.
 
     Args:
@@ -69,7 +69,7 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
 
 
 def _finished(stored: StoredCell) -> tuple[datetime.datetime, datetime.datetime] | None:
-    """When a trial began to train and when its last seed ended."""
+    """The times at which a trial began to train and its last seed ended."""
     results = [*stored.results.values()]
     if not results:
         return None

@@ -61,7 +61,7 @@ class Search:
             if cell.is_reference
         ]
         if any(not run.data.val for _, run in points):
-            raise ConfigError("A search reads validation figures, but data.val is 0. Set it above 0, such as 0.25.")
+            raise ConfigError("A search needs validation metrics, but data.val is 0. Set it above 0, such as 0.25.")
         parts = []
         for i, (varied, run) in enumerate(points):
             numbers = range(len(cells) + i, sys.maxsize, len(points))  # the parts take turns

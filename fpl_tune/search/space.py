@@ -28,7 +28,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, config=SPEC)
-class Entry:
+class SpaceEntry:
     """A field of a search space as YAML gives it: a range or choices."""
 
     low: Number | None = None
@@ -78,7 +78,7 @@ class Param(NamedTuple):
         return trial.suggest_float(self.name, d.low, d.high, step=d.step, log=d.log)
 
     def holds(self, value: Any) -> bool:
-        """Whether the distribution contains a value of the field."""
+        """True if the distribution contains a value of the field."""
         d = self.distribution
         if isinstance(d, CategoricalDistribution):
             return value in d.choices
@@ -174,9 +174,9 @@ def read_space(
         file: content of the file, as `read_file` gives it; None: it is read.
 
     Raises:
-        ConfigError: the space does not exist, a key is unknown or a range empty or inverted, be the field searched or
-            not, `only` names a field twice, or an axis is searched too, or a field that decides on which clients and
-            images trials are compared.
+        ConfigError: the space does not exist; a key is unknown, or a range is empty or inverted, in any of its fields;
+            `only` names a field twice; an axis is searched too, or a field that decides on which clients and images
+            trials are compared.
     """
     file = read_file(names) if file is None else file
     overrides = config.flatten(search.space, whole=_is_entry)
@@ -200,7 +200,7 @@ def read_space(
         if clash is not None:
             raise ConfigError(
                 f"A field is an axis or searched, not both, but {name} is both. "
-                f"Take {clash} out of axes, or name what is searched in search.only."
+                f"Remove {clash} from axes, or name what is searched in search.only."
             )
         if name.partition(".")[0] in SETTING and name not in TUNABLE:
             raise ConfigError(
@@ -230,7 +230,7 @@ def _content(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_integer(name: str, node: Mapping[str, Any]) -> bool:
-    """Whether a field of a run holds integers: by its value, or by the method's type where that is null."""
+    """True if a field of a run holds integers: by its value, or by the method's type where that is null."""
     value = config.get_field(node, name)
     if value is not None or not name.startswith("method.") or "method" not in node:
         return type(value) is int
@@ -239,14 +239,14 @@ def _is_integer(name: str, node: Mapping[str, Any]) -> bool:
 
 
 def _is_entry(_: str, node: Mapping[str, Any]) -> bool:
-    """Whether a mapping in a space is an entry, be it a wrong one, and not a group of them."""
-    return not node.keys().isdisjoint({*vars(Entry()), *_WORDS}) or not any(
+    """True if a mapping in a space is an entry, possibly a wrong one, and not a group of them."""
+    return not node.keys().isdisjoint({*vars(SpaceEntry()), *_WORDS}) or not any(
         isinstance(value, Mapping | list) for value in node.values()
     )
 
 
 def _is_field(name: str, node: Mapping[str, Any]) -> bool:
-    """Whether a run has a field, or can have it: with another method, or as the rate of a leaf."""
+    """True if a run has a field, or can have it: with another method, or as the rate of a leaf."""
     inside, _, last = name.rpartition(".")
     held = config.get_field(node, inside) if inside else node
     if inside.partition(".")[0] == "method" and methods.owners(last):
@@ -262,7 +262,7 @@ def _param(name: str, node: Any, integer: bool) -> Param:
     for word in node:
         if isinstance(node, Mapping) and word in _WORDS:
             raise ConfigError(f"There is no field '{where}.{word}'. Write {_WORDS[word]}.")
-    entry = validated(Entry, {"choices": node} if isinstance(node, list) else node, where)
+    entry = validated(SpaceEntry, {"choices": node} if isinstance(node, list) else node, where)
     when = {str(f): v if isinstance(v, list) else [v] for f, v in entry.when.items()}
     low, high, step = entry.low, entry.high, entry.step
     if entry.choices is not None:
@@ -283,7 +283,7 @@ def _param(name: str, node: Any, integer: bool) -> Param:
 
 
 def _depth(param: Param, known: Mapping[str, Param], below: tuple[str, ...] = ()) -> int:
-    """How many conditions a parameter stands behind; those without any come first.
+    """The number of conditions that a parameter depends on; those without any come first.
 
     Raises:
         ConfigError: conditions form a circle.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -203,6 +203,12 @@ def label(varied: Mapping[str, Any]) -> str:
         else:
             parts.append(f"{short[str(name)]}={shown(value)}")
     return ", ".join(parts) or "base"
+
+
+def axes_label(cell: Cell, axes: Collection[str]) -> str:
+    """The label of a cell's values on some axes; empty where it varies none of them."""
+    varied = {name: value for name, value in cell.varied.items() if name in axes}
+    return label(varied) if varied else ""
 
 
 def shown(value: Any, digits: int = 6) -> str:

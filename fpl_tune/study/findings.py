@@ -21,7 +21,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric, percent, short, titles
 from fpl_tune.core.metrics import TOTAL_BYTES, check_rule
 from fpl_tune.study import rates
-from fpl_tune.study.cells import SETTING, Cell, axes_of, label, shown
+from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.foresight import Foresight, foresight
 from fpl_tune.study.partition import Shares, shares
@@ -198,8 +198,7 @@ class Findings:
 
     def part(self, cell: Cell) -> str:
         """Where a cell stands on the study's axes, whatever was searched there; empty where there are none."""
-        place = {name: value for name, value in cell.varied.items() if name in self.gridded}
-        return label(place) if place else ""
+        return axes_label(cell, self.gridded)
 
     def name(self, cell: Cell) -> str:
         """What charts and sentences call a cell: its label or, where that is long, its part of the axes and number."""

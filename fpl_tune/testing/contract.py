@@ -1,4 +1,4 @@
-"""What every method keeps, each a function that asserts."""
+"""The contract of methods: properties that each of them has, each a function that asserts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpl_tune.method import Method, State, generator, trees_like
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.evaluate import evaluate
 from fpl_tune.testing.rounds import COHORTS, Toy, assert_same, play, toy
-from fpl_tune.testing.toys import Kind, toy_task
+from fpl_tune.testing.toys import TowerKind, toy_task
 
 
 def _each(state: State, action: Callable[[torch.Tensor], torch.Tensor]) -> State:
@@ -54,7 +54,7 @@ def absent_clients_are_untouched(case: Toy) -> None:
 
 
 def personal_state_stays_with_its_client(case: Toy) -> None:
-    """What others hold changes neither what a client trains from, nor its deployment, nor a merge without them."""
+    """The personal state of others changes neither a client's start, nor its deployment, nor a merge without them."""
     method, state, last = case.method, case.history[-1], len(COHORTS)
     task, clients = case.tasks[0].during(last, last, key=1), torch.tensor([1])
     swapped = state._replace(personal={n: leaf[1:2].expand_as(leaf).clone() for n, leaf in state.personal.items()})
@@ -210,11 +210,11 @@ CONTRACT: tuple[Callable[[Toy], None], ...] = (
     padding_is_silent,
     a_client_without_images_harms_nobody,
 )
-"""What every method keeps, each a function that asserts."""
+"""The properties, each a function that asserts."""
 
 
-def check_method(method: Method, *, kind: Kind = "vit") -> list[str]:
-    """Runs the whole contract on tiny towers; for methods that live outside this package.
+def check_method(method: Method, *, kind: TowerKind = "vit") -> list[str]:
+    """Runs the whole contract on tiny towers.
 
     Args:
         method: the method with its hyper-parameters, small ones for speed.

@@ -1,4 +1,4 @@
-"""A few rounds of a method on toy tasks, to look at."""
+"""A few rounds of a method on toy tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.testing.toys import Kind, toy_task
+from fpl_tune.testing.toys import TowerKind, toy_task
 
 COHORTS = ((0, 2), (1, 2), (2, 0, 1))
 """Clients by round: one trains three times, two twice, the last one never."""
@@ -28,7 +28,7 @@ class Toy:
 
     method: Method
     tasks: tuple[ClientTask, ClientTask]
-    kind: Kind = "vit"
+    kind: TowerKind = "vit"
 
     @cached_property
     def history(self) -> list[State]:
@@ -36,8 +36,8 @@ class Toy:
         return [states[0] for states in play(self.method, self.tasks[:1])]
 
 
-def toy(method: Method, *, kind: Kind = "vit") -> Toy:
-    """What every check takes."""
+def toy(method: Method, *, kind: TowerKind = "vit") -> Toy:
+    """Builds the method and tasks that every check takes."""
     one, two = (toy_task(method.needs, kind=kind, seed=seed, sizes=sizes) for seed, sizes in enumerate(SIZES))
     return Toy(method, (one, two), kind)
 

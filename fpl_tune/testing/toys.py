@@ -14,14 +14,14 @@ from fpl_tune.clip.load import OpenClipTokenizer
 from fpl_tune.clip.towers import Towers
 from fpl_tune.simulation.task import Classes, ClientData, ClientTask
 
-Kind = Literal["vit", "resnet"]
+TowerKind = Literal["vit", "resnet"]
 
 EVERYONE = torch.arange(4)
 """Ids of the clients of a toy task."""
 
 
 def toy_towers(
-    kind: Kind = "vit",
+    kind: TowerKind = "vit",
     *,
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
@@ -58,7 +58,9 @@ _NAMES = ("cat", "dog", "sea lion", "red star", "tree", "car")
 
 
 @cache
-def _toy_classes(kind: Kind, dtype: torch.dtype, n_classes: int, device: torch.device, tower: torch.dtype) -> Classes:
+def _toy_classes(
+    kind: TowerKind, dtype: torch.dtype, n_classes: int, device: torch.device, tower: torch.dtype
+) -> Classes:
     towers = toy_towers(kind, dtype=dtype)
     moved = Towers(towers.model.to(device, tower), towers.tokenizer, name=towers.name)
     return Classes(moved, _NAMES[:n_classes])
@@ -67,7 +69,7 @@ def _toy_classes(kind: Kind, dtype: torch.dtype, n_classes: int, device: torch.d
 def toy_task(
     needs: Literal["pooled", "patches", "pixels"] = "pooled",
     *,
-    kind: Kind = "vit",
+    kind: TowerKind = "vit",
     seed: int = 0,
     sizes: Sequence[int] = (9, 5, 7, 3),
     n_classes: int = 6,

@@ -4,8 +4,8 @@ The only room that imports mlflow, and only when something is written. The track
 on, and what is missing is sent by the next run, or by `inspect(fix=True)`.
 """
 
-from fpl_tune.track.recorder import Recorder
+from fpl_tune.track.recorder import MLflowCallback
 from fpl_tune.track.server import experiments
 from fpl_tune.track.writer import inspect, inspect_deleted
 
-__all__ = ["Recorder", "experiments", "inspect", "inspect_deleted"]
+__all__ = ["MLflowCallback", "experiments", "inspect", "inspect_deleted"]

@@ -26,7 +26,7 @@ from fpl_tune.track.writer import Writer
 
 _log = logging.getLogger("fpl_tune.track")
 _WRITTEN = "mlflow.digest"
-"""File of what was there when all runs of a study had been written."""
+"""File with the state of the store when all runs of a study had been written."""
 SILENT_SECONDS = 10.0
 """At its end, a study waits for MLflow until it has not answered for this long."""
 
@@ -35,12 +35,12 @@ class _GivenUp(Exception):
     """The study no longer waits for MLflow."""
 
 
-class Recorder(Callback):
+class MLflowCallback(Callback):
     """Writes every finished cell of a study to MLflow while the next ones run.
 
     An error never stops the study: it gives one warning, and what is missing is sent when the study ends, by its next
-    run, or by `fpl-tune doctor --fix`. Cells that finished earlier are sent too if MLflow lacks them. Nor does a server
-    or database that does not answer keep the study from ending: it waits `SILENT_SECONDS`, and says so.
+    run, or by `fpl-tune doctor --fix`. Cells that finished earlier are sent too if MLflow lacks them. If
+    MLflow does not respond, the study ends anyway, after `SILENT_SECONDS` and with a warning.
 
     Args:
         warn: receives the warning; None: it is logged.
@@ -120,7 +120,7 @@ class Recorder(Callback):
             write_text(self._store.folder / _WRITTEN, self._state())
 
     def _is_written(self) -> bool:
-        """Whether nothing changed since all runs were written, so that MLflow, which takes 2 s, is not imported."""
+        """True if nothing changed since all runs were written, so that MLflow, which takes 2 s, is not imported."""
         path = self._store.folder / _WRITTEN
         if tracking.read(self._store.folder) is None:  # of an earlier release, or damaged
             return False

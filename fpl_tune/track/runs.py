@@ -25,7 +25,7 @@ from fpl_tune.study.store import Store
 from fpl_tune.study.table import StoredCell, varied_names
 
 FORMAT = 9
-"""Increased when the same store gives other runs than before: all runs are then written anew."""
+"""Increased when the same store gives other runs than before: all runs are then logged again."""
 
 STUDY = "study"
 """Key of the study's own run, below which the runs of its cells are nested."""
@@ -43,7 +43,7 @@ _HEADLINES = {TEST: "test_acc", VAL: "val_acc"}
 """Names of the figures that MLflow shows first."""
 
 _NO_CURVE = re.compile(
-    r"(val|test)/(.+/)?(acc_std|acc_min|acc_worst10|macro_f1(_present)?|ece)"  # what results hold besides each accuracy
+    r"(val|test)/(.+/)?(acc_std|acc_min|acc_worst10|macro_f1(_present)?|ece)"  # results have them besides each accuracy
     r"|test/(domain|cross)/.+/\w+"  # a part of the test images
     r"|test/.+/loss"
 )
@@ -57,11 +57,11 @@ class Point(NamedTuple):
     step: int
     value: float
     timestamp: int
-    """Milliseconds since 1970, taken from the store, so that a run that is written anew equals the first one."""
+    """Milliseconds since 1970, taken from the store, so that a run that is logged again equals the first one."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoggedRun:
     """A run of MLflow."""
 
     key: str
@@ -84,7 +84,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the runs of a study's cells have in common."""
+    """Settings that the runs of a study's cells have in common."""
 
     rule: str
     """The reporting rule."""
@@ -109,13 +109,13 @@ class Columns:
 
 
 def mlflow_name(name: str) -> str:
-    """Replaces what MLflow refuses in a name: it takes letters, digits, `_ - . /` and spaces, 250 at most."""
+    """Replaces characters that MLflow rejects: names have letters, digits, `_ - . /` and spaces, 250 at most."""
     clean = re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)
     parts = (part.replace(".", "_") if set(part) == {"."} else part for part in clean.split("/") if part)
     return "/".join(parts)[:NAME_LENGTH].strip("/ ") or "_"
 
 
-def study_entry(store: Store, *, running: bool = False) -> Entry:
+def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
     """The parent run: note, tags and files, no parameters or metrics, so that it can grow with the study."""
     spec, table = store.spec(), store.table()
     every = [*table.cells.values()]
@@ -132,7 +132,7 @@ def study_entry(store: Store, *, running: bool = False) -> Entry:
     tags = {"mlflow.note.content": note[:TAG_LENGTH], "fpl.status": status.lower()}
     names = ("study.yaml", "report.html", "table.md", "table.tex", "table.csv", "results.csv")
     results = [stored.results for stored in every]
-    return Entry(
+    return LoggedRun(
         key=STUDY,
         name=spec.name,
         status=status,
@@ -158,7 +158,7 @@ def cell_digest(stored: StoredCell, columns: Columns) -> str:
     )
 
 
-def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> Entry:
+def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> LoggedRun:
     """The run of a cell that is over.
 
     That of a pruned trial is finished too, with the tag `fpl.status` and the round that it reached, `fpl.round`.
@@ -181,7 +181,7 @@ def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> Entry:
     if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
         tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
     place, histories = folder / "cells" / cell.id, {s: stored.history(s) for s in counted}
-    return Entry(
+    return LoggedRun(
         key=cell.id,
         name=cell.label,
         status="FAILED" if state.value in FAILURES else "FINISHED",

@@ -60,7 +60,7 @@ def connect(uri: str) -> MlflowClient:
     """Connects to a tracking server and checks that it answers; creates a SQLite file that does not exist.
 
     Raises:
-        EnvironmentProblem: it cannot be reached, or refuses.
+        EnvironmentProblem: it cannot be reached, or denies access.
     """
     quiet()
     with explained(uri):
@@ -83,7 +83,7 @@ def experiments(root: Path) -> dict[str, str]:
 
 
 def why(problem: Exception, uri: str) -> str:
-    """What failed at a tracking server, and the remedy, in one line."""
+    """Describes an error of a tracking server in one line, with the remedy."""
     if isinstance(problem, FplTuneError):
         return str(problem)
     text = re.sub(r" \(Background on this error at: \S+\)", "", " ".join(str(problem).split()))

@@ -1,6 +1,6 @@
 """Makes the runs of a store in MLflow equal to the store.
 
-A run is found by its tags. One whose digest is the store's is left alone; any other is deleted and written anew, its
+A run is found by its tags. One whose digest is the store's is left alone; any other is deleted and logged again, its
 digest last, so that what a kill left half-written is replaced by the next writer.
 """
 
@@ -28,7 +28,7 @@ from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
 from fpl_tune.study.table import StoredCell
 from fpl_tune.track import runs, server
-from fpl_tune.track.runs import STUDY, Columns, Entry
+from fpl_tune.track.runs import STUDY, Columns, LoggedRun
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -167,7 +167,7 @@ class Writer:
             self._write(runs.cell_entry(stored, self.store.folder, columns))
 
     def _holds(self, key: str, digest: str) -> bool:
-        """Whether there is exactly one run of this entry, complete, closed and below its parent."""
+        """True if there is exactly one run of this entry, complete, closed and below its parent."""
         found = [(run.info.status, run.data.tags.get(_DIGEST), run.data.tags.get(_PARENT)) for run in self.runs[key]]
         return len(found) == 1 and found[0][0] != "RUNNING" and found[0][1:] == (digest, self._parent_id(key))
 
@@ -182,7 +182,7 @@ class Writer:
         place = (self.store.root / "mlartifacts" / name).resolve().as_uri() if database else None
         own = server.sqlite_file(server.address(self.store.root)) == self.store.root.resolve() / "mlflow.db"
         if found is not None and own and found.artifact_location != place:
-            # The results were moved or copied. MLflow cannot move an experiment, so all runs are written anew here.
+            # The results were moved or copied. MLflow cannot move an experiment, so all runs are logged again here.
             self.client.rename_experiment(found.experiment_id, f"{name}, until moved ({found.experiment_id})")
             self.client.delete_experiment(found.experiment_id)
             found = None
@@ -192,8 +192,8 @@ class Writer:
             self.client.restore_experiment(found.experiment_id)
         return found.experiment_id
 
-    def _write(self, entry: Entry) -> None:
-        """Writes an entry's run anew, in place of any there are; the study's own, which has children, is updated."""
+    def _write(self, entry: LoggedRun) -> None:
+        """Logs an entry's run again, in place of any existing one; the study's own, which has children, is updated."""
         from mlflow.entities import Metric, Param, RunTag
 
         self.delete(entry.key, keep=1 if entry.key == STUDY else 0)
@@ -222,7 +222,7 @@ class Writer:
         self.runs[entry.key] = [self.client.get_run(run)]
         self._alive()
 
-    def _create(self, entry: Entry) -> str:
+    def _create(self, entry: LoggedRun) -> str:
         """Creates an empty run; returns its id."""
         tags = {"fpl.study": self.store.name, "fpl.store": self.identity, "fpl.key": entry.key}
         if parent := self._parent_id(entry.key):
@@ -263,7 +263,7 @@ def inspect(store: Store, *, fix: bool = False) -> list[tuple[str, str]]:
 
     Args:
         store: the study's store.
-        fix: also delete runs without a cell, and write all others that differ anew.
+        fix: also delete runs without a cell, and log all others that differ again.
 
     Returns:
         The name of each, and `missing`, `stale` (it differs, is incomplete, or is there twice) or `orphaned` (no such

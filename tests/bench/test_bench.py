@@ -8,7 +8,7 @@ import torch
 
 from fpl_tune import bench, config
 from fpl_tune.bench import rounds, texts
-from fpl_tune.bench.measure import Meter, Peak, Row
+from fpl_tune.bench.measure import BenchRow, Peak, TowerMeter
 from fpl_tune.clip.image import cost as image_cost
 from fpl_tune.clip.text import cost
 from fpl_tune.core.adapter import Adapter
@@ -48,7 +48,7 @@ def _small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fpl_tune.bench.measure._SQUARE_CPU", 256)
 
 
-def _assert_sound(found: list[Row], told: list[tuple[float, float, str]]) -> None:
+def _assert_sound(found: list[BenchRow], told: list[tuple[float, float, str]]) -> None:
     assert found
     for row in found:
         assert list(row) == KEYS
@@ -103,7 +103,7 @@ def test_the_meter_counts_blocks_above_the_first_adapter_twice() -> None:
     adapter = Adapter(_low_rank, {name: leaf.requires_grad_() for name, leaf in factors.items()}, 1, "attention")
     found = image_cost(towers.model.visual, 3, below=1)
     for place, below in (("attention", 1), ("block", 2)):
-        meter = Meter(towers)
+        meter = TowerMeter(towers)
         with meter.on():
             towers.encode_prompted_images(pixels, tokens, adapter=adapter._replace(place=place))
         assert meter.operations == found.forward + image_cost(towers.model.visual, 3, below=below).backward
@@ -111,7 +111,7 @@ def test_the_meter_counts_blocks_above_the_first_adapter_twice() -> None:
 
 def test_the_meter_counts_every_call() -> None:
     towers = toy_towers()
-    meter = Meter(towers)
+    meter = TowerMeter(towers)
     sentences = towers.sentences(["cat", "dog"], 2)
     context = torch.zeros(3, 2, 32, dtype=torch.float64)
     one = cost(towers.text, sentences, 3)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fpl_tune.execute.decide import Ask, Done, Pass, Start, Table, Wait, asking, next_action
+from fpl_tune.execute.decide import Ask, Done, LiveTable, Pass, Start, Wait, asking, next_action
 from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.halving import spent
 from fpl_tune.study.cells import Cell, Suggestion
@@ -65,7 +65,7 @@ class Study:
         """Runs the study; False where it was killed after a number of steps."""
         for name in self.grid:
             self.rows.setdefault(name, Row(cell(name)))
-        table = Table(self.design, cast("Sequence[CellSearch]", self.parts), self.rows)
+        table = LiveTable(self.design, cast("Sequence[CellSearch]", self.parts), self.rows)
         running = dict[str, Leg]()
         for _ in range(steps):
             match next_action(table, running, (), lambda row: row.cell.label):
@@ -143,7 +143,7 @@ def test_a_study_that_is_edited_has_nothing_left_and_the_grid_of_a_fresh_run(see
 
 def test_searches_take_turns() -> None:
     study = Study(parts=2, grid=())
-    table = Table(study.design, cast("Sequence[CellSearch]", study.parts), study.rows)
+    table = LiveTable(study.design, cast("Sequence[CellSearch]", study.parts), study.rows)
     asked = list[str]()
     for _ in range(4):
         search = cast("Searched", asking(table, ()))
@@ -156,7 +156,7 @@ def test_searches_take_turns() -> None:
 
 def test_a_worker_that_is_free_waits_for_what_is_under_way() -> None:
     row = Row(cell("grid1"))
-    table = Table(Design((1,)), (), {"grid1": row})
+    table = LiveTable(Design((1,)), (), {"grid1": row})
     started = next_action(table, {}, (), lambda row: 0)
     assert started == Start(row, Leg((1,), ROUNDS))
     assert next_action(table, {"grid1": Leg((1,), ROUNDS)}, (), lambda row: 0) == Wait()

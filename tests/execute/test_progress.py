@@ -10,9 +10,9 @@ import pytest
 from fpl_tune.api import start_study
 from fpl_tune.execute import manage, progress
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.decide import Table
+from fpl_tune.execute.decide import LiveTable
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.progress import Meter, Progress
+from fpl_tune.execute.progress import Progress, ProgressMeter
 from fpl_tune.search.halving import design_of
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import selection
@@ -34,8 +34,8 @@ class Watch:
         self.now = 1000.0
         monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
         self.cells = expand(spec)
-        self.table = Table(design_of(spec), rows={cell.id: Row(cell) for cell in self.cells})
-        self.meter, self.jobs = Meter(self.table, spec, {}), dict[str, Job]()
+        self.table = LiveTable(design_of(spec), rows={cell.id: Row(cell) for cell in self.cells})
+        self.meter, self.jobs = ProgressMeter(self.table, spec, {}), dict[str, Job]()
 
     def start(self, cell: Cell, seeds: tuple[int, ...] = SEEDS) -> None:
         self.jobs[cell.id] = Job(cell, seeds)

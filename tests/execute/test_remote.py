@@ -115,8 +115,8 @@ def test_an_error_of_any_library_is_one_line_that_names_the_url(shaky: Counter[s
             call()
         assert isinstance(caught.value, OSError)
         assert str(caught.value) == (
-            "execution.checkpoints=shaky://bucket cannot be used (Denied: Access Denied). Mend the access to it; the "
-            "same command continues."
+            "execution.checkpoints=shaky://bucket cannot be used (Denied: Access Denied). Check the permissions; "
+            "the same command continues."
         )
     there.push(tmp_path, "slot")
     assert there.holds("slot/round-1"), "what failed is sent again"

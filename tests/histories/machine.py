@@ -35,7 +35,7 @@ from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.plan.overrides import compose
 from fpl_tune.execute.runner import run_study
 from fpl_tune.study.store import Store
-from fpl_tune.track import Recorder
+from fpl_tune.track import MLflowCallback
 
 NAME = "tiny"
 RAY = ["execution.executor=ray", "execution.parallel=2"]
@@ -359,7 +359,7 @@ class Machine:
         interruption = Interruption(options, lambda: self._read_beside(root))
         callbacks: list[Callback] = [interruption]
         if self.history.mlflow and root == self.root:
-            callbacks.append(Recorder(lambda text: None))
+            callbacks.append(MLflowCallback(lambda text: None))
         outcome = run_study(
             spec,
             root=root,

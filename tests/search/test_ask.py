@@ -58,6 +58,23 @@ def test_a_suggestion_depends_on_the_table_alone(compose: Compose, sampler: str)
     assert len({cell.cell.id for cell in asked.rows}) == 9
 
 
+@pytest.mark.parametrize("sampler", ["random", "tpe", "gp", "{name: qmc, scramble: true}"])
+def test_the_seed_of_the_search_draws_other_trials(compose: Compose, sampler: str) -> None:
+    """From the first one on; equal seeds draw equal ones."""
+
+    def suggested(seed: int) -> list[dict[str, Any]]:
+        asked = Asked(compose(TWO, f"search.sampler={sampler}", f"search.seed={seed}"))
+        for _ in range(4):
+            cell = there(asked.request())
+            asked.note(cell, drawn_results(score(cell)))
+        return [there(row.cell.suggestion).params for row in asked.rows if not row.cell.published]
+
+    first, again, other = suggested(0), suggested(0), suggested(1)
+    assert first == again
+    assert len(first) == len(other) > 0
+    assert not any(point in first for point in other)
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "nsgaii", "brute_force"])
 def test_points_that_are_known_are_gaps_and_a_sampler_without_new_ones_ends(compose: Compose, sampler: str) -> None:
     body = "axes: {}\nsearch: {trials: 30, only: [method.n_ctx], space: {method.n_ctx: {choices: [1, 2, 4, 8]}}}"

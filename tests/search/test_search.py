@@ -188,11 +188,11 @@ def test_conditions_choose_what_is_sampled(compose: Compose) -> None:
         (["search.only=[optim.lr,optim.lr]"], "search.only names 'optim.lr' twice"),
         (
             ["+axes.v=[{label: a, optim.lr: 0.1}]"],
-            "searched, not both, but optim.lr is both. Take optim.lr out of axes",
+            "searched, not both, but optim.lr is both. Remove optim.lr from axes",
         ),
         (["search.only=[optim.lrr]"], "search.only names 'optim.lrr'. Did you mean 'optim.lr'"),
         (["+axes.optim.lr=[0.1]"], "an axis or searched, not both"),
-        (["data.val=0"], "reads validation figures"),
+        (["data.val=0"], "needs validation metrics"),
     ],
 )
 def test_refused(compose: Compose, overrides: list[str], says: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study.store import Store
-from fpl_tune.track import Recorder, server, writer
+from fpl_tune.track import MLflowCallback, server, writer
 
 Picture = Callable[[str, Store], dict[str, Any]]
 SMALL = "axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n"
@@ -28,7 +28,7 @@ DONE = Outcome(2, 0, 0, 0, 1.0, 0)
 def follow(store: Store, outcome: Outcome = DONE, between: Callable[[], None] = lambda: None) -> list[str]:
     """Tells a recorder what the driver tells it, and does something after the first cell; returns the warnings."""
     warnings: list[str] = []
-    recorder = Recorder(warn=warnings.append)
+    recorder = MLflowCallback(warn=warnings.append)
     first, *others = [cell for cell in store.cells() if store.seeds(cell)]
     recorder.on_study_start(store, store.cells(), [])
     recorder.on_cell_end(first, {})

@@ -27,7 +27,7 @@ from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.study.store import Store
-from fpl_tune.track import Recorder, server
+from fpl_tune.track import MLflowCallback, server
 
 STUDY = """
 defaults:
@@ -111,7 +111,7 @@ def run(made: Any, root: Path, fate: Fate, steps: Path) -> None:
     server.connect = lambda uri: Watched(connect(uri), fate)  # type: ignore[assignment]
     warned: list[str] = []
     threading.excepthook = lambda args: warned.append(f"{args.thread} ended with {args.exc_value!r}")
-    outcome = run_study(made, root=root, callbacks=[Recorder(warned.append)])
+    outcome = run_study(made, root=root, callbacks=[MLflowCallback(warned.append)])
     if warned or outcome.exit_code:
         raise RuntimeError(f"{warned} {outcome}")
     fate.log.write_text(str(fate.passed))

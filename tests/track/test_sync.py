@@ -225,7 +225,7 @@ def test_lost_links_come_back(make_store, uri, text):
     assert tracking.links(store.folder) == before
     follow(store)
     lose()
-    recorder = track.Recorder()
+    recorder = track.MLflowCallback()
     recorder.on_study_start(store, store.cells(), [])
     recorder.on_study_end(store, DONE)  # nothing else has changed
     assert tracking.links(store.folder) == before
@@ -366,7 +366,7 @@ def test_mlflow_is_left_alone_while_nothing_changes(make_store, uri, keyed, monk
 
     def again() -> int:
         opened.clear()
-        recorder = track.Recorder()
+        recorder = track.MLflowCallback()
         recorder.on_study_start(store, store.cells(), [])
         recorder.on_study_end(store, DONE)
         return len(opened)
@@ -391,7 +391,7 @@ def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypa
         write(*args)
 
     monkeypatch.setattr(recording.Writer, "write_cell", slow)
-    recorder = track.Recorder()
+    recorder = track.MLflowCallback()
     recorder.on_study_start(store, store.cells(), [])
     for cell in store.cells():
         recorder.on_cell_end(cell, {})
@@ -402,7 +402,7 @@ def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypa
 
 def test_ctrl_c_before_mlflow_is_open_leaves_it_to_the_next_run(make_store, uri, tmp_path, monkeypatch, statuses):
     store = make_store(body=SMALL)
-    recorder = track.Recorder()
+    recorder = track.MLflowCallback()
     opened: list[bool] = []
     monkeypatch.setattr(recorder, "open", lambda: opened.append(True))
     recorder.on_study_start(store, store.cells(), [])

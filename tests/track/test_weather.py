@@ -65,14 +65,14 @@ def test_a_server_that_goes_away_and_comes_back(make_store, uri, undisturbed, mo
     connect = server.connect
     monkeypatch.setattr(server, "connect", lambda where: Cut(connect(where)))
     store = make_store(body=SMALL)
-    end = track.Recorder.on_study_end
+    end = track.MLflowCallback.on_study_end
 
     def later(self: Any, *args: Any) -> None:
         self.wait()
         Cut.away = not back
         end(self, *args)
 
-    monkeypatch.setattr(track.Recorder, "on_study_end", later)
+    monkeypatch.setattr(track.MLflowCallback, "on_study_end", later)
     warnings = follow(store, between=lambda: setattr(Cut, "away", True))
     assert len(warnings) == 1
     assert "The study goes on" in warnings[0]
@@ -123,7 +123,7 @@ def test_what_mlflow_takes_to_be_imported_is_no_silence(make_store, uri, monkeyp
     monkeypatch.setattr(recorder, "SILENT_SECONDS", 2.0)
     monkeypatch.setattr(recorder, "import_module", lambda name: time.sleep(3))
     store, warnings = make_store(body=SMALL), list[str]()
-    hearing = track.Recorder(warnings.append)
+    hearing = track.MLflowCallback(warnings.append)
     hearing.on_study_start(store, store.cells(), [])
     hearing.on_study_end(store, DONE)
     assert warnings == []

@@ -70,7 +70,7 @@ def _check(override: Override, spec: Study) -> None:
 
 
 def _sets(axis: str, values: Sequence[Any], dotted: str) -> bool:
-    """Whether an axis sets a field in all of its cells."""
+    """True if an axis sets a field in all of its cells."""
     if axis == dotted or (axis in GROUPS and dotted.startswith(f"{axis}.")):
         return True
     return all(isinstance(value, Mapping) and dotted in value for value in values)

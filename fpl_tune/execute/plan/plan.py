@@ -41,7 +41,7 @@ PROCESS_BYTES = 700 << 20
 
 @dataclass
 class Item:
-    """What a run of the study would do for a cell, or for the search in a cell of the axes, and its cost."""
+    """The work that a run of the study would do for a cell, or for the search in a cell of the axes, and its cost."""
 
     label: str
     status: str
@@ -57,14 +57,14 @@ class Item:
     """Why the cell is stale."""
     seconds: float = 0.0
     typical: bool = False
-    """Whether `seconds` are typical ones; else they are those of earlier runs."""
+    """True if `seconds` are typical ones; else they are those of earlier runs."""
     bytes_up: int = 0
     bytes_down: int = 0
     peak_memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """The plan of a study; see `totals`."""
 
     items: tuple[Item, ...]
@@ -74,9 +74,9 @@ class Plan:
     reasons: tuple[str, ...]
     """Why it is infeasible."""
     rates: str = ""
-    """Where the learning rates come from, if methods have them from different sources; see `rates.note`."""
+    """Sources of the learning rates, if those of methods differ; see `rates.note`."""
     looks: tuple[int, ...] = ()
-    """Numbers of seeds to which cells run on while comparisons are undecided; the plan counts those of the first."""
+    """Numbers of seeds that cells get while comparisons are undecided; the plan counts those of the first."""
 
     @property
     def feasible(self) -> bool:
@@ -122,20 +122,20 @@ class Plan:
         """The totals as a sentence."""
         t = self.totals()
         text = (
-            f"{counted(t['cells'], 'cell')}, {t['done']} done; {duration(t['seconds'])} with {self.parallel} at once, "
-            f"{size(t['bytes_up'])} up and {size(t['bytes_down'])} down, {size(t['peak_memory_bytes'])} of memory a "
-            "trial."
+            f"{counted(t['cells'], 'cell')}, {t['done']} done; {duration(t['seconds'])} with {self.parallel} in "
+            f"parallel, {size(t['bytes_up'])} up and {size(t['bytes_down'])} down, {size(t['peak_memory_bytes'])} of "
+            "memory a trial."
         )
         if t["typical"]:
             text += (
                 f" The times of {counted(t['typical'], 'cell')} are typical ones: nothing like them has run here yet."
             )
         if self.looks:
-            text += f" Cells of undecided comparisons run on, to {counted(self.looks[-1], 'seed')} at most."
+            text += f" Cells of undecided comparisons get up to {counted(self.looks[-1], 'seed')}."
         return " ".join([text, *self.reasons, *([self.rates] if self.rates else [])])
 
 
-def make_plan(spec: Study, *, root: Path) -> Plan:
+def make_plan(spec: Study, *, root: Path) -> StudyPlan:
     """Plans a study: its missing seeds, their time, memory and bytes.
 
     Times are those of earlier runs where there are any, of this study, then of others; else they are typical ones.
@@ -190,7 +190,7 @@ def make_plan(spec: Study, *, root: Path) -> Plan:
     fields = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     sources = "" if "optim.lr" in fields else rates.note(spec, cells)  # a search finds its own
     further = tuple(spec.declared_looks())
-    return Plan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), sources, further)
+    return StudyPlan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), sources, further)
 
 
 def _items(spec: Study, store: Store, cells: Sequence[Cell], *, searched: bool) -> list[Item]:
@@ -229,8 +229,9 @@ def _reasons(peak: int, setup: ExecutionContext) -> list[str]:
     """Reasons for which trials of these bytes cannot run on this machine."""
     if setup.address is None and setup.device == "cpu" and peak * setup.parallel > bounds.SHARE * memory():
         return [
-            f"{counted(setup.parallel, 'trial')} at once would take {size(peak * setup.parallel)} of memory, but this "
-            f"machine has {size(memory())}. Set execution.parallel={max(1, int(bounds.SHARE * memory() // peak))}, or "
-            "execution.block to train fewer clients at once."
+            f"{counted(setup.parallel, 'trial')} in parallel would take {size(peak * setup.parallel)} of memory, but "
+            f"this machine has {size(memory())}. Set "
+            f"execution.parallel={max(1, int(bounds.SHARE * memory() // peak))}, or execution.block to train fewer "
+            "clients at once."
         ]
     return []

@@ -24,7 +24,7 @@ from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan.profile import cost_key
-from fpl_tune.execute.plan.traffic import bytes_sent, hollow_task
+from fpl_tune.execute.plan.traffic import bytes_sent, dummy_task
 from fpl_tune.method import Method, Sizes, State
 from fpl_tune.search import halving
 from fpl_tune.simulation import bounds
@@ -49,7 +49,7 @@ the share of it that a GPU takes. Measured on methods from prompts to whole mode
 
 
 class Loaded:
-    """Towers, data sets and tasks of a study, each loaded once, and what they tell of its runs."""
+    """Towers, data sets and tasks of a study, each loaded once, and estimates of its runs."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
@@ -72,7 +72,7 @@ class Loaded:
     def task_of(self, run: RunSpec) -> ClientTask:
         """A task of the run's data and partition, of seed 1, whose images take no memory."""
         key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), needs_of(run))
-        return self._once(lambda: hollow_task(run, self.towers_of(run), self.dataset_of(run)), "task", key)
+        return self._once(lambda: dummy_task(run, self.towers_of(run), self.dataset_of(run)), "task", key)
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
         """The estimated memory of a trial; runs of equal cost key take equally much."""
@@ -155,7 +155,7 @@ def check(
 
 
 def reads_validation(spec: Study) -> bool:
-    """Whether validation figures decide what runs: a search reads them, or a rule that prunes."""
+    """True if validation figures decide what runs: a search or a rule that prunes needs them."""
     return spec.search.sampler is not None or halving.resolved(spec).rule is not None
 
 
@@ -164,7 +164,7 @@ def _check_validation(run: RunSpec, task: ClientTask) -> None:
     if not any((task.validation or task.val).sizes):
         most = counted(max(task.train.sizes, default=0), "image")
         raise ConfigError(
-            f"A search and prune.rule read validation figures, but with data.val={run.data.val:g} and "
+            f"A search and prune.rule need validation metrics, but with data.val={run.data.val:g} and "
             f"data.shots={run.data.shots} no client has a validation image; each trains on {most} at most. Raise "
             "data.val above 0, and give clients two images or more of a class (data.shots, data.train_per_class, fewer "
             "partition.n_clients); or set search.sampler=null and prune.rule=null."
@@ -227,7 +227,7 @@ def gpu_share(run: RunSpec, seeds: int, total: int) -> float:
     """Estimates the share of a GPU that a trial takes: the default of `execution.gpus`.
 
     Nothing is trained and no GPU is used. The estimate counts the CUDA context, towers, images, states and what the
-    clients that are trained at once keep for their gradients. Runs that differ in floats alone (learning rates, λ)
+    clients that are trained together keep for their gradients. Runs that differ in floats alone (learning rates, λ)
     share one estimate.
 
     Args:

@@ -32,7 +32,7 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> tuple[int, int]:
     Args:
         run: the run.
         seed: the seed.
-        task: its `hollow_task`.
+        task: its `dummy_task`.
     """
     task = SilentTask(**{field.name: getattr(task, field.name) for field in fields(task)})
     up = down = number = 0
@@ -79,7 +79,7 @@ class SilentTask(ClientTask):
         return context.new_full((*lead, self.n_classes, self.embed_dim), self.embed_dim**-0.5)
 
 
-def hollow_task(run: RunSpec, towers: Towers, dataset: Dataset) -> ClientTask:
+def dummy_task(run: RunSpec, towers: Towers, dataset: Dataset) -> ClientTask:
     """A task of seed 1 whose images are zeros that take no memory."""
     (needs, _, last), size = needs_of(run), towers.image_size
     passed = towers.blocks_below(last)

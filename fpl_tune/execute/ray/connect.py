@@ -30,7 +30,7 @@ CONNECT_SECONDS = 5.0
 LOST_SECONDS = 20.0
 """A head that does not answer for this long is lost."""
 _PROCESSES_EVERY = 5
-"""Seconds between two looks at the processes of Ray."""
+"""Seconds between two listings of the processes of Ray."""
 
 ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",  # glibc keeps what threads that encode images free in heaps of their own: 200 MB a worker

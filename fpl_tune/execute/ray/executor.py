@@ -143,21 +143,21 @@ class JobSearcher(Searcher):
         return Searcher.FINISHED if self.problem is not None or self.driver.over else None
 
     def _has_slot(self) -> bool:
-        """Whether another trial may start. At most one job waits until its share is free, while Ray fills the GPUs.
+        """True if another trial may start. At most one job waits until its share is free, while Ray fills the GPUs.
 
         Raises:
             EnvironmentProblem: no node has been alive for too long.
         """
         most = slots(self.context) if self.context.address else self.context.parallel
-        self._absence.look(most > 0, idle=time.monotonic() - self._reported)
+        self._absence.check(most > 0, idle=time.monotonic() - self._reported)
         free = len(self.running) < most
         used = sum(job.gpus for job in self.running.values())
         return free and (self.context.device == "cpu" or used < ray.cluster_resources().get("GPU", 0.0))
 
     def _resources(self, job: Job) -> dict[str, float]:
-        """Cores and share of a GPU of a job; all of the device after it was out of memory beside others.
+        """Cores and share of a GPU of a job; all of the device after it was out of memory next to others.
 
-        On this machine all trials fit beside each other.
+        On this machine all trials fit next to each other.
         """
         context, cpu = self.context, float(self.context.threads)
         if context.address is None:
@@ -174,7 +174,7 @@ class JobSearcher(Searcher):
             self._reported = time.monotonic()
         with self._guarded():
             goes_on = self.problem is None and self.driver.receive(self.running[trial_id], report)
-            goes_on = goes_on and not (self.context.apart and self.driver.stopping)
+            goes_on = goes_on and not (self.context.no_shared_folder and self.driver.stopping)
         if not goes_on:
             del self.running[trial_id]
         return goes_on

@@ -33,21 +33,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the cluster, and what a worker on it found."""
+    """A node of the cluster, as a worker on it reports."""
 
     name: str
     cpus: float
     gpus: float
     problem: str = ""
-    """What keeps it from running trials, with the remedy; empty: nothing."""
+    """The reason why it cannot run trials, with the remedy; empty: it can."""
     gpu_bytes: tuple[int, ...] = ()
     """Memory of each GPU; none where PyTorch does not answer."""
 
 
-def look(
+def probe(
     storage: str, token: str, data_roots: Sequence[str], drivers: Mapping[str, str], gpus: bool
 ) -> tuple[str, tuple[int, ...]]:
-    """Runs on a node: what keeps it from running trials, and the bytes of its GPUs.
+    """Runs on a node. Returns why it cannot run trials ("": it can), and the bytes of its GPUs.
 
     Args:
         storage: folder or fsspec URL that all nodes share.
@@ -98,8 +98,8 @@ def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
         limit = ANSWER_SECONDS + (SECONDS if any(node["Resources"].get("GPU") for node in alive) else 0.0)
         refs = []
         for node in alive:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0)(look).options(scheduling_strategy=there)
+            strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0)(probe).options(scheduling_strategy=strategy)
             refs.append(task.remote(storage, token, data_roots, versions(), bool(node["Resources"].get("GPU"))))
         ray.wait(refs, num_returns=len(refs), timeout=limit)
         left = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # Ray notices late that a node is gone
@@ -122,7 +122,7 @@ def _node(info: dict[str, Any], ref: Any, limit: float) -> Node:
 
 
 def slots(context: ExecutionContext) -> int:
-    """Trials that the living nodes can run at once."""
+    """Trials that the living nodes can run in parallel."""
     resources = ray.cluster_resources()
     count = int(resources.get("CPU", 0) // context.threads)
     if context.gpus:
@@ -144,18 +144,18 @@ class Absence:
         self._since: float | None = None
         self._said = False
 
-    def look(self, there: bool, idle: float) -> None:
-        """Takes note of whether there is a node now.
+    def check(self, present: bool, idle: float) -> None:
+        """Notes whether there is a node now.
 
         Args:
-            there: whether there is one.
+            present: True if there is one.
             idle: seconds since a trial has reported.
 
         Raises:
             EnvironmentProblem: there has been none for `ABSENT_SECONDS`, and no report for twice as long.
         """
         now = self._clock()
-        if there:
+        if present:
             self._since, self._said = None, False
             return
         self._since = now if self._since is None else self._since

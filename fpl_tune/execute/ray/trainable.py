@@ -95,7 +95,7 @@ class FederatedTrainable(tune.Trainable):
         """CPU threads and GPUs of a trial. Called by Tune before a trial starts, so wrong fields are refused here.
 
         Raises:
-            ConfigError: an unknown field, or a value that its field refuses.
+            ConfigError: an unknown field, or an invalid value.
         """
         run, _, context = parse(config)
         gpus = float(context.device == "cuda")
@@ -121,7 +121,7 @@ class FederatedTrainable(tune.Trainable):
         """Loads towers and data, and begins the run.
 
         Raises:
-            ConfigError: an unknown field, or a value that its field refuses.
+            ConfigError: an unknown field, or an invalid value.
         """
         self._in_study = STUDY in config
         if self._in_study:
@@ -186,7 +186,7 @@ class FederatedTrainable(tune.Trainable):
 
 
 def _unfit(different: str) -> Failure | None:
-    """The failure of a node that joined after the check of nodes, with other versions: no job is charged with it."""
+    """The failure of a node that joined after the check of nodes, with other versions: no job has caused it."""
     if not different:
         return None
     return Failure(
@@ -200,7 +200,7 @@ def on_node(context: ExecutionContext) -> ExecutionContext:
     """The context with this node's paths: its feature cache and, without a shared folder, a temporary study folder."""
     if context.address is not None and os.environ.get("FPL_TUNE_CACHE"):
         context = replace(context, cache_dir=cache_root())
-    if not context.apart:
+    if not context.no_shared_folder:
         return context
     own = Path(tempfile.gettempdir(), f"fpl-{os.getpid()}-study", context.study)
     atexit.register(shutil.rmtree, own.parent, ignore_errors=True)
@@ -214,7 +214,7 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
     """The run, seeds and context of a trainable's configuration.
 
     Raises:
-        ConfigError: an unknown field, or a value that its field refuses.
+        ConfigError: an unknown field, or an invalid value.
     """
     fields = config.dotted(node)
     options = {name: fields.pop(name) for name in list(fields) if name.startswith("execution.")}

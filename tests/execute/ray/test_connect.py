@@ -15,7 +15,7 @@ from hosts import Cluster
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute import gpus
 from fpl_tune.execute.ray import connect
-from fpl_tune.execute.ray.nodes import Absence, look
+from fpl_tune.execute.ray.nodes import Absence, probe
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.study.versions import outdated_ray, versions
 
@@ -123,7 +123,7 @@ def test_a_node_says_what_it_lacks(tmp_path: Path) -> None:
     place.write("token", "")
 
     def said(storage: str = str(tmp_path), root: str = str(tmp_path), **other: str) -> str:
-        return look(storage, "token", [root], {**versions(), **other}, False)[0]
+        return probe(storage, "token", [root], {**versions(), **other}, False)[0]
 
     assert said() == ""
     assert said(torch="0.0.1").startswith("has torch ")
@@ -153,25 +153,25 @@ def test_a_cluster_without_nodes_is_said_once_and_ends_the_study(caplog: pytest.
     now = 0.0
     absence = Absence("10.0.0.1:6379", clock=lambda: now)
     for now in (0.0, 59.0):
-        absence.look(False, idle=now)
+        absence.check(False, idle=now)
     assert caplog.messages == []
     for now in (60.0, 119.0):
-        absence.look(False, idle=now)
+        absence.check(False, idle=now)
     (said,) = caplog.messages
     assert "no trial has reported for 60 s. Start nodes with `ray start --address=10.0.0.1:6379`" in said
     with pytest.raises(EnvironmentProblem, match=r"reported for 120 s.* the same command continues"):
-        absence.look(False, idle=120.0)
+        absence.check(False, idle=120.0)
 
 
 def test_after_a_long_round_nodes_have_a_minute_to_come_back() -> None:
     now = 1000.0
     absence = Absence("10.0.0.1:6379", clock=lambda: now)
-    absence.look(False, idle=1000.0)
+    absence.check(False, idle=1000.0)
     now = 1059.0
-    absence.look(False, idle=1059.0)
-    absence.look(True, idle=1059.0)
+    absence.check(False, idle=1059.0)
+    absence.check(True, idle=1059.0)
     now = 1100.0
-    absence.look(False, idle=1100.0)
+    absence.check(False, idle=1100.0)
     now = 1160.0
     with pytest.raises(EnvironmentProblem):
-        absence.look(False, idle=1160.0)
+        absence.check(False, idle=1160.0)
