@@ -13,7 +13,6 @@ from fpl_tune.config import RunSpec
 from fpl_tune.core.device import fixed_settings
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
-from fpl_tune.core.paths import cache_root
 from fpl_tune.parity.run import SeedRun, as_run, compute, sentences
 from fpl_tune.parity.trace import NAMES, Trace, kind_of
 from fpl_tune.parity.weights import standard_tokenizer
@@ -69,7 +68,8 @@ def compare_trace(
     *,
     tolerance: float = TOLERANCE,
     fingerprint: str | None = None,
-    **how: Any,
+    cache_dir: Path | None = None,
+    progress: Any = None,
 ) -> Comparison:
     """Runs what a trace is of, from its start and with its batches, and compares what follows.
 
@@ -79,13 +79,14 @@ def compare_trace(
         seed: whose partition the clients have.
         tolerance: of differences, relative to the largest number of each array.
         fingerprint: of the data set that the trace was made with; None: not known.
-        how: `cache_dir` and `progress`, as `trace_of` takes them.
+        cache_dir: of image features; None: the usual one.
+        progress: called while images are encoded.
 
     Raises:
         ConfigError: the run has no such leaf, or is none that can be compared; see `SeedRun`.
     """
     run = as_run(run)
-    cell = SeedRun(run, seed, **how)
+    cell = SeedRun(run, seed, cache_dir=cache_dir, progress=progress)
     if finding := next(_inputs(cell, given, fingerprint), ""):
         return Comparison(finding, [], {})
     with fixed_settings(threads_of(run)):
@@ -96,7 +97,7 @@ def compare_trace(
             rows = [_rounded(row, nearby, ours, given) for row in rows]
     seconds = None
     if len(given.get("seconds", ())) and len(given.get("steps", ())):
-        seconds = float(np.median(given["seconds"])), _pace(cell, given, **how)
+        seconds = float(np.median(given["seconds"])), _pace(cell, given, progress)
     finding = _finding(rows, given, ours)
     if not finding and not any(row.verdict in ("equal", "agrees") for row in rows):
         finding = "Nothing could be compared: the trace needs `steps` and `images`, or arrays that depend on neither."
@@ -121,12 +122,12 @@ def _notes(cell: SeedRun, given: Trace) -> Iterator[str]:
         yield f"Only {clients} of {cell.task.n_clients} clients train in the trace."
 
 
-def _pace(cell: SeedRun, given: Trace, **how: Any) -> float:
+def _pace(cell: SeedRun, given: Trace, progress: Any) -> float:
     """Median seconds of a round as simulations run it, tests included, with the trace's epochs and batches."""
     (stage,) = cell.run.stages
     epochs, batch = int(given["steps"][:, 2].max()) + 1, given["images"].shape[1]
     run = replace(cell.run, stages=(replace(stage, epochs=epochs),), optim=replace(cell.run.optim, batch=batch))
-    simulation = Simulation(run, [cell.seed], **{"cache_dir": cache_root(), **how})
+    simulation = Simulation(run, [cell.seed], cache_dir=cell.cache_dir, progress=progress)
     ends = [simulation.step()[0]["time/seconds"] for _ in range(min(len(given["seconds"]), run.rounds))]
     return float(np.median(np.diff([0.0, *ends])))
 

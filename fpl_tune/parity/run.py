@@ -100,21 +100,21 @@ class SeedRun(Clients):
             ConfigError: the run has several stages.
         """
         super().__init__(run, seed)
-        cache_dir = cache_dir or cache_root()
-        world = world_of(run, cache_dir=cache_dir, progress=progress)
+        self.cache_dir = cache_dir or cache_root()
+        world = world_of(run, cache_dir=self.cache_dir, progress=progress)
         if run.method.needs == "patches":
-            world = self._exact(world, cache_dir)
+            world = self._exact(world)
         self.task: ClientTask = task_of(world, run, seed)
         stage = next(iter(run.stages))
         self.method: Method = checked(stage.method)
         self.epochs = stage.epochs
 
-    def _exact(self, world: SharedData, cache_dir: Path) -> SharedData:
+    def _exact(self, world: SharedData) -> SharedData:
         """The world with patch features in float32 of the images in use; the cache keeps them in half precision."""
         towers, tables = world.towers, []
         pools = ((self.dataset.train, [*self.split.train, *self.split.val]), (self.dataset.test, self.test.index))
         for pool, parts in pools:
-            pixels = features(pool, towers=towers, needs="pixels", cache_dir=cache_dir)
+            pixels = features(pool, towers=towers, needs="pixels", cache_dir=self.cache_dir)
             used = np.unique(np.concatenate(parts))
             table = torch.zeros(len(pool), towers.n_patches or 0, towers.embed_dim)
             for rows in torch.from_numpy(used).split(64):
@@ -186,12 +186,12 @@ def compute(cell: SeedRun, given: Trace) -> Trace:
         steps.append(_steps(cell, cohort, plan, spec))
         if not losses:
             trace |= _first(method, now, state, cohort, plan)
-        watched = _Watched(method)
+        recorded = _LossRecorder(method)
         (state,), _ = run_round(
-            cast(Method, watched), [task], [state], [cohort], epochs=cell.epochs, spec=spec, block=1,
+            cast(Method, recorded), [task], [state], [cohort], epochs=cell.epochs, spec=spec, block=1,
             stage=range(1, cell.run.rounds + 1),
         )  # fmt: skip
-        losses += watched.losses
+        losses += recorded.losses
         after = method.deploy(task, state, everyone).params
         trace |= {f"after/{number}/{name}": _numbers(leaf) for name, leaf in after.items()}
         trace[f"accuracy/{number}"] = _accuracy(method, task, state)
@@ -201,8 +201,8 @@ def compute(cell: SeedRun, given: Trace) -> Trace:
     return trace
 
 
-class _Watched:
-    """A method whose losses are noted, one per step as clients train one after another."""
+class _LossRecorder:
+    """A method that records its losses, one a step, as clients train one after another."""
 
     def __init__(self, method: Method) -> None:
         self._method = method

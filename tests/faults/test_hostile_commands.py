@@ -118,7 +118,7 @@ def toy(make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "api.start_study", "simulation.simulation.Simulation", "report.build",
         "execute.ray.alive", "execute.ray.inspect", "simulation.worlds.world_of", "track.experiments",
         "cli.cluster.time.sleep", "cli.new.write_text",
-        "testing.parity.run.world_of", "testing.parity.world.towers_for",
+        "parity.run.world_of", "parity.world.towers_for",
     ]  # fmt: skip
     for name in long:
         monkeypatch.setattr(f"fpl_tune.{name}", refused)
