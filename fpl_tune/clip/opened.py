@@ -37,7 +37,7 @@ def run_block(block: Any, x: Tensor, adapter: Adapter | None, mask: Tensor | Non
 
 
 def finish_block(block: Any, x: Tensor, y: Tensor, mixed: Tensor, adapter: Adapter | None, n_clients: int) -> Tensor:
-    """The rest of a layer after attention: tokens [C S, L, w] of the input, after the first LayerNorm, and mixed -> the output."""
+    """The rest of a layer: tokens [C S, L, w] of the input, after the first LayerNorm, and mixed -> the output."""
     after = _added(adapter, "attention", mixed, x, n_clients) + block.ls_1(block.attn.out_proj(mixed))
     after = after + block.ls_2(block.mlp(block.ln_2(after)))
     return _added(adapter, "block", y, after, n_clients)

@@ -174,7 +174,7 @@ class TextTower(nn.Module):
 
     @torch.no_grad()
     def _constants(self, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        """Values that no prompt changes: embedded words [1, R, d] and their queries, keys and values in the first block, and
+        """Independent of prompts: embedded words [1, R, d] and their queries, keys and values in the first block, and
         the context's positional embeddings [c, d]. They live as long as the layout: a recorded graph reads them."""
         if not layout.kept or layout.kept[0] is not self:
             places = self.positional_embedding[layout.positions]

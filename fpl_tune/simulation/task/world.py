@@ -129,8 +129,8 @@ class SharedData:
         }
         for name, (other, images) in self.others.items():
             index, label = ([part] * drawn.n_clients for part in (np.arange(len(other.test)), other.test.label))
-            data = ClientData(images, index, label, towers=self.towers, device=device)
-            tests[f"cross/{name}"] = self.classes(other, range(len(other.classes))), data
+            everyone = ClientData(images, index, label, towers=self.towers, device=device)
+            tests[f"cross/{name}"] = self.classes(other, range(len(other.classes))), everyone
         # Held-out domains have no keys or prompts of their own. All others count, even where no client of this seed's
         # split has most of its images from one, so that all seeds have states of one shape.
         training = {i for i, name in enumerate(self.dataset.domains) if name not in partition.held_out}
