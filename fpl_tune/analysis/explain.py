@@ -39,7 +39,7 @@ def noise_of(frame: pd.DataFrame) -> float:
 def importance(cells: pd.DataFrame, fields: Sequence[str], *, noise: float = 0.0) -> pd.DataFrame:
     """Computes the share of the variance over cells that each field explains beside the others.
 
-    Nothing is said of a share that an F test at 5 % over all fields does not tell from 0. Interactions, and what noise
+    No share is given if an F test at 5 % over all fields cannot separate it from 0. Interactions, and what noise
     is more than known, are the rest to 1.
 
     Args:

@@ -19,8 +19,8 @@ from fpl_tune.core.formatting import (
     upper,
 )
 from fpl_tune.report import charts, search, sweep
-from fpl_tune.report.blocks import Block, plain_table
 from fpl_tune.report.charts import Spec
+from fpl_tune.report.panels import Panel, plain_table
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.claims import counts
 from fpl_tune.study.comparisons import Comparisons
@@ -102,26 +102,26 @@ def _diverged(findings: Findings) -> list[Cell]:
     return [cell for cell in findings.own if cell.role == "trial" and findings.stored(cell).state is State.DIVERGED]
 
 
-def decided(findings: Findings, comparisons: Comparisons) -> Block:
+def decided(findings: Findings, comparisons: Comparisons) -> Panel:
     """Who won, and how sure is that?"""
-    block = Block(charts=main_chart(findings))
+    panel = Panel(charts=main_chart(findings))
     if findings.choice is not None and findings.best is not None:
-        block.texts += sweep.references(findings, comparisons) if findings.kind == "sweep" else []
-        block.texts += search.texts(findings) if findings.kind == "search" and len(findings.chosen) == 1 else []
+        panel.texts += sweep.references(findings, comparisons) if findings.kind == "sweep" else []
+        panel.texts += search.texts(findings) if findings.kind == "search" and len(findings.chosen) == 1 else []
     if tied := findings.tied:
         ties = some(list(map(findings.name, tied)), 3)
-        block.texts.append(f"On {findings.chosen_on} the choice ties with {ties}; the smaller values are taken.")
+        panel.texts.append(f"On {findings.chosen_on} the choice ties with {ties}; the smaller values are taken.")
     if findings.pruned:
         broken = len(_diverged(findings))
         whole = len(findings.own) - len(findings.pruned) - broken
         text = f"{whole} of {len(findings.own)} {'trials' if findings.searched else 'cells'} completed"
         text += f"; {broken} diverged" if broken else ""
-        block.texts.append(f"{text}; the others were stopped early and are not compared.")
+        panel.texts.append(f"{text}; the others were stopped early and are not compared.")
     if findings.looks:
-        block.texts.append(_looks(findings, comparisons))
+        panel.texts.append(_looks(findings, comparisons))
     for foresight in findings.foresights:
         if not foresight.low:  # else it is in the answer
-            block.texts.append(
+            panel.texts.append(
                 f"{f'{foresight.part}: e' if foresight.part else 'E'}arly rounds: {foresight.figures()}."
             )
     if len(comparisons.frame):
@@ -132,14 +132,14 @@ def decided(findings: Findings, comparisons: Comparisons) -> Block:
         sure = f" The median interval is ± {figure(width, findings.metric)}{points}." if width == width else ""
         if findings.kind == "sweep" and sure:
             sure += " Intervals compare values one by one; the fall is tested from the ends of the axis."
-        block.texts.append(f"Compared with {comparisons.reference.title}: {summary} ({findings.basis}).{sure}")
+        panel.texts.append(f"Compared with {comparisons.reference.title}: {summary} ({findings.basis}).{sure}")
         for note, cells in list(
             comparisons.frame.loc[comparisons.frame["note"] != ""].groupby("note", sort=False).groups.items()
         )[:6]:
             named = [findings.name(findings.by_id[str(key)]) for key in cells]
             more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-            block.texts.append(f"{', '.join(named[:3])}{more}: {note}.")
-    return block
+            panel.texts.append(f"{', '.join(named[:3])}{more}: {note}.")
+    return panel
 
 
 def _looks(findings: Findings, comparisons: Comparisons) -> str:
@@ -238,7 +238,7 @@ def curve(findings: Findings, axis: str | None, metric: str) -> Spec:
     return charts.lines(rows, x, y, charts.colours(ranks), shown_levels, height=340, far=far)
 
 
-def claims(findings: Findings, comparisons: Comparisons) -> Block | None:
+def claims(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which of the study's claims do the results support?"""
     if not findings.claims:
         return None
@@ -247,4 +247,4 @@ def claims(findings: Findings, comparisons: Comparisons) -> Block | None:
         "seeds, lies inside of what is claimed, and fails where it lies outside."
     ]
     rows = [[claim.status, claim.says, claim.source or "–", claim.reason] for claim in findings.claims]
-    return Block("Claims", texts, tables=[plain_table(["", "claim", "shown in", "values"], rows)])
+    return Panel("Claims", texts, tables=[plain_table(["", "claim", "shown in", "values"], rows)])

@@ -13,8 +13,8 @@ from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import axis_name, counted, figure, numeric, percent, plus_minus, quantity, upper
 from fpl_tune.report import charts, search
-from fpl_tune.report.blocks import Block, PageTable, judged, plain_table
 from fpl_tune.report.charts import Spec, layer, measured, names
+from fpl_tune.report.panels import PageTable, Panel, judged, plain_table
 from fpl_tune.report.reproduce import study_file
 from fpl_tune.search.ablation import Step, ablation_paths
 from fpl_tune.study.cells import shown
@@ -26,13 +26,13 @@ SHOWN = 8
 """Cells drawn at once; of more, those that the objective puts first."""
 
 
-def learning(findings: Findings, comparisons: Comparisons) -> Block | None:
+def learning(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How fast is it learned?"""
     cells = charts.notable(findings, SHOWN)
-    block = Block("Learning curves")
+    panel = Panel("Learning curves")
     if left := [findings.name(cell) for cell in findings.finished if cell not in cells]:
         more = f" and {len(left) - 6} more" if len(left) > 6 else ""
-        block.texts.append(f"Left out, since {findings.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
+        panel.texts.append(f"Left out, since {findings.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
     own = [name for name in findings.beside if not name.startswith("test/")]
     for metric in dict.fromkeys([VAL, findings.metric, *own]):
         curves = [(cell, curve) for cell in cells if len(curve := charts.curve_of(findings, cell, metric)) > 1]
@@ -45,11 +45,11 @@ def learning(findings: Findings, comparisons: Comparisons) -> Block | None:
             colour = charts.colours({findings.name(cell): findings.ages[cell.id] for cell, _ in curves})
             drawn = charts.lines(rows, charts.number("round", "communication round", "d"), measured(metric), colour)
             caption = f"{upper(quantity(metric, unit=False))}, mean and standard deviation over seeds."
-            block.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption
-    return block if block.charts else None
+            panel.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption
+    return panel if panel.charts else None
 
 
-def explore(findings: Findings, comparisons: Comparisons) -> Block | None:
+def explore(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which combinations of values are good? Parallel coordinates of all fields, validation and the metric."""
     if len(findings.own) < 4 or len(findings.axes) < 2:
         return None
@@ -100,10 +100,10 @@ def explore(findings: Findings, comparisons: Comparisons) -> Block | None:
     text = "Draw a rectangle over an axis: the table and all charts of cells keep the lines that pass through it."
     caption = "One line per cell, coloured by validation accuracy."
     drawn = charts.chart(rows, *layers, height=320, **charts.KEPT)
-    return Block("All fields at once", [text], {"parallel": (drawn, caption)})
+    return Panel("All fields at once", [text], {"parallel": (drawn, caption)})
 
 
-def grid(findings: Findings, comparisons: Comparisons) -> Block | None:
+def grid(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How do the two axes of a grid act together?"""
     if len(findings.axes) != 2 or findings.searched:
         return None
@@ -126,20 +126,20 @@ def grid(findings: Findings, comparisons: Comparisons) -> Block | None:
         height={"step": 26},
     )
     title = f"Validation accuracy by {findings.title(down)} and {findings.title(across)}"
-    return Block(title, charts={"heat_map": (drawn, f"Mean over seeds; {findings.basis}.")})
+    return Panel(title, charts={"heat_map": (drawn, f"Mean over seeds; {findings.basis}.")})
 
 
-def slices(findings: Findings, comparisons: Comparisons) -> Block | None:
+def slices(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which values of each searched field are good?"""
     return search.slices(findings) if findings.searched else None
 
 
-def matters(findings: Findings, comparisons: Comparisons) -> Block | None:
+def matters(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which hyper-parameters matter?"""
     if findings.searched:
         return search.matters(findings)
     ids = [cell.id for cell in findings.own if findings.compared(cell)]
-    table, block = findings.frame.loc[ids].dropna(subset=["val"]), Block("What matters")
+    table, panel = findings.frame.loc[ids].dropna(subset=["val"]), Panel("What matters")
     fields = [axis for axis in findings.axes if table[axis].map(repr).nunique() > 1]
     if len(fields) < 2:
         return None
@@ -150,35 +150,35 @@ def matters(findings: Findings, comparisons: Comparisons) -> Block | None:
     bars = [{"name": name, "value": 100 * share}
             for name, share in zip(called, importance["share"], strict=True) if share == share]  # fmt: skip
     for note, names_of in called.groupby(importance["note"], sort=False):
-        block.texts += [f"no share of {', '.join(names_of)}: {note}."] if note else []
+        panel.texts += [f"no share of {', '.join(names_of)}: {note}."] if note else []
     if bars:
         caption = "Share of the variance of the validation accuracy over cells that a field explains beside the others"
         caption += f" (ω²); the rest to 100 % is interactions. {findings.basis}."
-        block.charts["importance"] = charts.bars(bars, "share of variance (%)"), caption
-    return block
+        panel.charts["importance"] = charts.bars(bars, "share of variance (%)"), caption
+    return panel
 
 
-def ablation(findings: Findings, comparisons: Comparisons) -> Block | None:
+def ablation(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which of the changes from the published point to the best cell make the difference?"""
     if findings.spec.ablate is None and not any(
         stored.cell.role == "ablation" for stored in findings.table.cells.values()
     ):
         return None
-    block = Block("From the published point to the best cell")
+    panel = Panel("From the published point to the best cell")
     try:
         paths = ablation_paths(findings.spec, findings.table)
     except ConfigError as problem:
-        block.texts.append(str(problem))
-        return block
-    block.texts.append(
+        panel.texts.append(str(problem))
+        return panel
+    panel.texts.append(
         "One field changes in each row, the most important first; every row is a run. Differences are to the "
         f"row above, paired by seed, with 95 % intervals that are corrected for the number of rows; {findings.basis}."
     )
-    block.tables = [_path(findings, path) for path in paths]
+    panel.tables = [_path(findings, path) for path in paths]
     if missing := sum(not findings.stored(step.cell).results for path in paths for step in path):
-        block.texts.append(f"{counted(missing, 'step')} without results.")
-        block.code.append(f"fpl-tune study {study_file(findings)} ablate=best")
-    return block
+        panel.texts.append(f"{counted(missing, 'step')} without results.")
+        panel.code.append(f"fpl-tune study {study_file(findings)} ablate=best")
+    return panel
 
 
 def _path(findings: Findings, path: list[Step]) -> PageTable:

@@ -7,7 +7,7 @@ from html.entities import codepoint2name
 from typing import NamedTuple
 
 from fpl_tune.core.formatting import figure, percent, plus_minus, quantity
-from fpl_tune.report.blocks import PageTable
+from fpl_tune.report.panels import PageTable
 from fpl_tune.report.table import note
 from fpl_tune.study.cells import Cell, axes_of, is_setting, label, shown
 from fpl_tune.study.comparisons import Comparisons

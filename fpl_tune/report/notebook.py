@@ -13,7 +13,7 @@ from PIL import Image
 from rich.cells import cell_len
 
 from fpl_tune.core.formatting import counted
-from fpl_tune.report.blocks import PageTable
+from fpl_tune.report.panels import PageTable
 from fpl_tune.report.vega import SCALE
 
 ROWS = 20

@@ -10,13 +10,13 @@ import jinja2
 
 from fpl_tune.core.files import write_text
 from fpl_tune.report import answer, charts, curves, latex, reproduce, robustness, table, vega
-from fpl_tune.report.blocks import Block
+from fpl_tune.report.panels import Panel
 from fpl_tune.report.paper import paper
 from fpl_tune.study import tracking
 from fpl_tune.study.comparisons import Comparisons, choices, compare
 from fpl_tune.study.findings import Findings
 
-Question = Callable[[Findings, Comparisons], Block | None]
+Question = Callable[[Findings, Comparisons], Panel | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.decided, answer.claims)),
     ("table", "Table", False, (table.cells, table.each, table.settings, table.winners, paper)),
@@ -33,16 +33,16 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
     comparisons = compare(findings, reference)
     if reference is not None:
         comparisons.reference.check()
-    sections: list[tuple[str, str, bool, list[Block]]] = []
+    sections: list[tuple[str, str, bool, list[Panel]]] = []
     for key, title, folded, questions in SECTIONS:
-        blocks = [block for question in questions if (block := question(findings, comparisons)) is not None]
-        sections.append((key, title, folded, blocks))
-    specs = {n: spec for *_, blocks in sections for block in blocks for n, (spec, _) in block.charts.items()}
+        panels = [panel for question in questions if (panel := question(findings, comparisons)) is not None]
+        sections.append((key, title, folded, panels))
+    specs = {n: spec for *_, panels in sections for panel in panels for n, (spec, _) in panel.charts.items()}
     rows = charts.cell_rows(findings)
     if figures:
         for name, spec in specs.items():
             vega.files(spec, rows, folder / "figures" / name)
-    cells = next(each for *_, blocks in sections for block in blocks for each in block.tables if each.main)
+    cells = next(each for *_, panels in sections for panel in panels for each in panel.tables if each.main)
     write_text(folder / "table.md", table.markdown(findings, comparisons, cells))
     write_text(folder / "table.tex", latex.table(findings, comparisons, cells))
     renamed = {"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"}

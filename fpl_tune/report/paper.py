@@ -28,7 +28,7 @@ import pandas as pd
 from fpl_tune.core import metrics
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import points, quantity
-from fpl_tune.report.blocks import Block, plain_table
+from fpl_tune.report.panels import Panel, plain_table
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings, without_data
@@ -68,30 +68,30 @@ class Printed(NamedTuple):
         return self.ours - self.mean if self.comparable else math.nan
 
 
-def paper(findings: Findings, comparisons: Comparisons) -> Block | None:
+def paper(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """What does the paper print?"""
     asked: Mapping[str, Any] = findings.spec.report.paper
     if not asked:
         return None
     forms = {"paper": "{}", "table": "Table {}", "figure": "Fig. {}", "protocol": "{}"}
     source = ", ".join(form.format(asked[key]) for key, form in forms.items() if key in asked)
-    block = Block(f"Beside the paper: {source}", [f"Expected: {asked['expected']}"] if "expected" in asked else [])
+    panel = Panel(f"Beside the paper: {source}", [f"Expected: {asked['expected']}"] if "expected" in asked else [])
     for metric, rows in beside(findings).items():
         unit, name = metrics.metric(metric).unit, quantity(metric, over="")
         if not any(row.comparable for row in rows):
-            block.texts.append(
+            panel.texts.append(
                 f"{name}: ours ran on other data, another backbone or another machine; compare the order."
             )
         if len(rows) > 2:
             order = pd.Series([row.ours for row in rows]).corr(pd.Series([row.mean for row in rows]), method="kendall")
-            block.texts.append(f"Kendall's rank correlation with the printed figures, {name}: {order:+.2f}.")
+            panel.texts.append(f"Kendall's rank correlation with the printed figures, {name}: {order:+.2f}.")
         value = partial(points, digits=2 if unit == "%" else 3)
         header = [name, f"ours ({unit})", "printed as", "on", f"printed ({unit})", "gap"]
-        block.tables.append(plain_table(header, [
+        panel.tables.append(plain_table(header, [
             [r.label, value(r.ours, r.spread), r.method, r.place, value(r.mean, r.std), value(r.gap)] for r in rows
         ]))  # fmt: skip
-    block.texts += [f"Known reason for a gap: {defect}" for defect in asked.get("defects", [])]
-    return block
+    panel.texts += [f"Known reason for a gap: {defect}" for defect in asked.get("defects", [])]
+    return panel
 
 
 def printed_results(asked: Mapping[str, Any], metric: str) -> Iterator[tuple[str, str, list[Figure]]]:

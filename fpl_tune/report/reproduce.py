@@ -10,8 +10,8 @@ import numpy as np
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.report import charts
-from fpl_tune.report.blocks import Block
 from fpl_tune.report.charts import Spec
+from fpl_tune.report.panels import Panel
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.partition import Shares
@@ -24,7 +24,7 @@ def study_file(findings: Findings) -> str:
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
-def commands(findings: Findings, comparisons: Comparisons) -> Block:
+def commands(findings: Findings, comparisons: Comparisons) -> Panel:
     """How much was run, with what, and how again?"""
     search = findings.spec.search
     total = float(np.nansum(findings.frame["seconds"] * findings.frame["n"]))
@@ -44,10 +44,10 @@ def commands(findings: Findings, comparisons: Comparisons) -> Block:
     code += f"\nfpl-tune show {findings.spec.name}"
     if findings.best is not None:
         code += f"\nfpl-tune export {findings.spec.name} --cell best"
-    return Block("", texts, code=[code])
+    return Panel("", texts, code=[code])
 
 
-def partition(findings: Findings, comparisons: Comparisons) -> Block | None:
+def partition(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Who holds what?"""
     cell = findings.lead
     if cell is None:
@@ -56,14 +56,14 @@ def partition(findings: Findings, comparisons: Comparisons) -> Block | None:
     try:
         clients = findings.shares(cell, seed)
     except FplTuneError as problem:
-        return Block("Partition", [f"Not drawn, since the data are not at hand: {problem}"])
+        return Panel("Partition", [f"Not drawn, since the data are not at hand: {problem}"])
     if clients.hash != findings.stored(cell).results[seed]["split_hash"]:
-        return Block("Partition", ["Not drawn: the data are no longer those of the results."])
+        return Panel("Partition", ["Not drawn: the data are no longer those of the results."])
     caption = (
         f"{findings.name(cell)}, seed {seed}: {counted(clients.counts.sum(), 'training image')} of "
         f"{counted(len(clients.counts), 'client')}; the area of a disc is their number."
     )
-    return Block("Partition", charts={"partition": (discs(clients), caption)})
+    return Panel("Partition", charts={"partition": (discs(clients), caption)})
 
 
 def discs(clients: Shares) -> Spec:

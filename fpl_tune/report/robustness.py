@@ -10,14 +10,14 @@ from fpl_tune import analysis
 from fpl_tune.core.formatting import counted, figure, percent, quantity, signed
 from fpl_tune.core.metrics import TEST_SELECTED_RULES
 from fpl_tune.report import charts
-from fpl_tune.report.blocks import Block
 from fpl_tune.report.curves import SHOWN
+from fpl_tune.report.panels import Panel
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.selection import sign
 
 
-def choice(findings: Findings, comparisons: Comparisons) -> Block | None:
+def choice(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """What is the choice of the best cell worth after the choice itself?"""
     if findings.best is None or not percent(findings.metric) or len(findings.chosen) > 1:
         return None
@@ -31,7 +31,7 @@ def choice(findings: Findings, comparisons: Comparisons) -> Block | None:
     try:
         overtuning = analysis.overtuning(val, test)
     except ValueError as problem:
-        return Block("What the choice is worth", [str(problem)])
+        return Panel("What the choice is worth", [str(problem)])
     if overtuning.cells < 2:
         return None
     winner, best = (findings.name(findings.by_id[key]) for key in (overtuning.winner, overtuning.best))
@@ -44,10 +44,10 @@ def choice(findings: Findings, comparisons: Comparisons) -> Block | None:
         f"corrected for the selection {corrected} (each seed tests the cell that the others' validation selects). The "
         f"highest test mean, which noise flatters and nobody may select: {best}, {highest}.{left}"
     )
-    return Block("What the choice is worth", [text])
+    return Panel("What the choice is worth", [text])
 
 
-def clients(findings: Findings, comparisons: Comparisons) -> Block | None:
+def clients(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Who gains, who loses?"""
     rows = [
         {"name": findings.name(cell), "seed": seed, "client": client, "value": value}
@@ -69,12 +69,12 @@ def clients(findings: Findings, comparisons: Comparisons) -> Block | None:
         height={"step": 28},
     )
     caption = f"One point per client and seed; box: quartiles, line: median, whiskers: extremes. {findings.basis}."
-    return Block("Clients", charts={"clients": (drawn, caption)})
+    return Panel("Clients", charts={"clients": (drawn, caption)})
 
 
-def diagnoses(findings: Findings, comparisons: Comparisons) -> Block | None:
+def diagnoses(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """What do the models of the best cell rely on?"""
-    cell, block = findings.lead, Block("What the models rely on")
+    cell, panel = findings.lead, Panel("What the models rely on")
     last = [findings.stored(cell).history(seed)[-1] for seed in findings.seeds(cell)] if cell is not None else []
     for name in sorted({name for record in last for name in record if name.startswith("diagnosis/")}):
         values = 100 * np.array([record[name] for record in last if name in record])
@@ -85,11 +85,11 @@ def diagnoses(findings: Findings, comparisons: Comparisons) -> Block | None:
             f"{what}; validation images, last round, mean over clients, n = {counted(len(values), 'seed')}; whiskers: "
             "standard deviation over seeds."
         )
-        block.charts[name.replace("/", "_")] = charts.bars(rows, f"{what} (%)"), caption
-    return block if block.charts else None
+        panel.charts[name.replace("/", "_")] = charts.bars(rows, f"{what} (%)"), caption
+    return panel if panel.charts else None
 
 
-def rules(findings: Findings, comparisons: Comparisons) -> Block | None:
+def rules(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How much would the papers' ways of reporting add?"""
     every = dict.fromkeys([findings.rule, *TEST_SELECTED_RULES])
     by_rule = {rule: findings.table.values(findings.metric, rule).groupby("cell")["value"].mean() for rule in every}
@@ -97,4 +97,4 @@ def rules(findings: Findings, comparisons: Comparisons) -> Block | None:
     added = [f"{signed((by_rule[rule] - by_rule[findings.rule]).mean(), findings.metric)} for {named[rule]}"
              for rule in TEST_SELECTED_RULES if rule in by_rule and not by_rule[rule].empty]  # fmt: skip
     text = f"Papers also report by test accuracies. Mean change over cells, in points: {', '.join(added)}."
-    return Block("Reporting rules", [text]) if added and percent(findings.metric) else None
+    return Panel("Reporting rules", [text]) if added and percent(findings.metric) else None

@@ -22,8 +22,8 @@ from fpl_tune.core.formatting import (
     upper,
 )
 from fpl_tune.report import charts
-from fpl_tune.report.blocks import Block, judged
 from fpl_tune.report.charts import Spec, column
+from fpl_tune.report.panels import Panel, judged
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, field_text, shown
 from fpl_tune.study.comparisons import Comparisons, compare, compare_pairs, turned
@@ -250,12 +250,12 @@ def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, flo
     return common, values
 
 
-def matters(findings: Findings) -> Block | None:
+def matters(findings: Findings) -> Panel | None:
     """Which fields matter, by all trials of each search at equal cost."""
     from fpl_tune.report import importance as searched  # with Optuna
     from fpl_tune.search.search import stored_searches
 
-    block, bars, seed = Block("What matters"), list[dict[str, Any]](), findings.spec.seed_list()[0]
+    panel, bars, seed = Panel("What matters"), list[dict[str, Any]](), findings.spec.seed_list()[0]
     drawn: dict[str, tuple[Spec, str]] = {}
     objective = quantity(findings.objectives[0], over="", unit=False)
     for search, space in zip(findings.searches, stored_searches(findings.spec, findings.table.effective), strict=True):
@@ -264,7 +264,7 @@ def matters(findings: Findings) -> Block | None:
         importance = searched.importance(mine, values, space.space, higher=sign(findings.objectives[0]) > 0)
         if importance.empty:
             least = f"at least {searched.LEAST}, and {searched.PER_FIELD} for each field, that differ"
-            block.texts.append(f"{before}too few trials ({len(values)}): {least}, are needed.")
+            panel.texts.append(f"{before}too few trials ({len(values)}): {least}, are needed.")
             continue
         for name, row in importance.iterrows():
             title = f"{before}{findings.title(str(name))}"
@@ -275,7 +275,7 @@ def matters(findings: Findings) -> Block | None:
         conclusion = (
             f"more than chance: {', '.join(significant)}" if significant else "no field matters more than chance"
         )
-        block.texts.append(
+        panel.texts.append(
             f"{before}{objective} of all {counted(len(values), 'trial')} after {counted(rounds, 'round')} of seed "
             f"{seed}, those that were stopped early too; {conclusion}."
         )
@@ -291,19 +291,19 @@ def matters(findings: Findings) -> Block | None:
             "Share of each field by Optuna. PED-ANOVA: how much it decides whether a trial is among the best tenth; "
             "the tick is what a field without effect exceeds once in 20 times. fANOVA: its share of all variance."
         )
-        block.charts["importance"] = charts.shares(bars), caption
-    block.charts |= drawn
-    return block if block.texts else None
+        panel.charts["importance"] = charts.shares(bars), caption
+    panel.charts |= drawn
+    return panel if panel.texts else None
 
 
-def slices(findings: Findings) -> Block | None:
+def slices(findings: Findings) -> Panel | None:
     """Which values of each field are good?"""
     fields = [axis for axis in findings.axes if axis not in findings.gridded][:SLICES]
     if len(findings.own) < 4 or not fields:
         return None
     y, _, _ = charts.focused(charts.measured(findings.objectives[0], "objective"), _range(findings), [], "", "")
     ranks = _ranks(findings)
-    block = Block("One field at a time", [
+    panel = Panel("One field at a time", [
         f"{upper(quantity(findings.objectives[0], unit=False))} of each trial. Small hollow points were stopped early, "
         "and stand where they were then; dashed lines are published values; points on the lower edge lie below it."
     ], small=True)  # fmt: skip
@@ -318,10 +318,10 @@ def slices(findings: Findings) -> Block | None:
                   dict.fromkeys(cell.varied[axis] for cell in published if axis in cell.varied)]  # fmt: skip
         drawn = [charts.layer("rule", {"x": x}, levels, strokeDash=[4, 3], opacity=0.6)] if levels else []
         layers = [*drawn, *points]
-        block.charts[f"slice_{column(axis)}"] = (
+        panel.charts[f"slice_{column(axis)}"] = (
             {"data": charts.CELLS, "layer": layers, "height": 190, **charts.KEPT}, axis_name(axis)
         )  # fmt: skip
-    return block
+    return panel
 
 
 def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], values: dict[str, float]) -> Spec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fpl_tune.core.formatting import counted, figure, percent, plus_minus, quantity, symbol
-from fpl_tune.report.blocks import judged
+from fpl_tune.report.panels import judged
 from fpl_tune.study.cells import shown
 from fpl_tune.study.comparisons import Comparisons, compare, turned
 from fpl_tune.study.findings import Findings

@@ -20,19 +20,19 @@ from fpl_tune.core.formatting import (
     short,
     signed,
 )
-from fpl_tune.report.blocks import Block, PageTable, TableRow, Td, judged, plain_table
+from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
 from fpl_tune.study.cells import Cell, field_text, label
 from fpl_tune.study.comparisons import Comparisons, compare, turned
 from fpl_tune.study.findings import Findings, without_data
 from fpl_tune.study.results import VAL
 
 
-def cells(findings: Findings, comparisons: Comparisons) -> Block:
+def cells(findings: Findings, comparisons: Comparisons) -> Panel:
     """Which cell is best, and is it better than the reference?"""
-    block = Block(texts=[note(findings, comparisons)], tables=[table(findings, comparisons)])
+    panel = Panel(texts=[note(findings, comparisons)], tables=[table(findings, comparisons)])
     if left := comparisons.not_compared:
-        block.texts.append(f"Not compared: {counted(left, 'cell')} on other seeds, data or partitions.")
-    return block
+        panel.texts.append(f"Not compared: {counted(left, 'cell')} on other seeds, data or partitions.")
+    return panel
 
 
 def table(findings: Findings, comparisons: Comparisons) -> PageTable:
@@ -130,7 +130,7 @@ def markdown(findings: Findings, comparisons: Comparisons, page_table: PageTable
     return "\n".join([*lines, "", note(findings, comparisons), ""])
 
 
-def winners(findings: Findings, comparisons: Comparisons) -> Block | None:
+def winners(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """So tuned, how do the parts of the axes compare?"""
     if len(findings.tuned) < 2:
         return None
@@ -149,10 +149,10 @@ def winners(findings: Findings, comparisons: Comparisons) -> Block | None:
     )
     header = ["", quantity(objective, over=""), f"{of} ± std", f"Δ vs {comparisons.reference.title}",
               "Δ vs published", "found"]  # fmt: skip
-    return Block("Best of each search", [text], tables=[plain_table(header, rows)])
+    return Panel("Best of each search", [text], tables=[plain_table(header, rows)])
 
 
-def settings(findings: Findings, comparisons: Comparisons) -> Block | None:
+def settings(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How do the cells rank over data sets, domains, partitions and other settings?"""
     axes = findings.settings
     rows = [
@@ -183,10 +183,10 @@ def settings(findings: Findings, comparisons: Comparisons) -> Block | None:
         for name, rank in ranking.ranks.items()
     ]  # fmt: skip
     header = ["cell", "mean rank", "mean over settings (%)", "against the first"]
-    return Block("Over settings", [f"{text}."], tables=[plain_table(header, body)])
+    return Panel("Over settings", [f"{text}."], tables=[plain_table(header, body)])
 
 
-def each(findings: Findings, comparisons: Comparisons) -> Block | None:
+def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How does the chosen cell compare with each of the others?"""
     if findings.kind != "table" or findings.best is None or not 2 < len(findings.finished) <= 60:
         return None
@@ -209,4 +209,4 @@ def each(findings: Findings, comparisons: Comparisons) -> Block | None:
         "cells together."
     )
     header = ["against", "difference", f"{findings.sure} interval", "verdict"]
-    return Block(f"{name} against each", [text], tables=[plain_table(header, body)])
+    return Panel(f"{name} against each", [text], tables=[plain_table(header, body)])

@@ -1,4 +1,4 @@
-"""The blocks of the report page: texts, charts and tables that answer one question."""
+"""The panels of the report page: texts, charts and tables that answer one question."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"$|–|[<+-]? ?\d")
 
 
 @dataclass
-class Block:
+class Panel:
     """Texts, charts, tables and commands that answer one question."""
 
     title: str = ""
