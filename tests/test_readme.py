@@ -131,7 +131,7 @@ def test_the_trace_in_the_text_agrees(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     exec(TRACES, {})
-    assert capsys.readouterr().out.startswith("True  Row(name='accuracy/1', verdict='equal', difference=0.0")
+    assert capsys.readouterr().out.startswith("True  ComparedArray(name='accuracy/1', verdict='equal', difference=0.0")
 
 
 def test_the_notebook_in_the_text_runs(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
