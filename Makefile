@@ -60,6 +60,9 @@ test-system: setup ## Run the tests of clusters, servers, databases, kills and w
 histories: setup ## Draw histories of studies (runs, kills, edits) for ten minutes, and print those that fail
 	$(BIN)/python tests/histories/run.py --kept --minutes 10 --seed $$RANDOM
 
+mutants: setup ## Try small wrong edits of the package and print those that no test catches: ROOM=data SEED=7 COUNT=30
+	$(BIN)/python tests/shared/mutation.py $(ROOM) --seed $(or $(SEED),$$RANDOM) --count $(or $(COUNT),30)
+
 test-oldest: | $(BIN)/uv ## Run the tests of `make test` on the oldest packages that pyproject.toml allows
 	@mkdir -p build
 	@$(LOCK) --resolution lowest-direct --extra dev --python $(BIN)/python pyproject.toml | $(NOT_TORCH) > build/oldest.txt
@@ -105,4 +108,4 @@ dist: setup ## Build the wheel and the source distribution in dist/
 clean: ## Remove the environment and what tools left; outputs/ stays
 	rm -rf $(VENV) .venv-oldest .venv-newest .pytest_cache .ruff_cache dist build .coverage
 
-.PHONY: help setup study gallery lock test test-system histories test-oldest test-newest coverage lint bench gpu-kit weights docs dist clean
+.PHONY: help setup study gallery lock test test-system histories mutants test-oldest test-newest coverage lint bench gpu-kit weights docs dist clean

@@ -99,6 +99,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(tuple(f"tests/{path}" for path in SYSTEM)):
             item.add_marker(pytest.mark.system)
+        if item.get_closest_marker("system") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1200))
     items.sort(key=lambda item: SYSTEM[0] not in item.nodeid)
 
 
