@@ -60,6 +60,44 @@ def test_small_alpha_is_skewed_and_infinite_alpha_is_not() -> None:
     assert share_of_top(0.05) > 0.3
 
 
+def concentration(squares: np.ndarray) -> float:
+    """The concentration α of the Dirichlet distribution of n shares [..., n] whose squares have this mean.
+
+    Under Dir(α·1_n), the square of a share has the mean (α + 1) / (n (nα + 1)).
+    """
+    n, mean = squares.shape[-1], float(squares.mean())
+    return (1 - n * mean) / (n * (n * mean) - 1)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 3.0])
+def test_shares_of_a_class_spread_as_the_concentration_says(alpha: float) -> None:
+    label = labels(1000, 100)
+    deal = dirichlet.by_label(label, label, 5, alpha, 1, np.random.default_rng(0), balanced=False)
+    for shares in deal:
+        assert concentration((histogram(shares, label, 5).T / 100) ** 2) == pytest.approx(alpha, rel=0.1)
+
+
+def test_the_published_draw_spreads_as_the_concentration_says() -> None:
+    """All of its classes have the same shares, so that the spread is that over numbers of clients."""
+    found = []
+    for n_clients in range(2, 60):
+        label = labels(1, 1000 * n_clients)
+        deal = dirichlet.fixed_by_label(label, label, n_clients, 2.0)
+        found.append(concentration((histogram(deal.train, label, n_clients).T / len(label)) ** 2))
+    assert np.median(found) == pytest.approx(2.0, rel=0.2)
+
+
+def test_two_level_shares_spread_as_both_concentrations_say() -> None:
+    """Of m images drawn with a share p, c(c − 1) / m(m − 1) has the mean p². The first clients draw from full shelves."""
+    train, coarse, rng = labels(20, 2000), np.arange(20) // 5, np.random.default_rng(0)
+    draws = [dirichlet.by_superclass(train, train[:0], coarse, 200, 2.0, rng).train for _ in range(8)]
+    drawn = np.concatenate([histogram(shares, train, 200)[:20] for shares in draws]).reshape(-1, 4, 5)
+    groups = drawn.sum(2)
+    assert concentration(groups * (groups - 1) / (200 * 199)) == pytest.approx(2.0, rel=0.15)
+    each, all_ = drawn[groups > 30], groups[groups > 30][:, None]
+    assert concentration(each * (each - 1) / (all_ * (all_ - 1))) == pytest.approx(10.0, rel=0.15)
+
+
 def test_more_minimum_than_images_is_refused_before_drawing() -> None:
     with pytest.raises(ConfigError, match=r"40 test images cannot give 9 clients 5 each"):
         dirichlet.by_label(labels(4, 100), labels(4, 10), 9, 0.5, 5, np.random.default_rng(0))

@@ -136,6 +136,29 @@ def test_retry_runs_diverged_seeds_again_and_keeps_the_others(
     assert [row["n"] for row in Store.open(tmp_path, "tiny").table().summary()] == [2]
 
 
+@pytest.mark.filterwarnings("ignore:Published points outside")
+def test_retry_runs_the_diverged_trial_of_a_search_again(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, cause = Simulation.step, [True]
+
+    def shaky(self: Simulation) -> list[Record]:
+        if cause and self.run.optim.lr == LATE:
+            raise Diverged("diverged")
+        return step(self)
+
+    monkeypatch.setattr(Simulation, "step", shaky)
+    made = compose(SEARCH, FOUR, "search.trials=4", "protocol.rounds=1", "seeds=1")
+    run(made, tmp_path)
+    assert [label for label, state in states(tmp_path).items() if state == "diverged"] == ["lr=0.3"]
+    cause.clear()
+    assert run(made, tmp_path, callbacks=[log := Heard()]).done == 0
+    assert log.rounds == []
+    assert run(made, tmp_path, retry=True, callbacks=[log]).exit_code == 0
+    assert log.rounds == [("lr=0.3/1", 1)]
+    assert set(states(tmp_path).values()) == {"done"}
+
+
 class Raising(Callback):
     """Fails whenever it hears of a cell or of a round."""
 

@@ -13,7 +13,8 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline, manage, runner
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.job import Job
+from fpl_tune.execute.driver import Driver
+from fpl_tune.execute.job import Failure, Job, Report
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.simulation.divergence import Diverged
@@ -175,6 +176,27 @@ def test_a_diverged_seed_is_not_tried_again(compose: Compose, tmp_path: Path, mo
     tried.clear()
     run_study(made, root=tmp_path)
     assert tried == []
+
+
+def test_a_process_that_dies_behind_the_same_round_is_given_up_and_its_rounds_are_told_once(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process that is killed where it needs the most memory: its checkpoint brings it there again and again."""
+    starts = []
+
+    def execute(driver: Driver, _: Any) -> None:
+        while (job := driver.next_leg()) is not None:
+            starts.append(job.seeds)
+            assert len(starts) < 20, "it would run for ever"
+            rounds = [[{"seed": 1, "round": number, "time/seconds": 1.0}] for number in (1, 2)]
+            assert not driver.receive(job, Report(rounds, failure=Failure("killed", "died")))
+
+    monkeypatch.setattr(inline, "execute", execute)
+    made = compose("axes: {optim: {lr: [0.1]}}", "seeds=1", "protocol.rounds=5", "execution.retries=0")
+    outcome = run_study(made, root=tmp_path, callbacks=[log := Heard()])
+    assert len(starts) == 1 + 4, "four crashes in a row without a new round"
+    assert log.rounds == [("lr=0.1/1", 1), ("lr=0.1/1", 2)]
+    assert (outcome.failed, outcome.failures) == (1, ("lr=0.1, seed 1: killed",))
 
 
 def test_a_changed_method_is_stale_and_runs_again(compose: Compose, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
+from pytest import approx
 
 from fpl_tune.search.ask import ask, trials_of
 from fpl_tune.study.cells import Cell, Suggestion
@@ -144,5 +145,16 @@ def test_samplers_are_told_what_trials_have_reached(compose: Compose) -> None:
     assert values[2] == min(values[:2])
     assert trials_of(part, design, asked.rows, gp=True)[told["partial"]].state is TrialState.COMPLETE
     assert [*found["partial"].intermediate_values] == [1]
+    assert found["done"].intermediate_values == {1: approx(values[0]), 2: approx(values[0])}
     people = trials_of(part, design, asked.rows, diverged_as_worst=False)
     assert people[told["diverged"]].state is TrialState.FAIL
+
+
+def test_samplers_receive_the_mean_over_seeds_after_each_round(compose: Compose) -> None:
+    asked = Asked(compose(TWO, "search.sampler=random"))
+    for rounds in (5, 3):  # whole, and stopped on the way
+        cell = there(asked.request())
+        asked.note(cell, drawn_results(0.8, rounds=rounds, rises=True), "done" if rounds == 5 else "partial")
+    trials = trials_of(asked.search.parts[0], asked.table.design, asked.rows)
+    for trial, rounds in zip(trials, (5, 3), strict=True):
+        assert trial.intermediate_values == approx({r: 0.8 * r / rounds for r in range(1, rounds + 1)})
