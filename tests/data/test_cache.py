@@ -3,6 +3,7 @@ import resource
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -101,6 +102,15 @@ def test_nothing_is_encoded_twice_and_a_hit_is_fast(pool: Pool, tmp_path: Path) 
     assert time.process_time() - began < 1
     assert eye.seen == len(pool)
     assert torch.equal(first, second)
+
+
+def test_who_waits_for_a_build_gets_its_features(pool: Pool, tmp_path: Path) -> None:
+    towers = Eye(delay=0.1)
+    with ThreadPoolExecutor(2) as threads:
+        both = list(threads.map(lambda _: features(pool, towers, "pooled", cache_dir=tmp_path), range(2)))
+    assert towers.seen == len(pool)
+    for found in both:
+        np.testing.assert_allclose(found.numpy(), means(pool), atol=1e-6)
 
 
 def test_other_towers_images_and_transforms_have_other_features(pool: Pool, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
-from pytest import approx
 
 from fpl_tune.search.ask import ask, trials_of
 from fpl_tune.study.cells import Cell, Suggestion
@@ -145,7 +144,7 @@ def test_samplers_are_told_what_trials_have_reached(compose: Compose) -> None:
     assert values[2] == min(values[:2])
     assert trials_of(part, design, asked.rows, gp=True)[told["partial"]].state is TrialState.COMPLETE
     assert [*found["partial"].intermediate_values] == [1]
-    assert found["done"].intermediate_values == {1: approx(values[0]), 2: approx(values[0])}
+    assert found["done"].intermediate_values == {1: pytest.approx(values[0]), 2: pytest.approx(values[0])}
     people = trials_of(part, design, asked.rows, diverged_as_worst=False)
     assert people[told["diverged"]].state is TrialState.FAIL
 
@@ -157,4 +156,4 @@ def test_samplers_receive_the_mean_over_seeds_after_each_round(compose: Compose)
         asked.note(cell, drawn_results(0.8, rounds=rounds, rises=True), "done" if rounds == 5 else "partial")
     trials = trials_of(asked.search.parts[0], asked.table.design, asked.rows)
     for trial, rounds in zip(trials, (5, 3), strict=True):
-        assert trial.intermediate_values == approx({r: 0.8 * r / rounds for r in range(1, rounds + 1)})
+        assert trial.intermediate_values == pytest.approx({r: 0.8 * r / rounds for r in range(1, rounds + 1)})

@@ -91,7 +91,9 @@ def test_more_seeds_of_one_cell_do_not_change_the_winner(make_store: MakeStore) 
 
 
 def test_the_best_cell_is_chosen_where_it_alone_has_more_seeds(make_store: MakeStore) -> None:
-    store = make_store(body="axes: {optim.momentum: [0, 0.5]}\nseeds: 3\n", fill=lambda cell, seed: cell.number or seed < 3)
+    store = make_store(
+        body="axes: {optim.momentum: [0, 0.5]}\nseeds: 3\n", fill=lambda cell, seed: cell.number or seed < 3
+    )
     choice = best(store.table())
     assert (choice.label, choice.seeds, choice.tested) == ("momentum=0.5", (1, 2), (1, 2, 3))
 
