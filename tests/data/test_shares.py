@@ -88,7 +88,7 @@ def test_the_published_draw_spreads_as_the_concentration_says() -> None:
 
 
 def test_two_level_shares_spread_as_both_concentrations_say() -> None:
-    """Of m draws with a share p, c of them, c(c − 1) / m(m − 1) has the mean p². Full shelves: the first clients'."""
+    """Of m draws, c with the share p: c(c − 1) / m(m − 1) has the mean p². The first clients draw from full shelves."""
     train, coarse, rng = labels(20, 2000), np.arange(20) // 5, np.random.default_rng(0)
     draws = [dirichlet.by_superclass(train, train[:0], coarse, 200, 2.0, rng).train for _ in range(8)]
     drawn = np.concatenate([histogram(shares, train, 200)[:20] for shares in draws]).reshape(-1, 4, 5)

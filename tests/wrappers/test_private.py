@@ -112,7 +112,7 @@ def test_sampling_in_one_round_is_the_mixture_it_is() -> None:
 
 
 def test_records_say_what_was_spent(task: ClientTask) -> None:
-    method = Private(MIXED, epsilon=2.0, delta=1e-3, calibration="accountant", rounds=2)
+    method = Private(MIXED, epsilon=2.0, delta=1e-3, clip=3.0, calibration="accountant", rounds=2)
     states = [states[0] for states in play(method, [task], cohorts=[[0], [0, 1], [1]])]
     found = [method.metrics(task, state)["privacy/epsilon"] for state in states]
     assert found[0] == 0
@@ -121,6 +121,7 @@ def test_records_say_what_was_spent(task: ClientTask) -> None:
     shown = FineTuned(method).metrics(task, FineTuned(method).init(task, generator("ft"), states[-1]))
     assert shown == {"privacy/epsilon": found[3]}
     assert Private(PROMPT, epsilon=math.inf, clip=math.inf).metrics(task, states[0]) == {}
+    assert [(metric.name, metric.maximize) for metric in Private.own_metrics] == [("privacy/epsilon", False)]
 
 
 def test_where_who_takes_part_is_secret_rounds_count_and_not_uploads(task: ClientTask) -> None:

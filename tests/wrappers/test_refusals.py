@@ -39,3 +39,8 @@ def test_what_has_copies_of_its_own_cannot_be_fine_tuned(task: ClientTask, inner
         ConfigError, match=r"method\.inner must not be wrapped in the same way again.*, but is '(FineTuned|Ditto)'"
     ):
         FineTuned(inner).check(task)
+
+
+def test_copies_of_a_fine_tuned_model_cannot_be_kept_twice(task: ClientTask) -> None:
+    with pytest.raises(ConfigError, match="nor keep copies of its own twice, but is 'FineTuned'"):
+        Ditto(FineTuned(PROMPT)).check(task)
