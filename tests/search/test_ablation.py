@@ -91,6 +91,19 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     assert all(cell.id not in compare(findings).frame.index for cell in new)
 
 
+def test_the_path_leads_to_the_best_trial_of_the_present_axes(compose: Compose, tmp_path: Path) -> None:
+    small = ("search.trials=4", "protocol.rounds=1", "seeds=1")
+    run_study(compose(BODY, *small, "axes={optim.momentum: [0, 0.9]}"), root=tmp_path)
+    store = Store.open(tmp_path, "tiny")
+    for cell in store.cells():  # suggested trials are better than published ones, and a momentum of 0.9 than 0
+        result = there(store.result(cell, 1))
+        for rule in result["rules"].values():
+            rule["val/acc_mean"] = 0.1 * (not cell.published) + cell.run.optim.momentum
+        store.put(cell, 1, store.history(cell, 1), result)
+    (path,) = ablation_paths(compose(BODY, *small, "axes={optim.momentum: [0]}"), store.table())
+    assert (path[-1].cell.published, path[-1].cell.run.optim.momentum) == (False, 0)
+
+
 def test_a_step_is_never_the_best_cell(compose: Compose, tmp_path: Path) -> None:
     step = Cell("a", 0, "a", "ablation", {}, compose(BODY))
     assert not step.candidate

@@ -157,3 +157,13 @@ def test_samplers_receive_the_mean_over_seeds_after_each_round(compose: Compose)
     trials = trials_of(asked.search.parts[0], asked.table.design, asked.rows)
     for trial, rounds in zip(trials, (5, 3), strict=True):
         assert trial.intermediate_values == pytest.approx({r: 0.8 * r / rounds for r in range(1, rounds + 1)})
+
+
+def test_a_trial_says_how_sure_its_mean_is_where_it_has_several_seeds(compose: Compose) -> None:
+    asked = Asked(compose(TWO, "search.sampler=random"))
+    for seeds in ((1,), (1, 2)):
+        histories = drawn_results(0.8)  # 0.79 and 0.81, whose mean has a standard error of 0.01
+        asked.note(there(asked.request()), {seed: histories[seed] for seed in seeds})
+    one, two = trials_of(asked.search.parts[0], asked.table.design, asked.rows)
+    assert one.user_attrs["sem"] == {"val/acc_mean": None}
+    assert two.user_attrs["sem"] == pytest.approx({"val/acc_mean": 0.01})

@@ -247,6 +247,7 @@ def test_refused_spaces(compose: Compose, space: str, says: str) -> None:
         ("{optim.lr: {low: true, high: 2}}", "optim.lr.low must be a number, but is True"),
         ("{optim.lr: {low: 0.1, high: 2, log: 1}}", "optim.lr.log must be true or false, but is 1"),
         ("{optim.lrr: [0.1, 1]}", r"search.space.optim.lrr: There is no field 'optim.lrr'\. Did you mean 'optim.lr'"),
+        ("{optim.n_ctx: [1, 2]}", r"search.space.optim.n_ctx: There is no field 'optim.n_ctx'"),  # but of methods
         ("{method.foo: [1, 2]}", "search.space.method.foo: promptfl has no field 'foo'"),
     ],
 )
