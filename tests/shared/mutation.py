@@ -17,6 +17,7 @@ import ast
 import atexit
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import random
@@ -81,34 +82,15 @@ class Edit(NamedTuple):
         return "\n".join([f"{self.path}:{self.line}", *marked])
 
 
-_COMPARED: dict[type[ast.cmpop], tuple[str, str]] = {
-    ast.Lt: ("<", "<="),
-    ast.LtE: ("<=", "<"),
-    ast.Gt: (">", ">="),
-    ast.GtE: (">=", ">"),
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.Is: ("is", "is not"),
-    ast.IsNot: ("is not", "is"),
-    ast.In: ("in", "not in"),
-    ast.NotIn: ("not in", "in"),
+_OPERATORS = {
+    **{"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "and": "or", "or": "and"},
+    **{"is": "is not", "is not": "is", "in": "not in", "not in": "in"},
+    **{"+": "-", "-": "+", "*": "/", "/": "*", "//": "/", "%": "+", "**": "*", "&": "|", "|": "&"},
 }
-_COMPUTED: dict[type[ast.operator], tuple[str, str]] = {
-    ast.Add: ("+", "-"),
-    ast.Sub: ("-", "+"),
-    ast.Mult: ("*", "/"),
-    ast.Div: ("/", "*"),
-    ast.FloorDiv: ("//", "/"),
-    ast.Mod: ("%", "+"),
-    ast.Pow: ("**", "*"),
-    ast.BitAnd: ("&", "|"),
-    ast.BitOr: ("|", "&"),
-}
-_CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "ceil": "floor", "floor": "ceil", "sum": "len"}
-_METHODS = {
-    **{"min": "max", "max": "min", "argmin": "argmax", "argmax": "argmin", "mean": "sum", "sum": "mean"},
-    **{"any": "all", "all": "any", "ceil": "floor", "floor": "ceil", "amin": "amax", "amax": "amin"},
-    **{"append": "count", "update": "keys", "startswith": "endswith", "endswith": "startswith"},
+_FUNCTIONS = {
+    **{"min": "max", "max": "min", "amin": "amax", "amax": "amin", "argmin": "argmax", "argmax": "argmin"},
+    **{"mean": "sum", "sum": "mean", "any": "all", "all": "any", "ceil": "floor", "floor": "ceil"},
+    **{"startswith": "endswith", "endswith": "startswith"},
 }
 _SILENT = ("log", "logger", "logging", "warnings", "print", "TypeVar", "cast")
 """Calls that say something, or nothing at run time."""
@@ -123,6 +105,7 @@ class _Edits(ast.NodeVisitor):
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._scopes: tuple[tuple[int, int], ...] = ()
+        self._statement: ast.stmt | None = None
 
     def _at(self, line: int | None, column: int | None) -> int:
         assert line is not None
@@ -143,26 +126,24 @@ class _Edits(ast.NodeVisitor):
     def _swap(self, node: ast.expr | ast.stmt, new: str) -> None:
         self._put(*self._span(node), new)
 
-    def _between(self, left: ast.expr, right: ast.expr, old: str, new: str) -> None:
-        """Swaps an operator that stands between two operands, brackets and spaces around it."""
+    def _between(self, left: ast.expr, right: ast.expr) -> None:
+        """Swaps the operator that stands between two operands, with brackets and spaces around it."""
         start, stop = self._span(left)[1], self._span(right)[0]
-        gap = self.source[start:stop].decode()
-        if gap.count(old) == 1 and "#" not in gap:
-            self._put(start, stop, gap.replace(old, new))
+        between = self.source[start:stop].decode()
+        operator = between.strip(" ()\n").removesuffix("=" if isinstance(self._statement, ast.AugAssign) else "")
+        if operator in _OPERATORS:
+            self._put(start, stop, between.replace(operator, _OPERATORS[operator]))
 
     def visit(self, node: ast.AST) -> None:
+        before = self._scopes, self._statement
         if isinstance(node, ast.stmt):
-            before, last = self._scopes, node.end_lineno or node.lineno
-            definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            body = getattr(node, "body", None)
-            if isinstance(body, list) and not definition:
+            last, body = node.end_lineno or node.lineno, getattr(node, "body", None)
+            if isinstance(body, list) and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 last = max(node.lineno, body[0].lineno - 1)
-            self._scopes = ((node.lineno, last), *before)
+            self._scopes, self._statement = ((node.lineno, last), *self._scopes), node
             self._dropped(node)
-            super().visit(node)
-            self._scopes = before
-        else:
-            super().visit(node)
+        super().visit(node)
+        self._scopes, self._statement = before
 
     def generic_visit(self, node: ast.AST) -> None:
         for name, value in ast.iter_fields(node):
@@ -189,28 +170,16 @@ class _Edits(ast.NodeVisitor):
             case _:
                 pass
 
-    def visit_Import(self, node: ast.Import) -> None: ...
+    def _skip(self, node: ast.AST) -> None: ...
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None: ...
+    visit_Import = visit_ImportFrom = visit_Raise = visit_Assert = visit_JoinedStr = _skip
 
-    def visit_Raise(self, node: ast.Raise) -> None: ...
-
-    def visit_Assert(self, node: ast.Assert) -> None: ...
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None: ...
-
-    def visit_If(self, node: ast.If) -> None:
+    def _branch(self, node: ast.If | ast.While | ast.IfExp) -> None:
         if "TYPE_CHECKING" not in ast.unparse(node.test):
             self._negated(node.test)
             self.generic_visit(node)
 
-    def visit_While(self, node: ast.While) -> None:
-        self._negated(node.test)
-        self.generic_visit(node)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._negated(node.test)
-        self.generic_visit(node)
+    visit_If = visit_While = visit_IfExp = _branch
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
         for test in node.ifs:
@@ -222,16 +191,15 @@ class _Edits(ast.NodeVisitor):
         self._swap(test, f"(not ({self._text(test)}))")
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        for left, op, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
-            self._between(left, right, *_COMPARED[type(op)])
+        for left, right in itertools.pairwise([node.left, *node.comparators]):
+            self._between(left, right)
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        for left, right in zip(node.values, node.values[1:], strict=False):
-            self._between(left, right, old, new)
+        for left, right in itertools.pairwise(node.values):
+            self._between(left, right)
         for value in node.values:
-            self._swap(value, "True" if old == "and" else "False")
+            self._swap(value, str(isinstance(node.op, ast.And)))
         self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
@@ -241,15 +209,13 @@ class _Edits(ast.NodeVisitor):
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
         types = isinstance(node.op, ast.BitOr) and not self._scopes[1:]
-        texts = any(isinstance(it, ast.JoinedStr) or _is_text(it) for it in (node.left, node.right))
-        if type(node.op) in _COMPUTED and not types and not texts:
-            self._between(node.left, node.right, *_COMPUTED[type(node.op)])
+        texts = _is_text(node.left) or _is_text(node.right)
+        if not types and not texts:
+            self._between(node.left, node.right)
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        if type(node.op) in _COMPUTED:
-            old, new = _COMPUTED[type(node.op)]
-            self._between(node.target, node.value, f"{old}=", f"{new}=")
+        self._between(node.target, node.value)
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -287,23 +253,20 @@ class _Edits(ast.NodeVisitor):
                     self._put(stop, stop, ", reverse=True")
             case ast.Name(id="range") if not isinstance(node.args[-1], ast.Constant):
                 self._swap(node.args[-1], f"{self._text(node.args[-1])} - 1")
-            case ast.Name(id=name) if name in _CALLED:
-                self._swap(node.func, _CALLED[name])
-            case ast.Attribute(attr=name) if name in _METHODS:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _FUNCTIONS:
                 stop = self._span(node.func)[1]
-                self._put(stop - len(name), stop, _METHODS[name])
+                self._put(stop - len(name), stop, _FUNCTIONS[name])
             case _:
                 pass
         self.generic_visit(node)
 
 
 def _silent(node: ast.AST) -> bool:
-    """Whether a call says something to a reader only."""
     return isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[0].strip("_") in _SILENT
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def edits_of(path: str, source: bytes) -> list[Edit]:
