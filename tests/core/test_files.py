@@ -51,3 +51,11 @@ write(folder, Snapshot({"leaf": leaf}, {"round": 1}))
 def test_a_checkpoint_of_a_mapped_leaf_takes_no_copy_of_it(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _LIMITED, tmp_path], check=True)
     assert (tmp_path / "round-000001.safetensors").stat().st_size > 400 << 20
+
+
+@pytest.mark.parametrize("length", range(8))
+def test_tensors_begin_at_a_multiple_of_eight_bytes(tmp_path: Path, length: int) -> None:
+    """So that they can be mapped, whatever the header holds."""
+    save_tensors({"a": torch.arange(3)}, path := tmp_path / "file", {"words": "x" * length})
+    assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
+    assert torch.equal(load_file(path)["a"], torch.arange(3))

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fpl_tune.core.errors import ConfigError
@@ -15,6 +16,7 @@ from fpl_tune.core.metrics import (
     metric,
     objectives,
     of_method,
+    report_rules,
     shown_beside,
 )
 from fpl_tune.methods.coop import CoOp
@@ -73,6 +75,17 @@ def test_results_hold_other_test_sets_and_what_a_method_adds_at_the_round_of_eac
     assert {name: rule["train/own"] for name, rule in rules.items() if name != "best_test"} == {
         "final": 0.75, "best_val": 0.25, "mean_last5": 0.5,
     }  # fmt: skip
+
+
+def test_each_rule_reports_both_figures_of_its_round() -> None:
+    rng = np.random.default_rng(0)
+    for rounds in (1, 4, 5, 12):
+        val, test = rng.integers(0, 4, (2, rounds)) / 4  # some rounds are equal: the earliest of them counts
+        rules = report_rules([{"val/acc_mean": v, "test/acc_mean": t} for v, t in zip(val, test, strict=True)])
+        for name, at in (("final", rounds - 1), ("best_val", val.argmax()), ("best_test", test.argmax())):
+            assert rules[name] == {"round": at + 1, "val/acc_mean": val[at], "test/acc_mean": test[at]}
+        last = {"round": rounds, "val/acc_mean": val[-5:].mean(), "test/acc_mean": test[-5:].mean()}
+        assert rules["mean_last5"] == pytest.approx(last)
 
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fpl_tune"

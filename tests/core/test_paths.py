@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fpl_tune.core import paths
-from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 
 
 def test_a_folder_that_can_be_written_is_not_made_before_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +70,28 @@ def test_a_relative_cache_is_below_the_folder_that_the_user_started_in(
     monkeypatch.setenv("FPL_TUNE_CACHE", "cache")
     monkeypatch.setenv("TUNE_ORIG_WORKING_DIR", str(tmp_path))
     assert paths.cache_root() == tmp_path / "cache"
+
+
+def test_studies_of_the_current_folder_come_before_the_shipped_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "out"))
+    (tmp_path / "studies").mkdir()
+    for name in ("zoo", "mine"):
+        (tmp_path / "studies" / f"{name}.yaml").touch()
+    found = paths.list_studies()
+    assert {found["zoo"], found["mine"]} == {*(tmp_path / "studies").iterdir()}
+    assert found["claims"] == paths.shipped("studies", "claims.yaml") == paths.study_file("claims")
+    (tmp_path / "out" / "stored").mkdir(parents=True)
+    assert paths.stored_studies() == []
+    (tmp_path / "out" / "stored" / "study.yaml").touch()
+    assert paths.stored_studies() == ["stored"]
+    assert paths.study_file("stored") == tmp_path / "out" / "stored" / "study.yaml"
+    assert paths.study_file("studies/mine.yaml") == Path("studies/mine.yaml")
+    for name, says in (
+        ("claimz", "There is no study 'claimz'. Did you mean 'claims'"),
+        ("no.yaml", "no file 'no.yaml'"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            paths.study_file(name)

@@ -197,3 +197,10 @@ def test_a_class_of_a_file_in_this_folder_is_suggested(tmp_path: Path, monkeypat
     (tmp_path / "mine.py").write_text("class Mine:")
     with pytest.raises(ConfigError, match=r"There is no method 'mine'\. Did you mean"):
         config.compose_run(["method=mine"])
+
+
+def test_modules_that_an_override_names_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FPL_TUNE_PLUGINS", "first")
+    plugins.trust(["method=own.module:Method", "data.name=other:source", "optim.lr=0.1", "run.time=10:30", "x=a.b"])
+    assert plugins.trusted() == ["first", "own", "other"]
+    assert {"first", "own", "other"} <= plugins.modules()

@@ -45,7 +45,7 @@ LIBRARIES = (
 MIRRORS = {"api": ["test_api.py"], "method": ["methods/test_shared.py", "methods/test_contract.py"]}
 """Tests of rooms that have no folder of their own in tests/."""
 PAGES = "test_readme.py::test_the_pages_of_the_docstrings_are_current"
-"""Runs last for every edit: fields and defaults stand in the reference, which is generated."""
+"""Fields and defaults stand in the reference, which is generated: it runs last for what a module does on import."""
 SECONDS = 20
 """A test may take this long on top of five times as long as without an edit."""
 
@@ -309,19 +309,19 @@ class Reach(NamedTuple):
         share: then all of that file's tests.
         """
         lines = self.lines.get(edit.path, {})
-        reached = set[str]()
+        reached, pages = set[str](), list[str]()
         for first, last in (*edit.scopes, (1, sys.maxsize)):
             reached = {test for line, tests in lines.items() if first <= line <= last for test in tests}
             if reached:
                 break
+            pages = [test for test in self.seconds if test.endswith(PAGES)]
         files = defaultdict[str, list[str]](list)
-        for test in reached or self.seconds:
+        for test in reached or self.seconds.keys() - pages:
             files[test.partition("::")[0]].append(test)
         for file, tests in files.items():
             if len(tests) == 1:
                 files[file] = [test for test in self.seconds if test.partition("::")[0] == file]
         total = {file: sum(self.seconds[test] for test in tests) for file, tests in files.items()}
-        pages = [test for test in self.seconds if test.endswith(PAGES) and test not in reached]
         return [test for file in sorted(files, key=total.__getitem__) for test in files[file]] + pages
 
 

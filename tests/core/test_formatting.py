@@ -1,0 +1,99 @@
+"""How numbers, fields and times are written."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fpl_tune.core import formatting as f
+
+SHARE, COUNT = "test/acc_mean", "train/loss"
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (f.listed("seed", [1]), "seed 1"),
+        (f.listed("seed", [1, 2]), "seeds 1, 2"),
+        (f.listed("seed", []), "seeds "),
+        (f.counted(1, "cell"), "1 cell"),
+        (f.some("abcdefgh"), "a, b, c, d, e, f, g, h"),
+        (f.some("abcdefghi"), "a, b, c, d, e, f, g, h and 1 more"),
+        (f.duration(59.9), "59.9 s"),
+        (f.duration(60.0), "1 min 00 s"),
+        (f.duration(59 * 60 + 59), "59 min 59 s"),
+        (f.duration(3600), "1 h 00 min"),
+        (f.time_left(0.2), "about 1 s left"),
+        (f.time_left(59.4), "about 59 s left"),
+        (f.time_left(60), "about 1 min 00 s left"),
+        (f.left(None), "starting"),
+        (f.left(30.0), "about 30 s left"),
+        (f.left(30.0, ending=True, again=" (again)"), "ending after the round (again)"),
+        (f.quantity(SHARE), "test accuracy (%, mean over clients)"),
+        (f.quantity(SHARE, ""), "test accuracy (%)"),
+        (f.quantity(SHARE, unit=False), "test accuracy"),
+        (f.quantity("test/acc_min"), "test accuracy, min (%)"),
+        (f.quantity(COUNT), "train loss"),
+        (f.upper("two words"), "Two words"),
+        (f.upper(""), ""),
+        (f.short("method.lam"), "lam"),
+        (f.short("method"), "method"),
+        (f.axis_name("method.lam"), "λ (lam)"),
+        (f.axis_name("method.n_ctx"), "n_ctx"),
+        (f.symbol("method.mu"), "μ"),
+        (f.symbol("method.n_ctx"), "n_ctx"),
+        (f.points(1.234), "1.23"),
+        (f.points(1.234, 0.5, 1), "1.2 ± 0.5"),
+        (f.points(math.nan, 0.5), "–"),
+        (f.figure(0.12345, SHARE), "12.35"),
+        (f.figure(0.12345, SHARE, 1), "12.3"),
+        (f.figure(1234.5678, COUNT), "1235"),
+        (f.figure(None, SHARE), "–"),
+        (f.figure(math.nan, SHARE), "–"),
+        (f.plus_minus(0.5, 0.01, SHARE), "50.00 ± 1.00"),
+        (f.plus_minus(0.5, None, SHARE, 1), "50.0"),
+        (f.plus_minus(0.5, math.nan, SHARE), "50.00"),
+        (f.signed(0.0123, SHARE), "+1.23"),
+        (f.signed(-0.0123, SHARE), "-1.23"),
+        (f.signed(-0.00001, SHARE), "+0.00"),
+        (f.signed(-0.0, COUNT), "+0"),
+        (f.signed(math.nan, SHARE), "–"),
+        (f.interval({"low": -0.01, "high": 0.02}, SHARE), "-1.00 to +2.00"),
+        (f.interval({"low": math.nan, "high": math.nan}, SHARE), "–"),
+        (f.megabytes(1_234_567), "1.23"),
+        (f.megabytes(999.4e6), "999"),
+        (f.megabytes(12_345.6e6), "12346"),
+        (f.megabytes(math.nan), "–"),
+    ],
+)  # fmt: skip
+def test_numbers_and_names_as_people_read_them(written: str, text: str) -> None:
+    assert written == text
+
+
+def test_fields_have_their_short_names_unless_two_are_alike() -> None:
+    assert f.titles(["method.lam", "optim.lr"]) == {"method.lam": "lam", "optim.lr": "lr"}
+    assert f.titles(["method.lr", "optim.lr"]) == {"method.lr": "method.lr", "optim.lr": "optim.lr"}
+    assert f.titles(["method.seed"], taken=["seed"]) == {"method.seed": "method.seed"}
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (math.nan, None),
+        (-math.inf, None),
+        (np.float32(0.5), 0.5),
+        (torch.tensor(3), 3),
+        ({1: (math.inf, "a")}, {"1": [None, "a"]}),
+        ([True, None, 2], [True, None, 2]),
+        (1j, "1j"),
+    ],
+)
+def test_data_as_json_holds_it(value: Any, data: Any) -> None:
+    assert f.plain(value) == data
+
+
+def test_an_axis_is_numeric_where_all_of_its_values_are_numbers() -> None:
+    assert f.numeric([1, 2.5, None, math.nan])
+    assert not any(map(f.numeric, ([], [None], [1, "2"], [1, True])))
