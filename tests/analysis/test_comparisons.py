@@ -271,6 +271,12 @@ def test_every_contrast_must_hold_and_one_may_fail() -> None:
     assert judge(table, list(against.values())).status == "fails"
 
 
+def test_of_undecided_contrasts_one_without_an_interval_is_nearest_to_failing() -> None:
+    data = by_seed(a=[0.5, 0.6, 0.4], b=[0.55, 0.5, 0.5], c=[0.9])
+    found = judge(data, [Contrast("a", "b"), Contrast("c", "b")])
+    assert (found.status, found.contrast.cell, found.seeds) == ("undecided", "c", 1)
+
+
 def test_more_contrasts_fail_less_easily() -> None:
     table = by_seed(a=[0.50, 0.52, 0.51, 0.50], b=[0.51, 0.56, 0.55, 0.57])
     assert judge(table, ONE).status == "fails"

@@ -125,3 +125,20 @@ def test_a_field_that_not_all_cells_have_is_judged_beside_the_one_that_it_depend
     value = [0.5 + 0.01 * rng.normal() + (0.1 * (m or 0)) for m in mu]
     found = analysis.importance(pd.DataFrame({"method": method, "mu": mu, "value": value}), ["method", "mu"])
     assert found.set_index("field").loc["mu", "share"] > 0.1
+
+
+def test_shares_of_fields_that_work_against_each_other_add_up_to_one():
+    """Two fields that rise together, with effects of opposite signs: alone, each explains more than all there is."""
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 4, 60)
+    b = np.where(rng.random(60) < 0.8, a, rng.integers(0, 4, 60))
+    cells = pd.DataFrame({"a": a, "b": b, "value": 0.5 + 0.1 * (a - b) + 0.001 * rng.normal(size=60)})
+    shares = analysis.importance(cells, ["a", "b"]).set_index("field")["share"]
+    assert shares.sum() == pytest.approx(1)
+    assert shares.min() > 0.3
+
+
+def test_a_seed_without_any_value_leaves_out_no_cell():
+    validation = cells_of(a=[0.5, 0.6, math.nan], b=[0.7, 0.8, math.nan])
+    found = analysis.overtuning(validation, cells_of(a=[0.4, 0.5, 0.6], b=[0.3, 0.2, 0.1]))
+    assert (found.winner, found.cells, found.seeds, found.left_out) == ("b", 2, 2, 0)

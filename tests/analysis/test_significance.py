@@ -1,0 +1,87 @@
+"""What intervals are made of: means over clients, residual variances, runs that lie apart, the smallest step."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fpl_tune.analysis import compare
+from fpl_tune.analysis.significance import apart, estimate, resolution_of, two_way
+from fpl_tune.analysis.tables import seed_means
+
+from .test_comparisons import long
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_means_leave_out_what_is_missing(rng: np.random.Generator) -> None:
+    values = rng.random((3, 4, 5))
+    values[rng.random(values.shape) < 0.3] = math.nan
+    values[1, 2] = math.nan
+    means = seed_means(values)
+    assert math.isnan(means[1, 2])
+    means[1, 2] = values[1, 2] = 0
+    np.testing.assert_allclose(means, np.nanmean(values, -1))
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_the_residual_variance_is_that_of_least_squares(rng: np.random.Generator, missing: float) -> None:
+    values = rng.normal(size=(4, 6)) + 5 * rng.normal(size=(4, 1)) + 5 * rng.normal(size=(1, 6))
+    values[rng.random(values.shape) < missing] = math.nan
+    cell, seed = np.nonzero(~np.isnan(values))
+    design = np.hstack([np.eye(4)[cell], np.eye(6)[seed]])
+    _, left, rank, _ = np.linalg.lstsq(np.delete(design, -1, 1), values[cell, seed])
+    variance, freedom = two_way(values)
+    assert (freedom, variance) == (len(cell) - rank, pytest.approx(left[0] / (len(cell) - rank), rel=1e-6))
+
+
+def test_a_run_lies_apart_by_five_points_after_effects_of_cells_and_seeds(rng: np.random.Generator) -> None:
+    values = 0.3 * rng.random((5, 1)) + 0.3 * rng.random((1, 6)) + 1e-4 * rng.normal(size=(5, 6))
+    assert not apart(values).any(), "cells and seeds differ, runs do not"
+    for gap, found in ((0.049, False), (-0.051, True)):
+        moved = values.copy()
+        moved[2, 3] += gap
+        assert np.argwhere(apart(moved)).tolist() == ([[2, 3]] if found else [])
+    two = values[:, :2].copy()
+    two[2, 1] -= 0.5
+    assert not apart(two).any(), "two seeds cannot say which of them does"
+
+
+def test_a_run_lies_apart_by_five_robust_deviations_where_runs_vary(rng: np.random.Generator) -> None:
+    values = 0.5 + 0.02 * rng.normal(size=(6, 12))
+    for deviations, found in ((3.5, 0), (8, 1)):
+        moved = values.copy()
+        moved[1, 4] = 0.5 - 0.02 * deviations
+        assert apart(moved).sum() == found
+
+
+def test_the_smallest_step_is_one_image_of_one_client() -> None:
+    """Three clients of 20, 10 and 5 test images; the fourth never varies, and the mean has it as the others."""
+    images = np.array([[[3, 5, 1, 2], [4, 6, 3, 2]], [[7, 5, 2, 2], [3, 8, 1, 2]]])  # [cells, seeds, clients]
+    values = images / np.array([20, 10, 5, 5])
+    assert resolution_of(values) == pytest.approx((1 / 20 + 1 / 10 + 1 / 5) / 3 / 4)
+    assert math.isnan(resolution_of(np.full((2, 2, 4), 0.5)))
+    both = resolution_of(np.stack([values, np.full((2, 2, 4), 0.5)]))
+    assert (both[0], math.isnan(both[1])) == (pytest.approx(7 / 240), True)
+
+
+def test_where_nothing_varies_nothing_is_decided() -> None:
+    row = compare(long(np.full((2, 3), 0.5)), "0").loc["1"]
+    assert (row["difference"], math.isnan(row["low"]), row["verdict"]) == (0, True, "undecided")
+
+
+def test_an_interval_holds_with_and_without_a_run_apart_and_others_stay(rng: np.random.Generator) -> None:
+    values = 0.5 + 0.01 * rng.normal(size=(4, 8))
+    pairs = [(1, 0), (2, 0), (3, 0)]
+    values[1, 2] = 0.1
+    found, without = estimate(values, pairs), values.copy()
+    without[1, 2] = math.nan
+    rest = estimate(without, pairs)
+    assert found.apart.tolist() == [True, False, False]
+    low, high = found.difference - found.half, found.difference + found.half
+    assert low[0] < rest.difference[0] - 0.9 * rest.half[0]
+    assert high[0] > rest.difference[0] + 0.9 * rest.half[0]
+    assert (found.half[1:] < 3 * rest.half[1:]).all()
