@@ -101,6 +101,12 @@ def test_tests_that_reach_a_statement_are_run_short_files_first() -> None:
     assert tests((9, 9)) == tests((9, 9), path="other.py") == sorted(reach.seconds)
     order = reach.tests(Edit("f.py", 1, 0, 0, "", ((2, 3),)))
     assert [test[6] for test in order] == ["c", "c", "b", "b", "a", "a"]
+    pages = f"tests/{mutation.PAGES}"
+    documented = Reach(lines, {**reach.seconds, pages: 9.0})
+    assert documented.tests(Edit("f.py", 1, 0, 0, "", ((1, 1), (1, 2))))[-1] == pages, (
+        "a default stands in the reference"
+    )
+    assert pages not in documented.tests(Edit("f.py", 2, 0, 0, "", ((2, 2), (1, 2))))
 
 
 ROOM = """\
