@@ -73,15 +73,14 @@ def test_where_nothing_varies_nothing_is_decided() -> None:
     assert (row["difference"], math.isnan(row["low"]), row["verdict"]) == (0, True, "undecided")
 
 
-def test_an_interval_holds_with_and_without_a_run_apart_and_others_stay(rng: np.random.Generator) -> None:
-    values = 0.5 + 0.01 * rng.normal(size=(4, 8))
-    pairs = [(1, 0), (2, 0), (3, 0)]
-    values[1, 2] = 0.1
-    found, without = estimate(values, pairs), values.copy()
-    without[1, 2] = math.nan
-    rest = estimate(without, pairs)
-    assert found.apart.tolist() == [True, False, False]
-    low, high = found.difference - found.half, found.difference + found.half
-    assert low[0] < rest.difference[0] - 0.9 * rest.half[0]
-    assert high[0] > rest.difference[0] + 0.9 * rest.half[0]
-    assert (found.half[1:] < 3 * rest.half[1:]).all()
+def test_an_interval_covers_that_without_the_runs_apart(rng: np.random.Generator) -> None:
+    pairs, seen = [(1, 0), (2, 0), (3, 0)], 0
+    for _ in range(60):
+        values = 0.5 + 0.01 * rng.normal(size=(4, 6))
+        values[1, 2] -= 0.08
+        found, rest = estimate(values, pairs), estimate(np.where(apart(values), math.nan, values), pairs, tests=3)
+        one = found.apart.sum() == 1
+        seen += bool(one)
+        reach = np.abs(rest.difference - found.difference) + rest.half
+        assert (reach <= found.half + 1e-12)[found.apart].all()
+    assert seen > 10, "of one row alone"
