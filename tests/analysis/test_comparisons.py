@@ -291,6 +291,13 @@ def test_a_claim_and_its_opposite_never_both_hold(values: list[float], margin: f
     assert {there, back} in ({"holds", "fails"}, {"undecided"}, {"fails"})
 
 
+def test_letters_of_values_that_are_no_shares_tell_every_difference_apart():
+    values = np.array([[0.5], [0.6]]) + 0.001 * np.random.default_rng(0).normal(size=(2, 8))
+    assert analysis.letters(long(values), shares=False).to_dict() == {"1": "a", "0": "b"}
+    assert analysis.letters(long(values), shares=False, higher=False).to_dict() == {"0": "a", "1": "b"}
+    assert analysis.letters(long(values), rope=0.2).to_dict() == {"1": "a", "0": "a"}
+
+
 @pytest.mark.parametrize("cells", [3, 36])
 def test_cells_share_a_letter_exactly_where_no_pair_of_them_is_told_apart(cells):
     """However many groups there are: 36 cells on a stair have more than there are small letters."""

@@ -45,6 +45,9 @@ def test_a_run_lies_apart_by_five_points_after_effects_of_cells_and_seeds(rng: n
         moved = values.copy()
         moved[2, 3] += gap
         assert np.argwhere(apart(moved)).tolist() == ([[2, 3]] if found else [])
+    moved = np.array([[0.3], [0.6]]) + 1e-4 * rng.normal(size=(2, 6))
+    moved[1, 3] -= 0.08
+    assert np.argwhere(apart(moved)).tolist() == [[1, 3]], "of two cells, too"
     two = values[:, :2].copy()
     two[2, 1] -= 0.5
     assert not apart(two).any(), "two seeds cannot say which of them does"

@@ -142,3 +142,11 @@ def test_a_seed_without_any_value_leaves_out_no_cell():
     validation = cells_of(a=[0.5, 0.6, math.nan], b=[0.7, 0.8, math.nan])
     found = analysis.overtuning(validation, cells_of(a=[0.4, 0.5, 0.6], b=[0.3, 0.2, 0.1]))
     assert (found.winner, found.cells, found.seeds, found.left_out) == ("b", 2, 2, 0)
+
+
+def test_six_values_of_a_field_are_not_put_into_groups():
+    """An effect that goes up and down from value to value would vanish in groups of neighbours."""
+    rng = np.random.default_rng(0)
+    field, other = np.tile(np.arange(6), 5), rng.integers(0, 2, 30)
+    cells = pd.DataFrame({"field": field, "other": other, "value": field % 2 + 0.01 * rng.normal(size=30)})
+    assert analysis.importance(cells, ["field", "other"]).set_index("field").loc["field", "share"] > 0.95

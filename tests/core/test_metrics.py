@@ -66,6 +66,7 @@ def test_results_hold_other_test_sets_and_what_a_method_adds_at_the_round_of_eac
     def record(number: int, val: float, own: float) -> dict[str, object]:
         sets = {"test/acc_mean": 0.5, "test/novel/acc_mean": own, "test/novel/loss": 1.0, "test/harmonic_mean": 0.4}
         rest = {"train/loss": 1.0, "comm/up_bytes": 8, "time/seconds": 1.0, "clients/test": [0.5], "train/own": own}
+        rest |= {"test/domain/photo/acc_mean": 0.5, "test/cross/cifar10/acc_mean": 0.5}  # of parts
         return {"seed": 1, "round": number, "val/acc_mean": val, **sets, **rest, "unbounded/own": math.inf}
 
     assert of_method("train/own")
