@@ -167,3 +167,15 @@ def test_a_trial_says_how_sure_its_mean_is_where_it_has_several_seeds(compose: C
     one, two = trials_of(asked.search.parts[0], asked.table.design, asked.rows)
     assert one.user_attrs["sem"] == {"val/acc_mean": None}
     assert two.user_attrs["sem"] == pytest.approx({"val/acc_mean": 0.01})
+
+
+def test_searches_of_one_study_draw_numbers_of_their_own(compose: Compose) -> None:
+    asked = Asked(compose(TWO.replace("axes: {}", "axes: {protocol: {epochs: [1, 2]}}"), "search.sampler=random"))
+    rates: dict[int, set[float]] = {1: set(), 2: set()}
+    for _ in range(16):
+        cell = there(asked.request())
+        ended(asked, cell, "done")
+        if not cell.published:
+            rates[cell.run.protocol.epochs].add(cell.run.optim.lr)
+    assert min(map(len, rates.values())) > 2
+    assert rates[1].isdisjoint(rates[2])
