@@ -1,13 +1,12 @@
 """The table of metrics: what is in it, what a method adds, and what is made from a name alone."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import counted, duration, figure, percent, quantity, size, some
+from fpl_tune.core.formatting import figure, percent, quantity
 from fpl_tune.core.metrics import (
     METRICS,
     Metric,
@@ -87,39 +86,3 @@ def test_each_rule_reports_both_figures_of_its_round() -> None:
             assert rules[name] == {"round": at + 1, "val/acc_mean": val[at], "test/acc_mean": test[at]}
         last = {"round": rounds, "val/acc_mean": val[-5:].mean(), "test/acc_mean": test[-5:].mean()}
         assert rules["mean_last5"] == pytest.approx(last)
-
-
-PACKAGE = Path(__file__).resolve().parents[2] / "fpl_tune"
-
-
-def test_one_is_singular_and_all_else_plural() -> None:
-    assert [counted(n, "cell") for n in (0, 1, 2, 1000)] == ["0 cells", "1 cell", "2 cells", "1,000 cells"]
-    assert (counted(1, "class", "classes"), counted(2.0, "class", "classes")) == ("1 class", "2 classes")
-    assert [some(range(n), 3) for n in (0, 1, 3, 4, 1234)] == [
-        "",
-        "0",
-        "0, 1, 2",
-        "0, 1, 2 and 1 more",
-        "0, 1, 2 and 1,231 more",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.04, "0.0 s"),
-        (12.34, "12.3 s"),
-        (59.97, "1 min 00 s"),
-        (185, "3 min 05 s"),
-        (3599.9, "1 h 00 min"),
-        (3720, "1 h 02 min"),
-        (math.nan, "–"),
-    ],
-)
-def test_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (81920, "81.9 kB"), (2.5e9, "2.5 GB")])
-def test_size(count: float, text: str) -> None:
-    assert size(count) == text
