@@ -1,5 +1,6 @@
 """Suggestions of a search: published points first, the same budget everywhere, from validation figures alone."""
 
+import itertools
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,7 @@ from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.search.ask import trials_of
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
-from fpl_tune.search.space import read_space
+from fpl_tune.search.space import Param, read_space
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, Compose, there
@@ -440,3 +441,21 @@ def test_refused_before_anything_starts(
     made = compose(BODY, *overrides)
     with pytest.raises(ConfigError, match=says):
         Search.plan(made)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "grid"),
+    [
+        (FloatDistribution(0.1, 0.7, step=0.2), [0.1, 0.3, 0.5, 0.7]),
+        (IntDistribution(1, 9, step=4), [1, 5, 9]),
+        (IntDistribution(2, 4), [2, 3, 4]),
+    ],
+)
+def test_a_range_with_steps_holds_its_grid_alone(distribution: Any, grid: list[float]) -> None:
+    param = Param("x", distribution)
+    assert all(map(param.holds, grid))
+    between = [low + share * (high - low) for low, high in itertools.pairwise(grid) for share in (0.25, 0.5, 0.9)]
+    assert not any(map(param.holds, [*between, grid[0] - 0.1, grid[-1] + 0.2, "1", None]))
+    for value in (*grid, *between, grid[0] - 9, grid[-1] + 9):
+        gaps = [abs(value - each) for each in grid]
+        assert abs(value - param.nearest(value)) == pytest.approx(min(gaps))

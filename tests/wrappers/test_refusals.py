@@ -12,6 +12,7 @@ from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import toy_task
 from fpl_tune.wrappers.ditto import Ditto
 from fpl_tune.wrappers.finetuned import FineTuned
+from fpl_tune.wrappers.moon import Moon
 from fpl_tune.wrappers.private import Private
 from fpl_tune.wrappers.proximal import Proximal
 from fpl_tune.wrappers.scaffold import Scaffold
@@ -20,7 +21,7 @@ from fpl_tune.wrappers.server import ServerOptimizer
 PROMPT = PromptFL(n_ctx=2)
 
 
-@pytest.mark.parametrize("wrapper", [Proximal, ServerOptimizer, Scaffold, Ditto])
+@pytest.mark.parametrize("wrapper", [Proximal, ServerOptimizer, Scaffold, Ditto, Moon])
 def test_a_method_without_a_shared_part_is_refused(task: ClientTask, wrapper: type[Method]) -> None:
     method = wrapper(CoOp(n_ctx=2))  # pyright: ignore[reportCallIssue] - all have `inner`
     with pytest.raises(ConfigError, match=r"none of \['prompt'\] is exchanged.*Wrap a method with a shared part"):

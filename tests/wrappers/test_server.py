@@ -61,6 +61,14 @@ def test_control_variates_are_those_of_option_two(task: ClientTask) -> None:
     assert torch.equal(new[1:], old[1:])
 
 
+def test_a_client_of_one_step_keeps_that_steps_gradient() -> None:
+    task, method = toy_task(), Scaffold(Quadratic())
+    spec = OptimSpec(lr=0.1, batch=100, momentum=0.0, weight_decay=0.0)
+    (state,) = play(method, [task], cohorts=[range(4)], spec=spec, epochs=1)[-1]
+    gradient = -Quadratic.h * Quadratic.t  # at the zero that everybody received
+    torch.testing.assert_close(state.personal["control.w"][:, 0], gradient)
+
+
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_rounds_end_where_the_weighted_gradient_is_zero(weights: Any) -> None:
     """With clients of 20, 2, 3 and 2 images and an epoch of several steps, where averaging alone ends elsewhere."""

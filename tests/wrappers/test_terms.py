@@ -110,3 +110,10 @@ def test_nothing_pulls_in_a_clients_first_round(task: ClientTask, gradients: Cal
 def test_a_method_without_features_is_refused(task: ClientTask) -> None:
     with pytest.raises(ConfigError, match=r"method\.inner must be a method whose models .* but is 'FedAMP'"):
         Moon(FedAMP(n_ctx=2)).check(task)
+
+
+def test_features_are_those_of_the_method_inside(task: ClientTask) -> None:
+    method, plain = Proximal(PROMPT), PROMPT
+    local = plain.start(task, plain.init(task, generator("features")), torch.arange(4))
+    image = task.train.batch(torch.arange(4), torch.arange(3).expand(4, -1)).image
+    assert torch.equal(method.representation(task, local, image), plain.representation(task, local, image))
