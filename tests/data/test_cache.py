@@ -1,3 +1,4 @@
+import errno
 import os
 import resource
 import subprocess
@@ -202,6 +203,23 @@ def test_a_cache_that_cannot_be_written_is_one_line(pool: Pool, tmp_path: Path) 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.glob("*.npy*part"))
+
+
+def test_room_for_all_features_is_taken_before_the_first_is_computed(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing to a mapped file on a full disk would crash the process."""
+
+    def full(file: int, offset: int, length: int) -> None:
+        assert (offset, length) == (0, os.fstat(file).st_size)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    towers = Eye()
+    with pytest.raises(EnvironmentProblem, match="No space left on device"):
+        features(pool, towers, "pooled", cache_dir=tmp_path)
+    assert towers.seen == 0
+    assert not list(tmp_path.glob("*.npy"))
 
 
 def test_an_unreadable_image_ends_the_build_with_its_name(odd_images: Path, tmp_path: Path) -> None:

@@ -278,6 +278,14 @@ def test_label_noise_grows_over_the_clients_and_leaves_test_labels(shapes: Datas
     assert drawn.hash != clean.hash
 
 
+@pytest.mark.parametrize("n_clients", [1, 3])
+def test_where_all_labels_are_noise_the_last_client_has_none_of_its_own(shapes: Dataset, n_clients: int) -> None:
+    drawn = split(
+        shapes, replace(SMALL, shots=None), PartitionSpec("iid", n_clients=n_clients, label_noise=1.0), seed=1
+    )
+    assert (shapes.train.label[drawn.train[-1]] != drawn.train_label[-1]).all()
+
+
 FEW = DataSpec("shapes", train_per_class=6, test_per_class=3, shots=3, domains=["photo", "sketch"])
 DATA = load(FEW)
 BASE_TO_NOVEL = PartitionSpec("disjoint", n_clients=5, evaluation="base_to_novel")

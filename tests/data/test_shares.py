@@ -168,6 +168,7 @@ def test_every_client_draws_its_number_of_classes() -> None:
     owns = assign_classes(20, 100, 5, np.random.default_rng(0))
     assert (owns.sum(1) == 5).all()
     assert (owns.sum(0) > 0).all()
+    assert assign_classes(20, 3, 20, np.random.default_rng(0)).all()
     with pytest.raises(ConfigError, match="at most the number of classes, 20"):
         assign_classes(20, 3, 21, np.random.default_rng(0))
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import DataSpec, features, load
-from fpl_tune.data.transform import TRANSFORMS, View, _region, look
+from fpl_tune.data.transform import TRANSFORMS, View, _region, look, pools_and_views
 from fpl_tune.testing import toy_towers
 
 
@@ -124,3 +124,21 @@ def test_views_are_cached_beside_the_plain_features(tmp_path: Path) -> None:
 def test_an_unknown_kind_of_view() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'crop'"):
         look(View("crops"), noise(), 8, "x")
+
+
+@pytest.mark.parametrize(
+    ("n_crops", "second", "views"),
+    [
+        (0, None, []),
+        (2, None, ["crop"] * 2),
+        (0, "strong", ["strong"]),
+        (2, "strong", ["crop"] * 2 + ["strong"] * 2),
+    ],
+)
+def test_views_are_of_training_images_and_each_has_a_number_of_its_own(n_crops, second, views) -> None:
+    dataset = load(DataSpec("shapes", train_per_class=1, test_per_class=1))
+    (train, plain), (test, also_plain), *others = pools_and_views(dataset, n_crops, second)
+    assert (train, plain, test, also_plain) == (dataset.train, None, dataset.test, None)
+    assert all(pool is dataset.train for pool, _ in others)
+    assert [view.kind for _, view in others if view] == views
+    assert len({view for _, view in others}) == len(views)
