@@ -171,7 +171,7 @@ def test_a_trial_says_how_sure_its_mean_is_where_it_has_several_seeds(compose: C
 
 def test_searches_of_one_study_draw_numbers_of_their_own(compose: Compose) -> None:
     asked = Asked(compose(TWO.replace("axes: {}", "axes: {protocol: {epochs: [1, 2]}}"), "search.sampler=random"))
-    rates: dict[int, set[float]] = {1: set(), 2: set()}
+    rates: dict[float, set[float]] = {1: set(), 2: set()}
     for _ in range(16):
         cell = there(asked.request())
         ended(asked, cell, "done")
