@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fpl_tune.analysis import compare
-from fpl_tune.analysis.significance import apart, estimate, resolution_of, two_way
+from fpl_tune.analysis.significance import outliers, estimate, resolution_of, two_way
 from fpl_tune.analysis.tables import seed_means
 
 from .test_comparisons import long
@@ -40,17 +40,17 @@ def test_the_residual_variance_is_that_of_least_squares(rng: np.random.Generator
 
 def test_a_run_lies_apart_by_five_points_after_effects_of_cells_and_seeds(rng: np.random.Generator) -> None:
     values = 0.3 * rng.random((5, 1)) + 0.3 * rng.random((1, 6)) + 1e-4 * rng.normal(size=(5, 6))
-    assert not apart(values).any(), "cells and seeds differ, runs do not"
+    assert not outliers(values).any(), "cells and seeds differ, runs do not"
     for gap, found in ((0.049, False), (-0.051, True)):
         moved = values.copy()
         moved[2, 3] += gap
-        assert np.argwhere(apart(moved)).tolist() == ([[2, 3]] if found else [])
+        assert np.argwhere(outliers(moved)).tolist() == ([[2, 3]] if found else [])
     moved = np.array([[0.3], [0.6]]) + 1e-4 * rng.normal(size=(2, 6))
     moved[1, 3] -= 0.08
-    assert np.argwhere(apart(moved)).tolist() == [[1, 3]], "of two cells, too"
+    assert np.argwhere(outliers(moved)).tolist() == [[1, 3]], "of two cells, too"
     two = values[:, :2].copy()
     two[2, 1] -= 0.5
-    assert not apart(two).any(), "two seeds cannot say which of them does"
+    assert not outliers(two).any(), "two seeds cannot say which of them does"
 
 
 def test_a_run_lies_apart_by_five_robust_deviations_where_runs_vary(rng: np.random.Generator) -> None:
@@ -58,7 +58,7 @@ def test_a_run_lies_apart_by_five_robust_deviations_where_runs_vary(rng: np.rand
     for deviations, found in ((3.5, 0), (8, 1)):
         moved = values.copy()
         moved[1, 4] = 0.5 - 0.02 * deviations
-        assert apart(moved).sum() == found
+        assert outliers(moved).sum() == found
 
 
 def test_the_smallest_step_is_one_image_of_one_client() -> None:
@@ -76,14 +76,14 @@ def test_where_nothing_varies_nothing_is_decided() -> None:
     assert (row["difference"], math.isnan(row["low"]), row["verdict"]) == (0, True, "undecided")
 
 
-def test_an_interval_covers_that_without_the_runs_apart(rng: np.random.Generator) -> None:
+def test_an_interval_covers_that_without_the_runs_outliers(rng: np.random.Generator) -> None:
     pairs, seen = [(1, 0), (2, 0), (3, 0)], 0
     for _ in range(60):
         values = 0.5 + 0.01 * rng.normal(size=(4, 6))
         values[1, 2] -= 0.08
-        found, rest = estimate(values, pairs), estimate(np.where(apart(values), math.nan, values), pairs, tests=3)
-        one = found.apart.sum() == 1
+        found, rest = estimate(values, pairs), estimate(np.where(outliers(values), math.nan, values), pairs, tests=3)
+        one = found.outlier.sum() == 1
         seen += bool(one)
         reach = np.abs(rest.difference - found.difference) + rest.half
-        assert (reach <= found.half + 1e-12)[found.apart].all()
+        assert (reach <= found.half + 1e-12)[found.outlier].all()
     assert seen > 10, "of one row alone"

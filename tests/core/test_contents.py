@@ -155,3 +155,11 @@ def test_digests_differ_where_contents_do(files: Path) -> None:
     x, y, z, empty = found(files, ["x", "y", "z", "empty"])
     assert x == z != y
     assert empty not in ("00" * contents.WIDTH, x, y)
+
+
+def test_a_file_that_cannot_be_read_has_no_digest(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("builtins.open", refuse)
+    assert contents.digest_of(files / NAMES[0]) == ""

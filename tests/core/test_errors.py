@@ -1,5 +1,7 @@
 """Errors of one line: the code that the process ends with, and the names that are suggested."""
 
+from collections.abc import Callable
+
 import pytest
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError, did_you_mean, nearest, unknown
@@ -28,15 +30,15 @@ def test_the_nearest_names_are_those_about_as_like_as_the_first(
 @pytest.mark.parametrize(
     ("sentence", "text"),
     [
-        (did_you_mean("epoch", ["epochs"]), "Did you mean 'epochs'?"),
-        (did_you_mean("x", ["epochs"], ["a", "b", "c", "d"]), "Did you mean 'a' or 'b' or 'c'?"),
-        (did_you_mean("zzz", ["b", "a"]), "Known: a, b."),
-        (did_you_mean("zzz", ["b", "a"], listing="fpl-tune ls"), "See fpl-tune ls."),
-        (did_you_mean("zzz", []), "There is none."),
-        (did_you_mean("zzz", [f"n{i:02d}" for i in range(40)])[-4:], "n39."),
-        (did_you_mean("zzz", [f"n{i:02d}" for i in range(42)])[-15:], "n39 and 2 more."),
-        (str(unknown("study", "zo", ["zoo"])), "There is no study 'zo'. Did you mean 'zoo'?"),
+        (lambda: did_you_mean("epoch", ["epochs"]), "Did you mean 'epochs'?"),
+        (lambda: did_you_mean("x", ["epochs"], ["a", "b", "c", "d"]), "Did you mean 'a' or 'b' or 'c'?"),
+        (lambda: did_you_mean("zzz", ["b", "a"]), "Known: a, b."),
+        (lambda: did_you_mean("zzz", ["b", "a"], listing="fpl-tune ls"), "See fpl-tune ls."),
+        (lambda: did_you_mean("zzz", []), "There is none."),
+        (lambda: did_you_mean("zzz", [f"n{i:02d}" for i in range(40)])[-4:], "n39."),
+        (lambda: did_you_mean("zzz", [f"n{i:02d}" for i in range(42)])[-15:], "n39 and 2 more."),
+        (lambda: str(unknown("study", "zo", ["zoo"])), "There is no study 'zo'. Did you mean 'zoo'?"),
     ],
 )
-def test_a_wrong_name_is_answered_by_names_that_exist(sentence: str, text: str) -> None:
-    assert sentence == text
+def test_a_wrong_name_is_answered_by_names_that_exist(sentence: Callable[[], str], text: str) -> None:
+    assert sentence() == text

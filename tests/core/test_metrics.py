@@ -38,6 +38,12 @@ def test_every_name_has_a_row(name: str, title: str, unit: str, maximize: bool |
     assert (found.name, found.title, found.unit, found.maximize) == (name, title, unit, maximize)
 
 
+def test_accuracies_are_the_better_the_higher_and_all_else_the_lower() -> None:
+    for name, row in METRICS.items():
+        lower = name.endswith(("_std", "/ece")) or row.unit != "%"
+        assert row.maximize is not lower, name
+
+
 def test_a_word_that_holds_acc_is_no_accuracy() -> None:
     assert figure(3.0, "privacy/accountant_orders") == "3"
     assert percent("acc")

@@ -95,3 +95,16 @@ def test_studies_of_the_current_folder_come_before_the_shipped_ones(
     ):
         with pytest.raises(ConfigError, match=says):
             paths.study_file(name)
+
+
+def test_the_cache_is_in_the_home_unless_a_variable_names_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("FPL_TUNE_CACHE", "XDG_CACHE_HOME", "TUNE_ORIG_WORKING_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert paths.cache_root() == tmp_path / ".cache" / "fpl-tune"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert paths.cache_root() == Path("/xdg/fpl-tune")
+    monkeypatch.setenv("FPL_TUNE_CACHE", "~/mine")
+    assert paths.cache_root() == tmp_path / "mine"

@@ -204,3 +204,8 @@ def test_modules_that_an_override_names_are_trusted(monkeypatch: pytest.MonkeyPa
     plugins.trust(["method=own.module:Method", "data.name=other:source", "optim.lr=0.1", "run.time=10:30", "x=a.b"])
     assert plugins.trusted() == ["first", "own", "other"]
     assert {"first", "own", "other"} <= plugins.modules()
+
+
+def test_a_file_is_no_module() -> None:
+    with pytest.raises(ConfigError, match="method names a module, not a file: write method=own:Method"):
+        plugins.module_of("own.py:Method", "method")

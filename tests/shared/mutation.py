@@ -42,8 +42,13 @@ LIBRARIES = (
     "jinja2 sqlalchemy safetensors.torch PIL.Image dp_accounting vl_convert"
 )
 """What the package and its tests import, and takes long to."""
-MIRRORS = {"api": ["test_api.py"], "method": ["test_method.py", "methods/test_shared.py"]}
-"""Tests of rooms that have no folder of their own in tests/."""
+_CONTRACT = "methods/test_contract.py"
+MIRRORS = {
+    "api": ["test_api.py"],
+    "method": ["test_method.py", _CONTRACT],
+    "wrappers": ["wrappers", _CONTRACT],
+}
+"""Tests of rooms for which tests/<room> is not all."""
 PAGES = "test_readme.py::test_the_pages_of_the_docstrings_are_current"
 """Fields and defaults stand in the reference, which is generated: it runs last for what a module does on import."""
 SECONDS = 20
