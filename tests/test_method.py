@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.method import Local, State, cross_entropy, generator, new_context, same_leaves, trees_like
+from fpl_tune.core.metrics import METRICS, Metric, metric
+from fpl_tune.method import Local, State, cross_entropy, generator, join, new_context, same_leaves, trees_like
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, toy_task
@@ -63,6 +64,26 @@ def test_cohorts_are_cut_and_put_side_by_side() -> None:
     assert torch.equal(Local.joined(parts).params["a"], local.params["a"])
     assert torch.equal(Local.joined(parts).buffers["b"], local.buffers["b"])
     assert Local.joined([local]) is local
+
+
+@pytest.mark.parametrize("viewed", [True, False])
+def test_batches_of_cohorts_are_put_side_by_side(task: ClientTask, viewed: bool) -> None:
+    rows = torch.arange(3).expand(2, -1)
+    parts = [task.train.batch(torch.tensor(clients), rows) for clients in ([0, 1], [2, 3])]
+    if viewed:
+        parts = [batch._replace(view=batch.image + 1) for batch in parts]
+    joined, whole = join(parts), task.train.batch(torch.arange(4), torch.arange(3).expand(4, -1))
+    for name in ("image", "label", "mask", "index"):
+        assert torch.equal(getattr(joined, name), getattr(whole, name))
+    assert (joined.view is not None) == viewed
+    if joined.view is not None:
+        assert torch.equal(joined.view, whole.image + 1)
+
+
+def test_metrics_of_a_method_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fpl_tune.core.metrics.METRICS", METRICS.copy())
+    type("Timed", (PromptFL,), {"own_metrics": (Metric("own/time", "time of its own", maximize=False),)})
+    assert metric("own/time").title == "time of its own"
 
 
 def test_stored_leaves_are_taken_where_names_and_shapes_agree() -> None:

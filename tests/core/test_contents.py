@@ -51,6 +51,14 @@ def found(root: Path, names: list[str] | None = None) -> list[str]:
 
 
 @pytest.mark.usefixtures("later")
+def test_what_was_kept_stays_beside_what_is_added(files: Path, opened: list[str]) -> None:
+    first = [*found(files, NAMES[:1]), *found(files, NAMES[1:])]
+    opened.clear()
+    assert found(files) == first
+    assert opened == []
+
+
+@pytest.mark.usefixtures("later")
 def test_contents_are_read_once(files: Path, opened: list[str]) -> None:
     first = found(files)
     assert sorted(opened) == ["1.bin", "1.bin", "2.bin"]

@@ -209,3 +209,17 @@ def test_modules_that_an_override_names_are_trusted(monkeypatch: pytest.MonkeyPa
 def test_a_file_is_no_module() -> None:
     with pytest.raises(ConfigError, match="method names a module, not a file: write method=own:Method"):
         plugins.module_of("own.py:Method", "method")
+
+
+def test_the_current_folder_is_searched_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of it hides a library."""
+    (here := tmp_path / "here").mkdir()
+    (here / "only_here.py").write_text("value = 7")
+    monkeypatch.chdir(here)
+    before = [*sys.path]
+    monkeypatch.setattr(sys, "path", [*before])
+    monkeypatch.setenv("FPL_TUNE_PLUGINS", "")
+    for _ in range(2):
+        assert plugins.module_of("only_here:value", "method").value == 7
+    assert sys.path == [*before, str(here)]
+    assert plugins.trusted() == ["only_here"]

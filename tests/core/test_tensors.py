@@ -21,6 +21,7 @@ def test_a_large_leaf_on_disk_is_the_leaf_in_memory(tmp_path: Path, dtype: torch
     assert large.untyped_storage().filename is not None
     assert kept.untyped_storage().filename is not None
     assert torch.equal(kept, varied)
+    assert replicate(row, 9).untyped_storage().filename is None, "within the block alone"
     assert not list(tmp_path.iterdir())
     with in_place():
         moved = scatter_rows(large, clients, rows)

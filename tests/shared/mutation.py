@@ -314,12 +314,12 @@ class Reach(NamedTuple):
         """The tests to run on an edit, short files first: those that reach its statement.
 
         What a module does while it is imported no test reaches alone: then those that reach the definition around it,
-        or the file, or all. A line that only one test of a file reaches may be in a fixture or a cache that the others
-        share: then all of that file's tests.
+        or, of a constant of the module, all. A line that only one test of a file reaches may be in a fixture or a cache
+        that the others share: then all of that file's tests.
         """
         lines = self.lines.get(edit.path, {})
         reached, pages = set[str](), list[str]()
-        for first, last in (*edit.scopes, (1, sys.maxsize)):
+        for first, last in edit.scopes:
             reached = {test for line, tests in lines.items() if first <= line <= last for test in tests}
             if reached:
                 break
