@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fpl_tune.analysis import compare
-from fpl_tune.analysis.significance import outliers, estimate, resolution_of, two_way
+from fpl_tune.analysis.significance import estimate, outliers, resolution_of, two_way
 from fpl_tune.analysis.tables import seed_means
 
 from .test_comparisons import long
