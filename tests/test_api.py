@@ -165,7 +165,7 @@ def test_a_summary_refuses_a_rule_or_metric_that_is_not_there(make_store: MakeSt
     study = StudyResults(make_store())
     with pytest.raises(ConfigError, match=r"There is no reporting rule 'best_vall'\. Did you mean 'best_val'"):
         study.summary(rule="best_vall")
-    with pytest.raises(ConfigError, match=r"metric: nothing reports 'test/acc_mea'\. Did you mean 'test/acc_mean'"):
+    with pytest.raises(ConfigError, match=r"metric: no run reports 'test/acc_mea'\. Did you mean 'test/acc_mean'"):
         study.summary(metric="test/acc_mea")
     assert study.summary(rule="best_val", metric="train/loss")["mean"].notna().all()
 

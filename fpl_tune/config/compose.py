@@ -24,7 +24,7 @@ from fpl_tune.config.specs import RUN_FIELDS, RunSpec, Study, StudySpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
-from fpl_tune.core.nested import GROUPS, refuse_two_values
+from fpl_tune.core.nested import GROUPS, reject_two_values
 from fpl_tune.core.paths import shipped, study_file
 from fpl_tune.core.spec import validated
 from fpl_tune.core.yaml_files import read_mapping
@@ -82,7 +82,7 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
     node = _compose(path.stem, path.resolve().parent, given)
     if node.get("scale") == "paper" and isinstance(node.get("paper_scale"), list) and node["paper_scale"]:
         node = _compose(path.stem, path.resolve().parent, [*parse(map(str, node["paper_scale"])), *given])
-    refuse_two_values({"axes": node.get("axes"), "search": node.get("search")}, path.name)
+    reject_two_values({"axes": node.get("axes"), "search": node.get("search")}, path.name)
     for name in ("schema", "effective"):  # of a stored study
         node.pop(name, None)
     named = node.get("name")

@@ -225,7 +225,7 @@ def no_field(dotted: str, node: Mapping[str, Any]) -> ConfigError:
     path, _, last = dotted.rpartition(".")
     method = get_field(node, path) if path.split(".")[0] == "method" else None
     if isinstance(method, Mapping) and "name" in method:
-        return methods.lacking(str(method["name"]), last, [name for name in method if name != "name"])
+        return methods.unknown_field(str(method["name"]), last, [name for name in method if name != "name"])
     if dotted in known_fields():
         return ConfigError(f"{dotted} holds for a whole study and cannot vary between its cells. Set {dotted}=VALUE.")
     known = [name for name in known_fields() if name.partition(".")[0] in node]  # a run lacks those of studies

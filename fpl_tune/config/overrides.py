@@ -15,7 +15,7 @@ from fpl_tune.config.specs import RUN_FIELDS
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.nested import GROUPS, MAPPINGS, leaves
 from fpl_tune.core.spec import shown
-from fpl_tune.core.yaml_files import refuse_resolvers
+from fpl_tune.core.yaml_files import reject_resolvers
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override as Parsed
@@ -188,7 +188,7 @@ def _from_text(text: str) -> Override:
             "brackets, and around a value with signs such as , : = once more."
         ) from None
     key = parsed.key_or_group
-    refuse_resolvers(text, key)
+    reject_resolvers(text, key)
     if parsed.is_sweep_override():
         raise ConfigError(f"{shown(text)} gives {key} several values. {_remedy(key, parsed)}")
     removed = parsed.is_delete()

@@ -71,7 +71,7 @@ class ClipSpec:
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """The towers' arithmetic. What is learned stays float32."""
     template: Annotated[str, AfterValidator(_template)] = "generic"
-    """Hand-written prompts: `generic` ("a photo of a {}."), `dataset` (the data set's own), or a text with {}."""
+    """Hand-written prompts: `generic` ("a photo of a {}."), `dataset` (the data set's own), or a string with {}."""
     quick_gelu: Literal["auto", True, False] = "auto"
     """auto: what the name, the tag or the checkpoint says; true or false where they do not."""
     class_position: Position = "end"

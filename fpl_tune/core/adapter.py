@@ -11,18 +11,19 @@ from fpl_tune.core.errors import ConfigError
 
 
 class Adapter(NamedTuple):
-    """A branch beside the frozen layers of a tower's blocks, with parameters of each client's own.
+    """A branch parallel to the frozen layers of a tower's blocks, with separate parameters for each client.
 
-    It maps every token by itself, so that a cohort stays one batch and sentences still share their beginning.
+    It maps every token by itself, so a cohort stays one batch and sentences still share their beginning.
     """
 
     branch: Callable[[dict[str, Tensor], Tensor], Tensor]
-    """(leaves [C, ...] of one block, tokens [C, n, width]) -> what is added to them [C, n, width]. A function of a
-    module that reads its arguments alone: features without gradients are cached by its name and its leaves."""
+    """(leaves [C, ...] of one block, tokens [C, n, width]) -> the numbers to add [C, n, width]. It must be a
+    module-level function that depends on its arguments only: features without gradients are cached by its name and its
+    leaves."""
     leaf: dict[str, Tensor]
     """[C, J, ...] parameters by client and block."""
     first: int = 0
-    """The block, counted from 0, that the first of the J leaves belongs to."""
+    """The block, counted from 0, of the first of the J leaves."""
     place: Literal["block", "attention"] = "block"
     """`block`: maps the first LayerNorm of a block's input, is added to its output. `attention`: maps the values that
     attention has mixed, is added to its output projection."""
@@ -32,7 +33,7 @@ class Adapter(NamedTuple):
         """A key that differs between two branches with equal leaves."""
         name = f"{self.branch.__module__}.{self.branch.__qualname__}"
         if "<" in name:
-            raise ConfigError(f"A branch inside a tower must be a function of a module, but is {name}.")
+            raise ConfigError(f"A branch inside a tower must be a module-level function, but is {name}.")
         return f"{name} {self.first} {self.place} {[(n, tuple(leaf.shape[1:])) for n, leaf in self.leaf.items()]}"
 
     @property
@@ -45,12 +46,12 @@ class Adapter(NamedTuple):
         return self._replace(leaf={name: change(leaf) for name, leaf in self.leaf.items()})
 
     def at(self, block: int) -> Adapter | None:
-        """The branch of one block, leaves [C, ...]; None where the block has none."""
+        """The branch of one block, with leaves [C, ...]; None if the block has none."""
         j = block - self.first
         return self.each(lambda leaf: leaf[:, j]) if 0 <= j < self.n_blocks else None
 
     def added(self, place: str, x: Tensor, onto: Tensor) -> Tensor:
-        """`onto` plus the branch of x, if this is its place; both [C, n, width], or [1, n, width] the same for all."""
+        """`onto` plus the branch of x, if this is its place. Both are [C, n, width], or [1, n, width] if shared."""
         if place != self.place:
             return onto
         n_clients = len(next(iter(self.leaf.values())))

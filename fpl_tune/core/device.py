@@ -1,7 +1,7 @@
-"""The machine's devices: which one a run trains on, how much memory it has, and what its errors mean.
+"""The machine's devices: the choice of one, its memory, and the meaning of its errors.
 
-Everything comes from PyTorch, so that `CUDA_VISIBLE_DEVICES`, MIG slices and the memory that other programs hold count
-as they will in training.
+Everything comes from PyTorch, so `CUDA_VISIBLE_DEVICES`, MIG slices and the memory used by other programs are taken
+into account as they will be in training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 
 WANTED = ("auto", "cpu", "cuda")
 _ASSUMED = 16 << 30
-"""Bytes of an accelerator that PyTorch cannot be asked about."""
+"""Bytes of memory that are assumed for an accelerator that PyTorch cannot query."""
 
 _NO_MEMORY = re.compile(
     r"CUDA (error: )?out of memory|cudaErrorMemoryAllocation|STATUS_ALLOC_FAILED|"
@@ -41,25 +41,25 @@ class Gpu(NamedTuple):
     """A GPU as this process sees it, or a MIG slice of one."""
 
     number: int
-    """Among the visible ones, as in `cuda:<index>`."""
+    """Index among the visible GPUs, as in `cuda:<index>`."""
     name: str
     total: int
     """Bytes."""
     free: int
-    """Bytes that no program holds."""
+    """Bytes that no program uses."""
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def fixed_settings(threads: int) -> Iterator[list[str]]:
-    """Gives a block PyTorch's initial settings and a number of CPU threads, whatever the process or a neighbour set.
+    """Runs a block with PyTorch's initial settings and a number of CPU threads, and restores the settings afterwards.
 
     Yields:
-        A list that has the settings that the block changed once it has ended; they are as before it then.
+        A list, which is filled with the names of the settings that the block changed when the block ends.
     """
     settings: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any]] = {
         "default_dtype": (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
@@ -95,7 +95,7 @@ def resolve(wanted: str) -> str:
 
     Raises:
         ConfigError: there is no such device.
-        EnvironmentProblem: cuda is asked for, and PyTorch cannot use a GPU.
+        EnvironmentProblem: cuda is requested, but PyTorch cannot use a GPU.
     """
     if wanted not in WANTED:
         raise ConfigError(f"execution.device must be auto, cpu or cuda, but is {wanted!r}.")
@@ -110,7 +110,7 @@ def resolve(wanted: str) -> str:
 
 
 def why_no_cuda() -> str:
-    """Why PyTorch cannot use a GPU, in a few words; empty where it can."""
+    """The reason why PyTorch cannot use a GPU, in a few words; "" if it can."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the driver is too old is a warning here, and an error below
         if torch.cuda.is_available():
@@ -125,17 +125,17 @@ def why_no_cuda() -> str:
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs that this process may use, with their memory; none without CUDA.
+    """The GPUs that this process may use, with their memory; an empty list without CUDA.
 
-    Asking opens a CUDA context on each of them, some hundred megabytes for as long as the process lives: a process
-    that trains nothing should ask in a child.
+    The query opens a CUDA context on each GPU, which takes some hundred megabytes until the process ends. A process
+    that does not train should call this in a child process.
 
     Raises:
         EnvironmentProblem: a visible GPU does not answer.
     """
     if why_no_cuda():
         return []
-    found = []
+    devices = []
     for index in range(torch.cuda.device_count()):
         try:
             free, _ = torch.cuda.mem_get_info(index)
@@ -145,21 +145,21 @@ def gpus() -> list[Gpu]:
                 "or leave it out of CUDA_VISIBLE_DEVICES."
             ) from problem
         total = torch.cuda.get_device_properties(index).total_memory
-        found.append(Gpu(index, torch.cuda.get_device_name(index), total, free))
-    return found
+        devices.append(Gpu(index, torch.cuda.get_device_name(index), total, free))
+    return devices
 
 
 def memory() -> int:
-    """Bytes of memory of this machine."""
+    """The memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def usable_bytes(device: torch.device) -> int:
-    """Memory of an accelerator that this process may take: the share set by
+    """Memory of an accelerator that this process may use: the share set by
     `torch.cuda.set_per_process_memory_fraction`, all of it by default.
 
-    It does not depend on what is free, so that sizes derived from it, and with them the last digits of figures, are
-    the same on equal GPUs.
+    It does not depend on the free memory. Sizes derived from it, and with them the last digits of results, are
+    therefore the same on equal GPUs.
     """
     if device.type != "cuda":
         return _ASSUMED
@@ -173,19 +173,19 @@ def activation_bytes(device: torch.device, *, cpu: int, share: float) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if an error, or one that it was raised from, says that memory did not suffice: the process can go on with
-    less. On CUDA that has many forms; `torch.cuda.OutOfMemoryError` is one."""
+    """True if an error, or one of its causes, says that memory did not suffice, so that the process can continue with
+    less. CUDA has many such errors besides `torch.cuda.OutOfMemoryError`."""
     no_memory = (MemoryError, OutOfMemory, torch.cuda.OutOfMemoryError)
-    return any(isinstance(found, no_memory) for found in _chain(error)) or _mentions(_NO_MEMORY, error)
+    return any(isinstance(cause, no_memory) for cause in _chain(error)) or _mentions(_NO_MEMORY, error)
 
 
 def is_poisoned(error: BaseException) -> bool:
-    """True if an error leaves the process's CUDA context useless: every later call fails, so the process must end."""
+    """True if an error leaves the CUDA context unusable: every later call fails, so the process must end."""
     return _mentions(_POISONED, error)
 
 
 def _mentions(text: re.Pattern[str], error: BaseException) -> bool:
-    return any(isinstance(found, RuntimeError) and text.search(str(found)) for found in _chain(error))
+    return any(isinstance(cause, RuntimeError) and text.search(str(cause)) for cause in _chain(error))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""Atomic writes, after which a file is complete or absent also if the process is killed or the disk full; digests."""
+"""Atomic writes and digests. Even if the process is killed or the disk is full, a file is complete or absent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 def remove(path: Path) -> None:
-    """Removes whatever is at a path: a folder with all that it holds, of a link the link alone."""
+    """Removes a file or a folder with its contents; of a link, only the link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -32,10 +32,10 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Yields a temporary path beside `path`, which replaces `path` when the block ends and is removed if it fails.
+    """Yields a temporary path in the same folder, which replaces `path` when the block ends, or is removed if it fails.
 
     Args:
-        path: the file, or a folder that does not exist yet; the folder that it lies in is created.
+        path: the file, or a folder that does not exist yet. Its parent folder is created.
         durable: flush the file to the disk first, so that it also survives a power cut.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def sweep(path: Path) -> None:
-    """Removes temporary files for `path` that a killed process left; no process may be writing it."""
+    """Removes the temporary files of `path` that a killed process left behind. No process may be writing it."""
     for left in path.parent.glob(f"{path.name}.*.part"):
         left.unlink(missing_ok=True)
 
@@ -65,26 +65,26 @@ def write_text(path: Path, text: str) -> None:
 
 
 def digest(content: str | bytes, size: int = 8) -> str:
-    """The BLAKE2b digest of bytes, or of a text in UTF-8, as `2 * size` hex digits."""
+    """The BLAKE2b digest of bytes, or of a string in UTF-8, as `2 * size` hex digits."""
     content = content.encode() if isinstance(content, str) else content
     return hashlib.blake2b(content, digest_size=size).hexdigest()
 
 
 DEPLOYED = "deployed."
-"""Prefix of the tensors in a prompts file that clients are evaluated with."""
+"""Prefix of those tensors in a prompts file that clients are evaluated with."""
 
 
 def stamp(path: Path) -> list[Any]:
-    """Path, time of change and size; both are 0 where there is no such file."""
+    """Path, time of change and size of a file; 0 and 0 if it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return [str(path), 0, 0]
-    return [str(path), found.st_mtime_ns, found.st_size]
+    return [str(path), status.st_mtime_ns, status.st_size]
 
 
 def stamps(folder: Path) -> Iterator[list[Any]]:
-    """Stamps of the files in a folder and below it, without hidden and compiled ones."""
+    """Yields the stamps of the files below a folder, except for hidden and compiled ones."""
     for place, inside, names in os.walk(folder):
         inside[:] = sorted(name for name in inside if not name.startswith((".", "__pycache__")))
         yield from (stamp(Path(place, name)) for name in sorted(names) if not name.startswith("."))
@@ -97,15 +97,15 @@ _DTYPES = {
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Writes a safetensors file from the tensors' own memory, which may be a mapped file larger than the machine's.
+    """Writes a safetensors file directly from the tensors' memory, which may be a mapped file larger than the RAM.
 
-    `safetensors.torch.save` copies everything into one string first, and the errors of its `save_file` have no number,
-    by which a full disk is told.
+    `safetensors.torch.save` copies everything into one string first. The errors of its `save_file` have no number that
+    tells a full disk.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
-    import torch  # which listings and digests do not need
+    import torch  # not needed for listings and digests
 
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # each at a multiple of its size
@@ -128,7 +128,7 @@ def refused(problem: BaseException) -> bool:
 
 
 def no_room(what: str) -> EnvironmentProblem:
-    """The error for a disk that refuses writes."""
+    """The error for a disk that cannot be written to."""
     return EnvironmentProblem(
         f"The disk refuses to store results ({what}). Free some space, or name another folder in FPL_TUNE_OUTPUT or "
         "FPL_TUNE_CACHE. Finished results are kept: run the same command to continue."

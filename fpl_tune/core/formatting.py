@@ -23,7 +23,7 @@ def listed(noun: str, items: Iterable[object]) -> str:
 
 
 def some(items: Sequence[object], most: int = 8) -> str:
-    """`a, b, c`; of more than `most` items the first, and the number of the others: `a, b and 12 more`."""
+    """`a, b, c`; with more than `most` items, the first ones and the number of the others: `a, b and 12 more`."""
     shown = ", ".join(str(item) for item in items[:most])
     return f"{shown} and {len(items) - most:,} more" if len(items) > most else shown
 
@@ -34,7 +34,7 @@ def percent(metric: str) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """`12.3 s`, `4 min 05 s`, `2 h 03 min`; `–` where it is not known."""
+    """`12.3 s`, `4 min 05 s`, `2 h 03 min`; `–` if it is not known (NaN)."""
     if math.isnan(seconds):
         return "–"
     if round(seconds, 1) < 60:
@@ -44,20 +44,20 @@ def duration(seconds: float) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """`about 44 s left`, in whole seconds: an estimate is no better."""
+    """`about 44 s left`, in whole seconds, as an estimate is not more precise."""
     whole = max(round(seconds), 1)
     return f"about {f'{whole} s' if whole < 60 else duration(whole)} left"
 
 
 def left(seconds: float | None, *, ending: bool = False, again: str = "") -> str:
-    """How long a running study will still take, in words; None: nothing is known yet."""
+    """The time left of a running study in words; None if there is no estimate yet."""
     if ending:
         return f"ending after the round{again}"
     return "starting" if seconds is None else time_left(seconds)
 
 
 def size(count: float) -> str:
-    """1.3 MB and the like, powers of 1000."""
+    """A number of bytes such as `1.3 MB`, in powers of 1000."""
     return filesize.decimal(round(count))
 
 
@@ -65,25 +65,25 @@ _SYMBOLS = {"lam": "λ", "mu": "μ", "tau": "τ", "gamma": "γ", "alpha": "α"}
 
 
 def quantity(metric: str, over: str = ", mean over clients", unit: bool = True) -> str:
-    """A metric in words: `test/acc_mean` is "test accuracy (%, mean over clients)", without unit "test accuracy"."""
+    """A metric in words: "test accuracy (%, mean over clients)" for `test/acc_mean`, "test accuracy" without unit."""
     over = over if metric.endswith("/acc_mean") else ""
     return f"{row(metric).title} (%{over})" if unit and percent(metric) else row(metric).title
 
 
 def plain(value: Any) -> Any:
-    """Data as JSON holds it: NaN and infinity become None, scalars of numpy and torch Python's, other objects text."""
+    """Values for JSON: NaN and infinity become None, scalars of NumPy and PyTorch Python's, other objects strings."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def upper(text: str) -> str:
-    """A text with a capital first letter."""
+    """A string with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -93,11 +93,14 @@ def short(dotted: str) -> str:
 
 
 def titles(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """Names of fields in labels, tables and charts, by dotted name: the last part, unless two of them have the same.
+    """Short names of fields for labels, tables and charts: the last part of the dotted name unless it is ambiguous.
 
     Args:
-        names: of the fields.
+        names: dotted names of the fields.
         taken: names of other things, which no field may have.
+
+    Returns:
+        The short names by dotted name.
     """
     names = [*names]
     last = [*map(short, names), *taken]
@@ -105,13 +108,13 @@ def titles(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
 
 
 def axis_name(dotted: str) -> str:
-    """A field as the title of an axis: its symbol where papers write one, and its name."""
+    """A field as the title of an axis: its usual symbol, if it has one, and its name."""
     name = short(dotted)
     return f"{_SYMBOLS[name]} ({name})" if name in _SYMBOLS else name
 
 
 def symbol(dotted: str) -> str:
-    """A field in a sentence: its symbol where papers write one, else its name."""
+    """A field in a sentence: its usual symbol, if it has one, else its name."""
     name = short(dotted)
     return _SYMBOLS.get(name, name)
 
@@ -138,7 +141,7 @@ def plus_minus(mean: float | None, spread: float | None, metric: str, digits: in
 
 
 def signed(value: float, metric: str) -> str:
-    """A difference with its sign, which is + for one that is printed as 0."""
+    """A difference with its sign; differences that are printed as 0 have a +."""
     if math.isnan(value):
         return "–"
     return f"{round(100 * value, 2) + 0.0:+.2f}" if percent(metric) else f"{value + 0.0:+.4g}"
@@ -151,7 +154,7 @@ def interval(row: Mapping[str, Any], metric: str) -> str:
 
 
 def megabytes(count: float) -> str:
-    """Bytes in MB (10^6): three digits, all of them from 1,000 MB on."""
+    """Bytes in MB (10^6) with three significant digits, or without decimals from 1,000 MB."""
     return "–" if math.isnan(count) else f"{count / 1e6:{'.3g' if count < 9.995e8 else '.0f'}}"
 
 

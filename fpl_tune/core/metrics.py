@@ -1,7 +1,7 @@
-"""The table of metrics, and the reporting rules, which choose the round that counts.
+"""The table of metrics, and the reporting rules that choose the round to report.
 
-Selection, early stopping and the choice of a round read validation metrics only: the functions that choose are
-handed nothing else. Test metrics are written down beside them and read by reports.
+Selection, early stopping and the choice of a round use validation metrics only: the functions that choose receive
+nothing else. Test metrics are recorded for reports.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Metric:
     """A metric of a simulation, as results, MLflow, searches, tables and charts read it."""
 
     name: str
-    """In records: `room/name`."""
+    """Name in records: `room/name`."""
     title: str = ""
-    """In words, without the unit; empty: made from the name."""
+    """Title in words, without the unit; if empty, it is made from the name."""
     unit: Literal["%", "s", "B", "M", ""] = ""
-    """%: a share that people read in percent; M: a count that they read in millions."""
+    """%: a share that is printed in percent; M: a count that is printed in millions."""
     maximize: bool | None = None
-    """Direction of a search; None: it is no objective."""
+    """Direction of a search; None if it cannot be an objective."""
     source: Literal["round", "last", "total"] = "round"
-    """Evaluated rounds; the last record alone; a running total of a seed."""
+    """`round`: one value for each evaluated round; `last`: only in the last record; `total`: a running total."""
 
 
 _SIMULATION = (
@@ -55,14 +55,15 @@ _OF_SETS = (
     Metric("macro_f1_present", unit="%", maximize=True),
     Metric("ece", unit="%", maximize=False),
 )
-"""Metrics of the validation images, `val/...`, of the main test set, `test/...`, and of others, `test/<set>/...`."""
+"""Metrics of the validation images (`val/...`), the main test set (`test/...`) and other test sets (`test/<set>/...`).
+"""
 _ROOMS = {"val": "validation", "test": "test"}
 
 METRICS: dict[str, Metric] = {
     **{f"{room}/{each.name}": replace(each, name=f"{room}/{each.name}") for room in _ROOMS for each in _OF_SETS},
     **{each.name: each for each in _SIMULATION},
 }
-"""The table by name; methods add theirs."""
+"""The table of metrics by name. Methods add their own."""
 _BUILT_IN = frozenset(METRICS)
 
 
@@ -73,75 +74,75 @@ def add_metric(metric: Metric) -> None:
         ConfigError: every simulation reports a metric of that name.
     """
     if metric.name in _BUILT_IN:
-        raise ConfigError(f"Every simulation reports {metric.name!r}: name the method's own metric otherwise.")
+        raise ConfigError(f"Every simulation reports {metric.name!r}. Choose another name for the method's metric.")
     METRICS[metric.name] = metric
 
 
 def metric(name: str) -> Metric:
-    """A row of the table; what it lacks, such as a test set's metric, is made from the name's last part."""
+    """A metric by name. One that is not in the table, such as that of a test set, is made from its name's last part."""
     room, _, last = name.rpartition("/")
-    found = METRICS.get(name) or next((m for m in _OF_SETS if m.name == last), None)
-    if found is None:
+    entry = METRICS.get(name) or next((m for m in _OF_SETS if m.name == last), None)
+    if entry is None:
         accuracy = "acc" in re.split(r"\W|_", last) or last.endswith("harmonic_mean")
-        found = Metric(name, unit="%" if accuracy else "s" if last.endswith("seconds") else "")
-    where = " ".join(_ROOMS.get(part, part) for part in room.split("/") if part)
+        entry = Metric(name, unit="%" if accuracy else "s" if last.endswith("seconds") else "")
+    where = " ".join(_ROOMS.get(word, word) for word in room.split("/") if word)
     words = "accuracy" if last == "acc_mean" else last.replace("acc_", "accuracy, ").replace("_", " ")
-    return replace(found, name=name, title=found.title or f"{where} {words}".strip())
+    return replace(entry, name=name, title=entry.title or f"{where} {words}".strip())
 
 
 def of_method(name: str) -> bool:
-    """True if a method adds the metric of that name: every simulation reports the others."""
+    """True if a metric is one that a method adds, not one that every simulation reports."""
     return name not in _BUILT_IN and name.partition("/")[0] not in _ROOMS
 
 
 def objectives() -> list[str]:
-    """Metrics that a search may optimise: those with a direction, test figures left out."""
+    """Metrics that a search may optimise: those with a direction, except for test metrics."""
     return [m.name for m in METRICS.values() if m.maximize is not None and not m.name.startswith("test/")]
 
 
 def check_reported(name: str, where: str = "report.metric") -> None:
-    """Raises `ConfigError` for a metric that no record holds, whichever test sets the data has."""
+    """Raises `ConfigError` for a metric that no run reports, whichever test sets the data has."""
     room, _, last = name.rpartition("/")
     of_set = room.startswith("test/") and last in {m.name for m in _OF_SETS}
     if name not in METRICS and not of_set:
-        raise ConfigError(f"{where}: nothing reports {name!r}. {did_you_mean(name, METRICS)}")
+        raise ConfigError(f"{where}: no run reports {name!r}. {did_you_mean(name, METRICS)}")
 
 
 def shown_beside(record: Mapping[str, object]) -> list[str]:
-    """The metrics of a record that tables show beside validation, test and costs: other test sets, a method's own.
+    """The further metrics of a record that tables show: those of other test sets, and a method's own.
 
-    Those of a part, such as a domain or one of several data sets, are left to curves and bars.
+    Metrics of a single domain, or of one of several data sets, are shown as curves and bars only.
     """
-    found = []
+    names = []
     for name, value in record.items():
         room, _, last = name.rpartition("/")
-        part = room.startswith(("test/domain/", "test/cross/"))
-        of_set = room.startswith("test/") and last == "acc_mean" and not part
+        of_part = room.startswith(("test/domain/", "test/cross/"))
+        of_set = room.startswith("test/") and last == "acc_mean" and not of_part
         own = "/" not in room and of_method(name)
         if isinstance(value, float) and math.isfinite(value) and (own or of_set or last.endswith("harmonic_mean")):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 CHOICES: dict[str, Callable[[Sequence[float]], int]] = {
     "final": lambda val: len(val) - 1,
     "best_val": lambda val: max(range(len(val)), key=lambda i: (val[i], -i)),
 }
-"""Rules that choose a round, from validation figures alone; of equal ones the earliest."""
+"""Rules that choose a round by validation metrics only; ties are broken by the earliest round."""
 
 TEST_SELECTED_RULES = ("best_test", "mean_last5")
-"""The papers' habits, shown for comparison and never chosen by: the best test round, the mean of the last five
-evaluated rounds."""
+"""Rules that papers use: the best test round, and the mean of the last five evaluated rounds. They are shown for
+comparison, but nothing is chosen by them."""
 
 
 def check_rule(rule: str, called: str = "reporting rule") -> None:
-    """Raises `ConfigError` where there is no such rule to report by."""
+    """Raises `ConfigError` for an unknown reporting rule."""
     if rule not in (*CHOICES, *TEST_SELECTED_RULES):
         raise unknown(called, rule, (*CHOICES, *TEST_SELECTED_RULES))
 
 
 def report_rules(rounds: Sequence[Mapping[str, float]], metric: str = TEST) -> dict[str, dict[str, float]]:
-    """Test figure, validation figure and round by rule, from one seed's records in order of rounds."""
+    """Test metric, validation accuracy and round by rule, from one seed's records in the order of rounds."""
     val = [record["val/acc_mean"] for record in rounds]
     rules: dict[str, dict[str, float]] = {}
     for name, choose in CHOICES.items():

@@ -1,4 +1,4 @@
-"""Fields of nested plain dicts by dotted name, as configurations and stored cells hold them."""
+"""Fields of nested dicts by dotted name, for configurations and stored cells."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from fpl_tune.core.errors import ConfigError
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
-"""Parts of a run that a configuration chooses by name."""
+"""Groups of a run's configuration that are chosen by name."""
 MAPPINGS = ("optim.groups", "data.names")
-"""Fields that are mappings themselves, by names that users choose."""
+"""Fields that are mappings with keys that users choose."""
 
 
 def get_field(node: Mapping[str, Any], dotted: str, default: Any = None) -> Any:
-    """A field of a composed dict by its dotted name, or `default`."""
+    """A field of a nested dict by its dotted name, or `default`."""
     here: Any = node
-    for part in dotted.split("."):
-        if not isinstance(here, Mapping) or part not in here:
+    for key in dotted.split("."):
+        if not isinstance(here, Mapping) or key not in here:
             return default
-        here = here[part]
+        here = here[key]
     return here
 
 
@@ -30,8 +30,8 @@ def flatten(
 
     Args:
         node: the dict.
-        prefix: of the names.
-        whole: whether a mapping is kept as a value, by its dotted name and itself.
+        prefix: prefix of the names.
+        whole: called with a dotted name and a mapping; returns True to keep the mapping as a value.
     """
     return dict(leaves(node, prefix, whole))
 
@@ -39,7 +39,7 @@ def flatten(
 def leaves(
     node: Mapping[str, Any], prefix: str = "", whole: Callable[[str, Mapping[str, Any]], bool] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Yields what `flatten` returns; a field that is written twice comes twice."""
+    """Yields the items of `flatten`; a field that is given twice is yielded twice."""
     for name, value in node.items():
         dotted = f"{prefix}{name}"
         if isinstance(value, Mapping) and not (whole and whole(dotted, value)):
@@ -48,23 +48,23 @@ def leaves(
             yield dotted, value
 
 
-def refuse_two_values(node: Any, where: str) -> None:
-    """Refuses a field that is written twice, as `optim.lr` and inside `optim`, in a dict or in those of its lists.
+def reject_two_values(node: Any, where: str) -> None:
+    """Rejects a field that is given twice, as `optim.lr` and inside `optim`, in a dict or in dicts of its lists.
 
     Args:
         node: plain values.
-        where: what holds them, for messages.
+        where: the file that holds them, for messages.
 
     Raises:
         ConfigError: a field has two values.
     """
     if isinstance(node, list):
         for value in node:
-            refuse_two_values(value, where)
+            reject_two_values(value, where)
     elif isinstance(node, Mapping):
         fields: dict[str, Any] = {}
         for dotted, value in leaves(node):
             if dotted in fields:
                 raise ConfigError(f"{where} gives {dotted} two values, {fields[dotted]!r} and {value!r}. Remove one.")
             fields[dotted] = value
-            refuse_two_values(value, where)
+            reject_two_values(value, where)

@@ -12,15 +12,18 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def local(path: str | Path) -> Path:
-    """A path that the user wrote: `~` is their home, and a relative one is below the folder that they started in.
+    """A path as the user wrote it: `~` is the home folder, and relative paths are below the user's current folder.
 
-    Ray Tune moves its workers into folders of their own; they find the former one in TUNE_ORIG_WORKING_DIR.
+    Ray Tune changes the current folder of its workers, and stores the original one in TUNE_ORIG_WORKING_DIR.
     """
     return Path(os.environ.get("TUNE_ORIG_WORKING_DIR", ""), os.path.expanduser(path))  # leaves a ~name of no user
 
 
 def shipped(kind: str, name: str = "") -> Path:
-    """`conf`, `studies` or `search_spaces`, or a file in it: in a checkout beside the package, in a wheel inside it."""
+    """The folder `conf`, `studies` or `search_spaces`, or a file in it.
+
+    A checkout has the last two next to the package, a wheel inside it.
+    """
     if kind == "conf":
         return _PACKAGE / "config" / "conf" / name
     checkout = (_PACKAGE.parent / "pyproject.toml").is_file() and (_PACKAGE.parent / kind).is_dir()
@@ -28,49 +31,49 @@ def shipped(kind: str, name: str = "") -> Path:
 
 
 def list_studies() -> dict[str, Path]:
-    """Study name -> file: those in `studies/` of the current folder, then the shipped ones."""
-    found: dict[str, Path] = {}
+    """The files of studies by name: those in `studies/` of the current folder, and the shipped ones."""
+    studies: dict[str, Path] = {}
     for folder in (Path.cwd() / "studies", shipped("studies")):
         for path in sorted(folder.glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
+            studies.setdefault(path.stem, path)
+    return studies
 
 
 def study_file(name: str) -> Path:
-    """The file of a study by its name, also of one that has results, or by its path.
+    """The file of a study, given its path or its name, which may be that of a study with results.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such study.
     """
     if name.endswith((".yaml", ".yml")):
         if not Path(name).exists():
             raise ConfigError(f"There is no file {name!r}. A study is a name (fpl-tune ls studies) or a YAML file.")
         return Path(name)
-    known = list_studies()
-    path = known.get(name) or output_folder() / name / "study.yaml"
+    studies = list_studies()
+    path = studies.get(name) or output_folder() / name / "study.yaml"
     if not path.exists():
-        raise unknown("study", name, known, "fpl-tune ls studies")
+        raise unknown("study", name, studies, "fpl-tune ls studies")
     return path
 
 
 def stored_studies() -> list[str]:
-    """Names of the studies that have results."""
+    """The names of the studies that have results."""
     return sorted(path.parent.name for path in output_folder().glob("*/study.yaml"))
 
 
 def output_folder() -> Path:
-    """`outputs/` of the current folder, or what FPL_TUNE_OUTPUT names."""
+    """FPL_TUNE_OUTPUT, or else `outputs/` in the current folder."""
     return Path(os.environ.get("FPL_TUNE_OUTPUT", "outputs")).expanduser().resolve()
 
 
 def output_root() -> Path:
-    """The output folder, to write to; it is made with the first file in it.
+    """The output folder for writing. It is created with the first file in it.
 
     Raises:
-        EnvironmentProblem: it cannot be written.
+        EnvironmentProblem: the folder is not writable.
     """
     root = output_folder()
-    if why := refusal(root):
+    if why := why_not_writable(root):
         raise EnvironmentProblem(
             f"The output folder must be writable, but {root} is not ({why}). Name another one in FPL_TUNE_OUTPUT."
         )
@@ -78,30 +81,30 @@ def output_root() -> Path:
 
 
 def cache_root() -> Path:
-    """Feature cache: FPL_TUNE_CACHE, else XDG_CACHE_HOME/fpl-tune, else ~/.cache/fpl-tune."""
+    """The folder of the feature cache: FPL_TUNE_CACHE, else XDG_CACHE_HOME/fpl-tune, else ~/.cache/fpl-tune."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return local(os.environ.get("FPL_TUNE_CACHE") or f"{base}/fpl-tune")
 
 
 def usable_cache() -> Path:
-    """The feature cache, to write to; or one that others filled, which may hold all that is read.
+    """The feature cache for writing, or one that is read-only but not empty, as it may hold all features in question.
 
     Raises:
-        EnvironmentProblem: it cannot be written, and holds nothing.
+        EnvironmentProblem: the folder is not writable, and holds no features.
     """
     folder = cache_root()
-    if (why := refusal(folder)) and not any(folder.glob("*.npy")):
+    if (why := why_not_writable(folder)) and not any(folder.glob("*.npy")):
         raise EnvironmentProblem(
             f"The feature cache must be writable, but {folder} is not ({why}). Name another folder in FPL_TUNE_CACHE."
         )
     return folder
 
 
-def refusal(folder: Path) -> str:
-    """Why files cannot be written to a folder, which need not exist yet; "" if they can. Nothing is left there."""
+def why_not_writable(folder: Path) -> str:
+    """The reason why files cannot be written to a folder, which need not exist yet; "" if they can."""
     try:
-        there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-        TemporaryFile(dir=there).close()
+        existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        TemporaryFile(dir=existing).close()
     except OSError as problem:
         return problem.strerror or str(problem)
     return ""

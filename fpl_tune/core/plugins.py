@@ -33,12 +33,12 @@ Kind = Literal["methods", "data", "towers", "samplers"]
 
 
 def trusted() -> list[str]:
-    """Top-level modules that may be imported."""
+    """The top-level modules that may be imported."""
     return [name for name in os.environ.get(VARIABLE, "").replace(" ", "").split(",") if name]
 
 
 def trust(overrides: Iterable[str]) -> None:
-    """Adds the modules that the user's own overrides name as `package.module:Name` to the trusted ones."""
+    """Trusts the modules that the user's own overrides name as `package.module:Name`."""
     for text in overrides:
         _trust(*re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]", text))
 
@@ -49,7 +49,7 @@ def _trust(*modules: str) -> None:
 
 
 def modules() -> set[str]:
-    """Top-level modules of all plug-ins."""
+    """The top-level modules of all plug-ins."""
     points = (point for kind in get_args(Kind) for point in entry_points(group=f"fpl_tune.{kind}"))
     return {*trusted(), *(point.module.partition(".")[0] for point in points)}
 
@@ -68,16 +68,18 @@ def module_of(name: str, field: str) -> ModuleType:
     Raises:
         ConfigError: the name is not of that form, or its module is not trusted or cannot be imported.
     """
-    module, _, part = name.partition(":")
-    if "/" in module or not module or not part:
-        raise ConfigError(f"{field} is given as package.module:Name, but is {name!r}.")
+    module, _, attribute = name.partition(":")
+    if "/" in module or not module or not attribute:
+        raise ConfigError(f"{field} must have the form package.module:Name, but is {name!r}.")
     if module.endswith(".py"):
-        raise ConfigError(f"{field} names a module, not a file: write {field}={module.removesuffix('.py')}:{part}.")
+        raise ConfigError(
+            f"{field} names a module, not a file: write {field}={module.removesuffix('.py')}:{attribute}."
+        )
     top, here = module.partition(".")[0], Path.cwd()
     if (here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file():
         _trust(top)
         if str(here) not in sys.path:
-            sys.path.append(str(here))  # at the end: no file of the folder hides a library
+            sys.path.append(str(here))  # at the end, so that no file of the folder hides a library
     if top not in ("fpl_tune", "optuna", *trusted()):
         raise ConfigError(
             f"{_missing(top)} A file may not import code from elsewhere, but names {field}={name}. If you trust the "
@@ -94,14 +96,14 @@ def module_of(name: str, field: str) -> ModuleType:
 
 
 def _missing(top: str) -> str:
-    """Says that the current folder does not hold a module, and where to run the command."""
+    """A sentence that the current folder does not contain a module, and where to run the command."""
     beside = output_folder().parent
-    there = (beside / f"{top}.py").is_file() or (beside / top / "__init__.py").is_file()
-    return f"{top}.py is not in this folder. Run the command in {beside if there else 'the folder that holds it'}."
+    is_beside = (beside / f"{top}.py").is_file() or (beside / top / "__init__.py").is_file()
+    return f"{top}.py is not in this folder. Run the command in {beside if is_beside else 'the folder that holds it'}."
 
 
 def names(kind: Kind) -> list[str]:
-    """Names of the plug-ins of a kind; nothing is imported."""
+    """The names of the plug-ins of a kind. Nothing is imported."""
     return sorted({point.name for point in entry_points(group=f"fpl_tune.{kind}")})
 
 
@@ -123,18 +125,18 @@ def load(kind: Kind, name: str) -> Any:
 
 
 def describe_error(problem: BaseException) -> str:
-    """An error in one line: class, the message's first 400 characters and, if a plug-in raised it, file and line."""
+    """An error in one line: its class, at most 400 characters of its message, and file and line in a plug-in."""
     text = problem.msg if isinstance(problem, SyntaxError) else textwrap.shorten(str(problem), 400, placeholder=" ...")
     place = where(problem)
     return f"{type(problem).__name__}{f': {text}' if text else ''}{f' ({place})' if place else ''}"
 
 
 def where(problem: BaseException) -> str:
-    """Returns `file:line` of the innermost frame in a plug-in, or ""."""
+    """`file:line` of the innermost frame in a plug-in; "" if there is none."""
     if isinstance(problem, SyntaxError) and problem.filename:
         return f"{problem.filename}:{problem.lineno}"
-    theirs, found = modules(), ""
+    plugin_modules, place = modules(), ""
     for frame, line in traceback.walk_tb(problem.__traceback__):
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in theirs:
-            found = f"{frame.f_code.co_filename}:{line}"
-    return found
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in plugin_modules:
+            place = f"{frame.f_code.co_filename}:{line}"
+    return place

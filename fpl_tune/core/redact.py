@@ -1,4 +1,4 @@
-"""Removal of passwords and tokens from texts that hold URIs."""
+"""Removes passwords and tokens from strings that contain URIs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ HIDDEN = "***"
 
 
 def redact(text: str) -> str:
-    """Replaces passwords and tokens in the URIs of a text by `***`; user names are kept."""
+    """Replaces passwords and tokens in the URIs of a string by `***`. User names are kept."""
 
-    def cut(found: re.Match[str]) -> str:
-        user, colon, _ = found[1].partition(":")
+    def cut(match: re.Match[str]) -> str:
+        user, colon, _ = match[1].partition(":")
         return f"//{user}:{HIDDEN}@" if colon and "/" not in user else f"//{HIDDEN}@"
 
     text = re.sub(r"//([^\s'\"]*)@", cut, text)

@@ -1,4 +1,4 @@
-"""Seeds of random generators, derived from what they are for: nothing depends on the order of draws."""
+"""Seeds of random generators, derived from their purpose, so that results do not depend on the order of draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of methods and plug-ins: of a module, and of the modules of its own project that it imports."""
+"""The source of methods and plug-ins: that of a module, and of the modules of its own project that it imports."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 _ROOMS = ("fpl_tune.methods.", "fpl_tune.wrappers.")
-"""Own project of the package's methods; the release names the rest of the package."""
+"""The project of the package's own methods; the rest of the package is identified by its version."""
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-@cache  # a class or function keeps the code that it was made of, whatever becomes of its file
+@cache  # a class or function keeps its code even if its file changes
 def source_of(thing: Any) -> str:
-    """The syntax of a class's or function's module, and of all modules of its own project that it needs.
+    """The syntax of the module of a class or function, and of all modules of the same project that it imports.
 
-    The project of a module is its top-level package, and the modules and packages beside it unless they are installed.
-    Imports inside of functions count; data files and modules that are imported by a computed name do not.
+    The project of a module is its top-level package, together with the modules and packages in the same folder unless
+    they are installed. Imports inside functions count; data files and modules that are imported by a computed name do
+    not.
 
     Args:
-        thing: a class or function; of `functools.partial`, what it calls.
+        thing: a class or function. For a `functools.partial`, its function is used.
 
     Returns:
         The syntax trees as text, without comments, docstrings and layout.
@@ -33,25 +34,25 @@ def source_of(thing: Any) -> str:
         return syntax(inspect.getsource(thing))
     file, parts = Path(inspect.getfile(module)).resolve(), module.__name__.split(".")
     root = file.parents[len(parts) if file.name == "__init__.py" else len(parts) - 1]
-    found: dict[Path, str] = {}
-    left = [file]
-    while left:
-        here = left.pop()
-        if here not in found:
+    trees: dict[Path, str] = {}
+    pending = [file]
+    while pending:
+        here = pending.pop()
+        if here not in trees:
             text = here.read_text(encoding="utf-8")
-            found[here] = syntax(text)
-            left += _imported(text, here.relative_to(root).parts[:-1], root, module.__name__)
-    return "\n".join(found[path] for path in sorted(found))
+            trees[here] = syntax(text)
+            pending += _imported(text, here.relative_to(root).parts[:-1], root, module.__name__)
+    return "\n".join(trees[path] for path in sorted(trees))
 
 
 def syntax(source: str) -> str:
-    """The syntax tree of a module as text, without docstrings, comments and layout: the same under every Python."""
+    """The syntax tree of a module as a string, without docstrings, comments and layout; the same in every Python."""
     tree = ast.parse(source)
-    for part in ast.walk(tree):
-        if isinstance(part, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(part) is not None:
-            part.body = part.body[1:]
-        if not getattr(part, "type_params", True):  # a field from Python 3.12 on
-            del part.type_params  # type: ignore[attr-defined]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+        if not getattr(node, "type_params", True):  # a field from Python 3.12 on
+            del node.type_params  # type: ignore[attr-defined]
     return ast.dump(tree, **_WHOLE)
 
 
@@ -59,25 +60,25 @@ _WHOLE: dict[str, Any] = {"show_empty": True} if sys.version_info >= (3, 13) els
 
 
 def _imported(source: str, package: tuple[str, ...], root: Path, of: str) -> Iterator[Path]:
-    """The files of its own project that a module imports, packages on the way included.
+    """Yields the files of the same project that a module imports, including the packages that contain them.
 
     Args:
-        source: of the module.
-        package: that it lies in.
-        root: the folder that the project's packages and modules lie in.
+        source: source of the module.
+        package: the module's package.
+        root: the folder of the project's packages and modules.
         of: name of the module whose project it is.
     """
-    for part in ast.walk(ast.parse(source)):
-        if isinstance(part, ast.Import):
-            names = [alias.name for alias in part.names]
-        elif isinstance(part, ast.ImportFrom):
-            base = package[: len(package) + 1 - part.level] if part.level else ()
-            names = [".".join([*base, *filter(None, [part.module]), alias.name]) for alias in part.names]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else ()
+            names = [".".join([*base, *filter(None, [node.module]), alias.name]) for alias in node.names]
         else:
             continue
         for name in names:
             inside = name.split(".")
-            for n in range(1, len(inside) + 1):  # importing a module runs the packages that it lies in
+            for n in range(1, len(inside) + 1):  # importing a module also runs its packages
                 if _is_own(".".join(inside[:n]), root, of):
                     place = root.joinpath(*inside[:n])
                     yield from (file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file())

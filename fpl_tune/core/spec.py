@@ -43,7 +43,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 UNTIL_DECIDED = "until_decided"
-"""The word for seeds that are added until comparisons are decided."""
+"""Value of `seeds` with which seeds are added until all comparisons are decided."""
 LOOKS = (3, 5, 8, 12, 20)
 """Numbers of seeds after which they are compared."""
 
@@ -55,15 +55,15 @@ class Seeds:
     looks: Any
 
     def seed_list(self) -> list[int]:
-        """The seeds as a list; a number n stands for 1..n, `until_decided` for those of the last look."""
+        """All seeds of the study. A number n stands for 1..n, `until_decided` for the seeds of the last look."""
         return self._listed(self.looks[-1])
 
     def first_seeds(self) -> list[int]:
-        """The seeds that every cell runs: with `until_decided` those of the first look, else all."""
+        """The seeds that every cell runs: those of the first look with `until_decided`, else all."""
         return self._listed(self.looks[0])
 
     def declared_looks(self) -> list[int]:
-        """The looks of a study whose seeds are `until_decided`; else none."""
+        """The looks of a study with `seeds=until_decided`; [] for other studies."""
         return list(self.looks) if self.seeds == UNTIL_DECIDED else []
 
     def _listed(self, look: int) -> list[int]:
@@ -73,22 +73,30 @@ class Seeds:
 
 
 def with_place(template: str, or_else: str = "") -> str:
-    """A sentence with one {} for the class name. Raises `ValueError`, which names `or_else` too, for any other text."""
+    """The template, if it has exactly one {} for the class name.
+
+    Args:
+        template: the sentence.
+        or_else: other valid values, for the message.
+
+    Raises:
+        ValueError: there is no {}, or more than one, or another brace.
+    """
     try:
         places = [place for _, *place in Formatter().parse(template) if place[0] is not None]
     except ValueError:  # a brace that is not closed, or not opened
         places = []
     if places != [["", "", None]]:
-        raise ValueError(f"must be {or_else}a text with {{}} once for the class name, and no other braces")
+        raise ValueError(f"must be {or_else}a string with {{}} once for the class name, and no other braces")
     return template
 
 
 _KINDS = {
     "float": "must be a number",
-    "int": "must be a whole number",
+    "int": "must be an integer",
     "bool": "must be true or false",
-    "string": "must be a text",
-    "str": "must be a text",
+    "string": "must be a string",
+    "str": "must be a string",
     "list": "must be a list",
     "tuple": "must be a list",
     "dict": "must be a mapping of names to values",
@@ -115,64 +123,64 @@ def validated(kind: type[Spec], values: Any, where: str) -> Spec:
         ConfigError: an unknown field, or a value of the wrong type or outside its range.
     """
     if isinstance(values, Mapping):
-        known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+        field_names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
         for name in values:
-            if name not in known:
-                raise unknown("field", join_name(where, name), [join_name(where, field) for field in known])
+            if name not in field_names:
+                raise unknown("field", join_name(where, name), [join_name(where, field) for field in field_names])
     try:
         made: Any = _adapter(kind).validate_python(values)
     except ValidationError as problem:
-        raise refusal(problem, where, kind) from None
-    refuse_conversions(values, made, where)
+        raise config_error(problem, where, kind) from None
+    reject_conversions(values, made, where)
     return made
 
 
-def refuse_conversions(given: Any, made: Any, where: str) -> None:
-    """Refuses values that pydantic turned into others: texts into numbers, `true` into 1, 1.10 into the text 1.1.
+def reject_conversions(given: Any, made: Any, where: str) -> None:
+    """Rejects values that pydantic converted: strings to numbers, `true` to 1, 1.10 to the string "1.1".
 
-    Whole numbers stand for fractions and texts, and 3.0 for 3.
+    An integer may stand for a float or a string, and 3.0 for 3.
 
     Args:
         given: plain values.
-        made: what pydantic made of them.
+        made: the values that pydantic made of them.
         where: their dotted name.
 
     Raises:
-        ConfigError: a value was turned into another, or is the text None.
+        ConfigError: a value was converted, or is the string "None".
     """
     if isinstance(given, Mapping):
         inside = made.values() if isinstance(made, Mapping) else (getattr(made, name) for name in given)
         for (name, value), other in zip(given.items(), inside, strict=True):
-            refuse_conversions(value, other, join_name(where, name))
+            reject_conversions(value, other, join_name(where, name))
     elif isinstance(given, list) and isinstance(made, list | tuple):
         for i, (one, other) in enumerate(zip(given, made, strict=False)):
-            refuse_conversions(one, other, join_name(where, i))
+            reject_conversions(one, other, join_name(where, i))
     elif given == "None":
-        raise ConfigError(f"{where} is the text 'None'. Write null.")
+        raise ConfigError(f"{where} is the string 'None'. Write null.")
     elif (type(given), type(made)) in _CONVERSIONS:
         quote = " Quote it." if isinstance(made, str) else ""
         raise ConfigError(f"{where} {_KINDS[type(made).__name__]}, but is {shown(given)}.{quote}")
 
 
 def _fields_of(kind: Any, path: Sequence[Any]) -> list[str]:
-    """The fields of a specification, or of one inside of it; none where there is no such specification."""
-    for part in path:
-        kind = get_type_hints(kind).get(str(part)) if is_dataclass(kind) else None
+    """The fields of the specification at a path inside another one; [] if there is no specification."""
+    for name in path:
+        kind = get_type_hints(kind).get(str(name)) if is_dataclass(kind) else None
     return [field.name for field in fields(kind)] if is_dataclass(kind) else []
 
 
-def refusal(problem: ValidationError, where: str, of: Any = None) -> ConfigError:
-    """pydantic's first error as a `ConfigError` of one line: field, rule and value; `of` is the specification."""
+def config_error(problem: ValidationError, where: str, of: Any = None) -> ConfigError:
+    """pydantic's first error as a `ConfigError` of one line with field, rule and value; `of` is the specification."""
     first = problem.errors(include_url=False)[0]
     kind, value, details = first["type"], first["input"], first.get("ctx", {})
     name = join_name(where, *_path(first["loc"]))
     if kind == "literal_error":
-        known = [text.strip("' ") for text in details["expected"].replace(" or ", ", ").split(",")]
-        return unknown(name, str(value), known)
+        choices = [text.strip("' ") for text in details["expected"].replace(" or ", ", ").split(",")]
+        return unknown(name, str(value), choices)
     if kind == "unexpected_keyword_argument":
         *inside, last = _path(first["loc"])
-        near = [join_name(where, *inside, each) for each in nearest(str(last), _fields_of(of, inside))]
-        return ConfigError(f"There is no field {name!r}. {did_you_mean(name, near) if near else ''}".rstrip())
+        similar = [join_name(where, *inside, each) for each in nearest(str(last), _fields_of(of, inside))]
+        return ConfigError(f"There is no field {name!r}. {did_you_mean(name, similar) if similar else ''}".rstrip())
     if kind in ("missing", "string_too_short", "too_short"):
         return ConfigError(f"{name} is missing. Give it a value.")
     if kind == "value_error":
@@ -181,7 +189,7 @@ def refusal(problem: ValidationError, where: str, of: Any = None) -> ConfigError
         limit = details[bound] if isinstance(details[bound], int) else f"{details[bound]:g}"
         return ConfigError(f"{name} must be {_SIGNS[bound]} {limit}, but is {shown(value)}.")
     if value is None:
-        return ConfigError(f"{name} cannot be null. Leave it out, or take it away: '~{name}'.")
+        return ConfigError(f"{name} cannot be null. Leave it out, or remove it: '~{name}'.")
     rule = _KINDS.get("int" if kind == "int_from_float" else kind.partition("_")[0])
     rule = rule or first["msg"].replace("Input should be", "must be")
     remedy = " Write null." if str(value).lower() == "none" else ""
@@ -189,18 +197,18 @@ def refusal(problem: ValidationError, where: str, of: Any = None) -> ConfigError
 
 
 def shown(value: Any) -> str:
-    """A value as a message quotes it: at most a line."""
+    """A value for messages, shortened to one line."""
     return " ".join(_short.repr(value).split())
 
 
 def join_name(*parts: object) -> str:
-    """Parts of a name joined by dots; empty ones are left out."""
-    return ".".join(str(part) for part in parts if part != "")
+    """A dotted name from its parts; empty parts are left out."""
+    return ".".join(str(name) for name in parts if name != "")
 
 
 def _path(loc: Sequence[int | str]) -> list[str]:
-    """The fields of a pydantic location, without the branches of a union, such as `int` or `list[int]`."""
-    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)]
+    """The fields in a location of pydantic, without branches of a union such as `int` or `list[int]`."""
+    return [str(step) for step in loc if isinstance(step, int) or (step.isidentifier() and step not in _BRANCHES)]
 
 
 _BRANCHES = ("int", "float", "str", "bool", "dict", "list", "tuple")

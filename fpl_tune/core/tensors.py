@@ -23,11 +23,10 @@ _on_disk: ContextVar[tuple[Path, int] | None] = ContextVar("on_disk", default=No
 
 @contextmanager
 def large_leaves_in(folder: Path, beyond: int = 1 << 28) -> Iterator[None]:
-    """Lets `replicate` and `keep` hold leaves on the CPU of more than `beyond` bytes in files of `folder`, mapped into
-    memory.
+    """Within the block, `replicate` and `keep` store CPU leaves of more than `beyond` bytes in memory-mapped files.
 
-    Memory then holds the rows that were used lately; the system writes others back where it is short. The files have no
-    name and end with the leaves.
+    Memory then holds recently used rows, and the system writes others back when it is short. The files, in `folder`,
+    have no name and are deleted with the leaves.
     """
     before = _on_disk.set((folder, beyond))
     try:
@@ -37,7 +36,7 @@ def large_leaves_in(folder: Path, beyond: int = 1 << 28) -> Iterator[None]:
 
 
 def replicate(leaf: Tensor, count: int) -> Tensor:
-    """[...] -> [C, ...]: the same value for every client of a cohort, with storage of its own.
+    """[...] -> [C, ...]: a copy of the value for every client of a cohort.
 
     Raises:
         EnvironmentProblem: within `large_leaves_in`, the file cannot be written.
@@ -57,12 +56,12 @@ def keep(leaf: Tensor) -> Tensor:
 
 
 def _belongs_on_disk(leaf: Tensor, count: int) -> bool:
-    """True if `count` times the leaf lies in a file."""
+    """True if `count` times the leaf belongs in a file."""
     return leaf.device.type == "cpu" and count * leaf.nbytes > (_on_disk.get() or (Path(), sys.maxsize))[1]
 
 
 def _mapped(rows: Iterable[Tensor], like: Tensor, count: int) -> Tensor:
-    """The rows, `count` of them, each like `like`, in a mapped file without a name."""
+    """`count` rows of the shape of `like` in a memory-mapped file without a name."""
     folder, _ = _on_disk.get() or (Path(), 0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,13 +69,13 @@ def _mapped(rows: Iterable[Tensor], like: Tensor, count: int) -> Tensor:
             for row in rows:
                 file.write(row.reshape(-1).view(torch.uint8).numpy().data)
             file.flush()
-            found = torch.from_file(file.name, shared=True, size=count * like.numel(), dtype=like.dtype)
+            mapped = torch.from_file(file.name, shared=True, size=count * like.numel(), dtype=like.dtype)
     except OSError as problem:
         raise EnvironmentProblem(
-            f"Cannot keep {count * like.nbytes / 1e9:.1f} GB of the clients' state in {folder} ({problem.strerror}). "
+            f"Cannot store {count * like.nbytes / 1e9:.1f} GB of the clients' state in {folder} ({problem.strerror}). "
             "Free some space, or name another folder in FPL_TUNE_CACHE."
         ) from None
-    return found.view(count, *like.shape)
+    return mapped.view(count, *like.shape)
 
 
 _in_place: ContextVar[bool] = ContextVar("in_place", default=False)
@@ -84,7 +83,7 @@ _in_place: ContextVar[bool] = ContextVar("in_place", default=False)
 
 @contextmanager
 def in_place(allowed: bool = True) -> Iterator[None]:
-    """Lets `put` write into the tensors that it receives: a merge then needs no second copy of all clients' leaves."""
+    """Within the block, `scatter_rows` writes into its arguments: a merge then needs no second copy of all leaves."""
     before = _in_place.set(allowed)
     try:
         yield
@@ -93,16 +92,16 @@ def in_place(allowed: bool = True) -> Iterator[None]:
 
 
 def scatter_rows(leaf: Tensor, clients: Tensor, rows: Tensor) -> Tensor:
-    """[N, ...] with the rows of `clients` replaced by `rows` [C, ...]; a new tensor, unless within `in_place`."""
+    """[N, ...] with the rows of `clients` replaced by `rows` [C, ...]. A new tensor, except within `in_place`."""
     return leaf.index_copy_(0, clients, rows) if _in_place.get() else leaf.index_copy(0, clients, rows)
 
 
 def average(rows: Tensor, weight: Tensor) -> Tensor:
     """[C, ...] -> [...]: mean weighted by `weight` [C], which need not sum to one.
 
-    A plain mean if all weights are 0: no client of the cohort has images, so that all rows are what was received.
+    If all weights are 0, it is the plain mean: no client of the cohort has images, so all rows are as received.
     """
-    weight = torch.where(weight.any(), weight, 1)  # nothing is read: no GPU sync
+    weight = torch.where(weight.any(), weight, 1)  # without a GPU sync
     share = (weight.double() / weight.sum()).to(rows.dtype)
     return torch.tensordot(share, rows, dims=1)
 
@@ -131,14 +130,14 @@ class _Unit(torch.autograd.Function):
 
 
 def clipped(bound: float, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Leaves [C, ...] scaled down where a client's norm over all of them together exceeds the bound."""
+    """Leaves [C, ...], scaled down where the norm of a client over all leaves exceeds the bound."""
     norm = torch.stack([leaf.flatten(1).square().sum(1) for leaf in leaves]).sum(0).sqrt()
     factor = (bound / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
     return [leaf * factor.view(-1, *([1] * (leaf.ndim - 1))) for leaf in leaves]
 
 
 def cosine_logits(scale: float, image: Tensor, text: Tensor) -> Tensor:
-    """s · cos: raw or unit images [C, B, D] against unit text features [C, K, D] -> [C, B, K]."""
+    """s · cos of raw or unit image features [C, B, D] and unit text features [C, K, D] -> [C, B, K]."""
     return scale * torch.einsum("cbd,ckd->cbk", normalize(image), text)
 
 
@@ -149,17 +148,17 @@ def among(logits: Tensor, owned: Tensor) -> Tensor:
 
 
 def mean_over(values: Tensor, mask: Tensor) -> Tensor:
-    """[C, B] -> [C]: mean of the entries whose mask is True; 0 where there is none."""
+    """[C, B] -> [C]: mean of the entries whose mask is True; 0 if there is none."""
     return torch.where(mask, values, 0).sum(1) / mask.sum(1).clamp(min=1)
 
 
 def fresh_leaves(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same leaves at the start of a graph of their own."""
+    """The leaves, detached, as the start of a new graph."""
     return {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
 
 
 def with_gradient(value: Tensor, leaves: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Tensor:
-    """Losses [C] of the given value whose gradient to each leaf [C, ...] is the given one."""
+    """Losses [C] with a given value and, for each leaf [C, ...], a given gradient."""
     value = value.detach()
     for name, gradient in gradients.items():
         along = (leaves[name] * gradient.detach()).flatten(1).sum(1)

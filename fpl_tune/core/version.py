@@ -1,3 +1,3 @@
-"""The version, for every room: on the nodes of a cluster the package is not installed, and so has no metadata."""
+"""The version of the package, which may have no metadata: it is not installed on the nodes of a cluster."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
-"""The reader of YAML files that users write or could have edited: plain values.
+"""Reads YAML files that users write or may have edited.
 
-Study files are read twice, here and by Hydra, both by YAML 1.1 with exceptions; people and most other tools read YAML
-1.2. Numbers, true, false, null and texts are those on which all agree: `on`, `010` and the like are refused.
+Study files are read twice, here and by Hydra, both by YAML 1.1 with exceptions; people and most other tools expect YAML
+1.2. Only values on which all of them agree are accepted: `on`, `010` and the like are rejected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import yaml
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.nested import refuse_two_values
+from fpl_tune.core.nested import reject_two_values
 from fpl_tune.core.spec import shown
 
 _UNCERTAIN = re.compile(
@@ -26,7 +26,8 @@ _UNCERTAIN = re.compile(
     r"|[-+]\.[0-9]+(e[-+]?[0-9]+)?|\.[0-9]+e[0-9]+|[-+]0x[a-f0-9]+",
     re.IGNORECASE,
 )
-"""Plain scalars that are numbers, true or false to some readers of YAML, and to others texts or other numbers."""
+"""Plain scalars that some readers of YAML take for a number, true or false, and others for a string or another number.
+"""
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 _FLOAT, _DATE = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
 
@@ -35,7 +36,7 @@ _SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_SAFE):
-    """PyYAML's, with `1e-3` as a number and dates as texts, as in Hydra and YAML 1.2."""
+    """PyYAML's loader, with `1e-3` as a number and dates as strings, as in Hydra and YAML 1.2."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
@@ -44,7 +45,7 @@ class _Loader(_SAFE):
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's, which also quotes texts that `_Loader` would take for numbers, and those that would be refused."""
+    """PyYAML's dumper, which also quotes strings that `_Loader` would read as numbers or reject."""
 
 
 _Loader.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+0123456789"))
@@ -53,22 +54,22 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+|\[\w+\])*")
 
 
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
-    """The mapping in a YAML file that users write or could have edited; the package reads YAML by this function alone.
+    """The mapping in a YAML file that users write or may have edited. All such files are read by this function.
 
     Args:
         path: the file.
         what: the kind of file, for messages: `A study`.
 
     Raises:
-        ConfigError: the file is not UTF-8, YAML or a mapping, gives a field twice, or holds an interpolation that calls
-            code or a value that versions of YAML read differently.
+        ConfigError: the file is not UTF-8, YAML or a mapping, gives a field twice, or contains an interpolation that
+            calls code or a value that versions of YAML read differently.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
         _check(yaml.compose(text, _Loader), path.name)
         node = yaml.load(text, Loader=_Loader)
         if isinstance(node, dict):
-            refuse_two_values(node, path.name)
+            reject_two_values(node, path.name)
             return node
     except OSError as problem:
         raise ConfigError(f"{path} cannot be read: {problem.strerror}.") from None
@@ -84,7 +85,7 @@ def write_mapping(node: Mapping[str, Any], *, unicode: bool = False) -> str:
 
     Args:
         node: the values.
-        unicode: whether characters beyond ASCII are written as they are, or escaped.
+        unicode: if True, characters beyond ASCII are written as they are, else escaped.
     """
     return yaml.dump(dict(node), Dumper=_Dumper, sort_keys=False, allow_unicode=unicode)
 
@@ -92,11 +93,11 @@ def write_mapping(node: Mapping[str, Any], *, unicode: bool = False) -> str:
 def _check(node: Any, name: str) -> None:
     """Rejects a key that a mapping has twice, an interpolation that calls code, and an ambiguous scalar."""
     if isinstance(node, yaml.ScalarNode):
-        refuse_resolvers(node.value, name)
+        reject_resolvers(node.value, name)
         if not node.style and _UNCERTAIN.fullmatch(node.value):
             raise ConfigError(
                 f"{name} has `{node.value}` in line {node.start_mark.line + 1}, which versions of YAML read "
-                "differently. Quote a text; write true or false, and numbers as 8, -0.5 or 1e-3."
+                "differently. Quote strings; write true or false, and numbers as 8, -0.5 or 1e-3."
             )
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
@@ -112,7 +113,7 @@ def _check(node: Any, name: str) -> None:
             _check(value, name)
 
 
-def refuse_resolvers(text: str, where: str) -> None:
+def reject_resolvers(text: str, where: str) -> None:
     """Raises `ConfigError` for an interpolation other than a reference to a field, such as `${let.rounds}`."""
     for inside in re.findall(r"\$\{([^}]*)", text):
         if not _REFERENCE.fullmatch(inside):

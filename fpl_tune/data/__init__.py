@@ -1,7 +1,7 @@
 """Data sets, federated partitions, few-shot draws and the image feature cache.
 
 `load` lists a data set, `split` distributes it over clients, `features` encodes its images and caches the result.
-May import `files`, `spec` and libraries. Open `spec.py` first.
+Start with `spec.py`.
 """
 
 from fpl_tune.data.cache import features

@@ -1,4 +1,4 @@
-"""Frozen image features, computed once per (images, towers, kind, transform), then memory-mapped from the cache."""
+"""Frozen image features, which are computed once per images, towers, kind and transform, and cached in files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from fpl_tune.data.transform import Transform, View, look, transform
 
 Needs = Literal["pooled", "patches", "pixels"]
 Progress = Callable[[int, int, str], object]
-"""Called with images done, images in all and the pool's key, after every batch."""
+"""Called after every batch with the number of encoded images, the number of all images and the pool's key."""
 
 _VERSION = "3"  # of the file format and of how images are read; raising it invalidates all cached files
-_BATCH = 128  # images decoded, and held in memory, at a time
-_SMALL = 64  # pixels of a side up to which several batches are encoded at once
+_BATCH = 128  # images decoded and held in memory at a time
+_SMALL = 64  # largest image size in pixels with which several batches are encoded in parallel
 
 
 def features(
@@ -42,40 +42,41 @@ def features(
     view: View | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """The encoded images of a pool, or one random view of each, from the cache if it holds them.
+    """The features of a pool's images, or of one random view of each, from the cache if possible.
 
-    One process computes while others wait for it. A damaged file is computed again.
+    One process computes them while others wait. A damaged file is computed again.
 
     Args:
         pool: n images.
-        towers: `fpl_tune.clip.Towers`, which encode them on their device, in their dtype.
+        towers: `fpl_tune.clip.Towers`, which encode the images on their device and in their dtype.
         needs: `pooled`, `patches` or `pixels`.
-        blocks: with `pixels`, the blocks of a ViT that no learned parameter reaches: above 0, the tokens after them
-            take the place of the pixels.
+        blocks: with `pixels`, number of the first blocks of a ViT without learned parameters. Above 0, the result has
+            the tokens after these blocks in place of pixels.
         cache_dir: folder of the cache.
         view: the random view to encode; None encodes the images themselves.
         progress: called after every batch.
 
     Returns:
-        `pooled`: float32 [n, D] raw features; `patches`: float16 [n, M, D]; `pixels`: uint8 [n, 3, S, S], not
-        normalised, or float32 tokens [n, 1 + M, w]. Memory-mapped; writing to it changes this process's copy only.
+        A memory-mapped tensor; writing to it changes the copy of this process only. `pooled`: float32 [n, D] raw
+        features; `patches`: float16 [n, M, D]; `pixels`: uint8 [n, 3, S, S], not normalised, or float32 tokens
+        [n, 1 + M, w].
 
     Raises:
         ConfigError: unknown `needs`, or towers without patches.
-        EnvironmentProblem: an image cannot be read or changes meanwhile, or the features cannot be written.
+        EnvironmentProblem: an image cannot be read or changes in the meantime, or the features cannot be written.
     """
     if needs not in get_args(Needs):
         raise unknown("kind of image features", needs, get_args(Needs))
     job = _Job(pool, towers, f"block{blocks}" if blocks else needs, blocks, view, progress)
     stem = re.sub(r"[^\w.-]+", "_", "-".join([pool.key, towers.name, job.kind, *map(str, view or ())]))[:80]
     path = Path(cache_dir) / f"{stem}-{_key(job)}.npy"
-    if (found := _read(path, job)) is not None:
-        return found
+    if (cached := _read(path, job)) is not None:
+        return cached
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
-            if (found := _read(path, job)) is not None:
-                return found
+            if (cached := _read(path, job)) is not None:
+                return cached
             sweep(path)
             with atomic_write(path, durable=True) as unfinished:
                 array = np.lib.format.open_memmap(unfinished, "w+", job.dtype, job.shape)
@@ -93,7 +94,7 @@ def features(
 
 
 def _key(job: _Job) -> str:
-    """A digest of all that the features depend on, 16 hex digits."""
+    """A digest of everything that the features depend on, 16 hex digits."""
     pool, towers = job.pool, job.towers
     parts = [_VERSION, pool.content, towers.fingerprint, str(towers.dtype), job.kind, pool.transform, str(job.view)]
     return digest(parts)[:16]
@@ -101,7 +102,7 @@ def _key(job: _Job) -> str:
 
 @dataclass
 class _Job:
-    """The features of one pool or view, to be computed."""
+    """The computation of the features of one pool or view."""
 
     pool: Pool
     towers: Any
@@ -126,35 +127,35 @@ class _Job:
         return len(self.pool), *one[self.kind]
 
     def run(self, into: NDArray[Any]) -> None:
-        """Fills `into` batch by batch; files are read by several threads, one batch at a time."""
+        """Fills `into` batch by batch. Several threads read the files of a batch."""
         n, how, done = len(self.pool), transform(self.pool.transform), 0
-        batches = read_in_threads(self._kept, n, _BATCH)
+        batches = read_in_threads(self._shrunk, n, _BATCH)
         with ThreadPool(self._abreast()) as threads:
             while group := list(islice(batches, self._abreast())):
-                for encoded in threads.map(lambda kept: self._encode(torch.from_numpy(np.stack(kept)), how), group):
+                for encoded in threads.map(lambda rows: self._encode(torch.from_numpy(np.stack(rows)), how), group):
                     into[done : done + len(encoded)] = encoded
                     done += len(encoded)
                     if self.progress is not None:
                         self.progress(done, n, self.pool.key)
 
     def _abreast(self) -> int:
-        """Batches encoded at once: small images do not fill the threads of one matrix product."""
+        """Number of batches encoded in parallel: small images do not use all threads of a matrix product."""
         small = self.towers.device.type == "cpu" and self.towers.image_size <= _SMALL
         return max(1, (os.cpu_count() or 1) // torch.get_num_threads()) if small else 1
 
-    def _kept(self, row: int) -> NDArray[np.uint8]:
+    def _shrunk(self, row: int) -> NDArray[np.uint8]:
         picture, size = self.pool.read(row), self.towers.image_size
         if self.view is not None:
             picture = look(self.view, picture, size, self.pool.names[row])
         return transform(self.pool.transform).shrink(picture, size)
 
     @torch.no_grad()
-    def _encode(self, kept: Tensor, how: Transform) -> NDArray[Any]:
+    def _encode(self, shrunk: Tensor, how: Transform) -> NDArray[Any]:
         towers = self.towers
-        pixels = how.pixels(kept.to(towers.device), towers.image_size)
+        pixels = how.pixels(shrunk.to(towers.device), towers.image_size)
         if self.kind == "pixels":
             return pixels.round().to(torch.uint8).cpu().numpy()
-        if self.blocks:  # of the pixels in whose place they are
+        if self.blocks:  # from rounded pixels, as if pixels were cached
             encoded = towers.encode_images(towers.normalise(pixels.round().to(torch.uint8)), blocks=self.blocks)
         else:
             pixels = how.normalise(pixels, towers.mean, towers.std).to(towers.dtype)
@@ -163,7 +164,7 @@ class _Job:
 
 
 def _read(path: Path, job: _Job) -> Tensor | None:
-    """The features in a file, or None if it is missing or damaged."""
+    """The features in a file; None if it is missing or damaged."""
     if not path.exists():
         return None
     try:
@@ -177,7 +178,7 @@ def _read(path: Path, job: _Job) -> Tensor | None:
 
 
 def _reserve(path: Path) -> None:
-    """Allocates the disk space now: writing to a memory map on a full disk crashes the process."""
+    """Allocates the disk space, since writing to a memory map on a full disk would crash the process."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)

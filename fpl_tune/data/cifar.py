@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their Python version, whose pickles hold the images."""
+"""CIFAR-10 and CIFAR-100 in their Python version, whose pickles contain the images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fpl_tune.core.contents import digests
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.data.files import Layout, cleaned, locate
+from fpl_tune.data.files import FolderLayout, cleaned, locate
 from fpl_tune.data.pool import ArrayPool, Dataset
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.data.unpickle import unpickle
@@ -23,8 +23,8 @@ _FILES = {
 }
 
 
-def load_cifar(spec: DataSpec, layout: Layout) -> Dataset:
-    """CIFAR-10 or CIFAR-100 (with its twenty super-classes), by `spec.name`."""
+def load_cifar(spec: DataSpec, layout: FolderLayout) -> Dataset:
+    """Lists CIFAR-10 or CIFAR-100 (with its twenty super-classes), by `spec.name`."""
     files, fine = _FILES[spec.name], "fine_" if spec.name == "cifar100" else ""
     root = locate(spec, layout, files["meta"])
     (names,) = _fields(root / files["meta"][0], f"{fine}label_names")
@@ -33,8 +33,8 @@ def load_cifar(spec: DataSpec, layout: Layout) -> Dataset:
     pools: list[ArrayPool] = []
     for split in ("train", "test"):
         paths = [root / file for file in files[split]]
-        held = zip(*(_fields(path, *wanted) for path in paths), strict=True)
-        label, *above = (np.concatenate(parts).astype(np.int64) for parts in held)
+        columns = zip(*(_fields(path, *wanted) for path in paths), strict=True)
+        label, *above = (np.concatenate(parts).astype(np.int64) for parts in columns)
         if fine:
             coarse[label] = above[0]
         version = digests(root, files[split]).tobytes().hex()
@@ -57,13 +57,13 @@ def load_cifar(spec: DataSpec, layout: Layout) -> Dataset:
 
 @functools.lru_cache(maxsize=2)
 def _images(paths: tuple[Path, ...], version: str) -> NDArray[np.uint8]:
-    """uint8 [n, 32, 32, 3]; of another `version`, the files are read again."""
+    """uint8 [n, 32, 32, 3]. For another `version`, the files are read again."""
     parts = [np.asarray(_fields(path, "data")[0], dtype=np.uint8) for path in paths]
     return np.concatenate(parts).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 
 def _fields(path: Path, *names: str) -> list[Any]:
-    """Entries of a pickled dictionary."""
+    """The entries `names` of a pickled dictionary."""
     batch = unpickle(path)
     for name in names:
         if not isinstance(batch, dict) or name not in batch:

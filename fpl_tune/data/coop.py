@@ -1,6 +1,6 @@
-"""The data sets in the layout of CoOp (Zhou et al., 2022): a folder of images and `split_zhou_<Name>.json`.
+"""Data sets in the layout of CoOp (Zhou et al., 2022): a folder of images and `split_zhou_<Name>.json`.
 
-The list gives [path, label, class name] for training, validation and test. As in the federated papers' code, its
+The list has [path, label, class name] for training, validation and test. As in the code of the federated papers, its
 validation images are not used; clients validate on some of their own training images.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.data.files import Layout, Rows, assemble, class_names, lines_of, locate, read_json
+from fpl_tune.data.files import FolderLayout, Rows, assemble, class_names, lines_of, locate, read_json
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.spec import DataSpec
 
@@ -18,11 +18,11 @@ Listed = tuple[Rows, Rows, Sequence[str]]
 """Training rows, test rows and class names."""
 
 
-def load_coop(spec: DataSpec, layout: Layout) -> Dataset:
-    """Lists one of the data sets in this layout, by `spec.name`.
+def load_coop(spec: DataSpec, layout: FolderLayout) -> Dataset:
+    """Lists the data set `spec.name`, which has this layout.
 
     Raises:
-        EnvironmentProblem: the list is missing, has another format, or names images that are missing.
+        EnvironmentProblem: the list or listed images are missing, or the list has another format.
     """
     folder = locate(spec, layout, (layout.split,))
     path = folder / layout.split
@@ -34,7 +34,7 @@ def load_coop(spec: DataSpec, layout: Layout) -> Dataset:
 
 
 def _read(path: Path) -> Listed:
-    """{"train": [[path, label, class name], ...], "val": ..., "test": ...}"""
+    """Reads {"train": [[path, label, class name], ...], "val": ..., "test": ...}."""
     content = read_json(path, "Download it again.")
     parts = [[(str(image), int(label), str(name)) for image, label, name in content[p]] for p in ("train", "test")]
     names = class_names((label, name) for part in parts for _, label, name in part)
@@ -43,7 +43,10 @@ def _read(path: Path) -> Listed:
 
 
 def _read_aircraft(path: Path) -> Listed:
-    """The official lists: "image variant", where a variant's name may have blanks. CoOp does not use the validation."""
+    """Reads the official lists of "image variant", where a variant may contain blanks.
+
+    As in CoOp, validation images are not used.
+    """
     names = lines_of(path.with_name("variants.txt"))
     parts: list[Rows] = []
     for file in ("images_variant_train.txt", "images_variant_test.txt"):

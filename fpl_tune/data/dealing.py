@@ -10,33 +10,33 @@ from numpy.typing import NDArray
 
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.data import dirichlet, partition
-from fpl_tune.data.partition import Deal, Shares, by_class, joined
+from fpl_tune.data.partition import Assignment, Deal, by_class, joined
 from fpl_tune.data.pool import Ints
 from fpl_tune.data.spec import PartitionSpec
 
 
 @dataclass(frozen=True)
 class Request:
-    """A partition to compute. Pairs are training and test images; all optional fields of `spec` are filled in."""
+    """A partition to compute. Tuples are for training and test images. All optional fields of `spec` are filled in."""
 
     spec: PartitionSpec
     label: tuple[Ints, Ints]
-    """[n] below `n_classes`"""
+    """[n] class ids below `n_classes`."""
     domain: tuple[Ints, Ints]
-    """[n]"""
+    """[n] domain ids."""
     n_classes: int
     domains: list[int]
     """Ids of the domains that have clients, in the order of the clients."""
     coarse: Ints | None
     wanted: int | None
-    """Training images per class that a client uses at most; more need not be distributed. None: all."""
+    """Maximum number of training images per class that a client uses; more need not be distributed. None for all."""
     reserved: NDArray[np.bool_]
-    """[n] training images that clients only validate on (`classes`)."""
+    """[n] mask of training images that are only used for validation (`classes`)."""
     rng: np.random.Generator
 
     @property
     def n_clients(self) -> int:
-        """Clients, under `domain_dirichlet` of each domain."""
+        """Number of clients, under `domain_dirichlet` per domain."""
         if self.spec.name == "domain":
             return len(self.domains)
         assert self.spec.n_clients is not None
@@ -49,7 +49,10 @@ class Request:
 
 
 def deal(request: Request) -> tuple[Deal, int]:
-    """Distributes the images as `request.spec.name` says. Returns the number of clients, too.
+    """Distributes the images by the partition `request.spec.name`.
+
+    Returns:
+        The images of all clients, and the number of clients.
 
     Raises:
         ConfigError: unknown name, or an infeasible partition.
@@ -74,16 +77,16 @@ def _classes(request: Request) -> Deal:
     label, test = request.label
     if request.wanted is None:
         return Deal(by_class(owns, label), by_class(owns, test))
-    drawn: list[Shares] = []
-    for part in (~request.reserved, request.reserved):  # of each part all that a client may draw
-        rows = np.flatnonzero(part)
+    drawn: list[Assignment] = []
+    for mask in (~request.reserved, request.reserved):  # from each part as many as a client may use
+        rows = np.flatnonzero(mask)
         drawn.append(partition.some_by_class(owns, label[rows], request.wanted, request.rng).within(rows))
     return Deal(joined(drawn), by_class(owns, test))
 
 
 def _domain(request: Request) -> Deal:
     owners = [np.searchsorted(request.domains, domain) for domain in request.domain]
-    return Deal(*(Shares(np.arange(len(owner)), owner) for owner in owners))
+    return Deal(*(Assignment(np.arange(len(owner)), owner) for owner in owners))
 
 
 def _iid(request: Request) -> Deal:
@@ -108,12 +111,12 @@ def _dirichlet(request: Request) -> Deal:
 
 def _domain_dirichlet(request: Request) -> Deal:
     """Client ids form blocks of `n_clients`, one block per domain."""
-    parts: list[list[Shares]] = []
+    parts: list[list[Assignment]] = []
     for block, domain in enumerate(request.domains):
         train, test = (np.flatnonzero(domains == domain) for domains in request.domain)
         inside = _dirichlet(replace(request, label=(request.label[0][train], request.label[1][test])))
         first = block * request.n_clients
-        parts.append([Shares(rows[s.row], s.client + first) for rows, s in zip((train, test), inside, strict=True)])
+        parts.append([Assignment(rows[s.row], s.client + first) for rows, s in zip((train, test), inside, strict=True)])
     return Deal(*map(joined, zip(*parts, strict=True)))
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
-from fpl_tune.data.partition import Deal, Shares, joined
+from fpl_tune.data.partition import Assignment, Deal, joined
 from fpl_tune.data.pool import Ints
 
 Floats = NDArray[np.float64]
@@ -27,9 +27,8 @@ def by_label(
 ) -> Deal:
     """Divides each class over the clients in shares ~ Dir(β·1_N), training and test images in the same shares.
 
-    A client that holds n / N training images receives no images of later classes.
-    Hsu et al. 2019 in the form of Li et al. 2022 ("labeldir"). The draw is repeated until every client has the minimum
-    numbers of images.
+    A client that has n / N training images receives no images of later classes. The draw is repeated until every client
+    has the minimum numbers of images. It is that of Hsu et al. 2019 in the form of Li et al. 2022 ("labeldir").
 
     Args:
         train, test: labels of the images to distribute.
@@ -38,7 +37,7 @@ def by_label(
         min_size: minimum number of training images of a client, and of test images unless `min_test` is given.
 
     Raises:
-        ConfigError: no draw can have the minimum, or none of many had it.
+        ConfigError: no draw can reach the minimum, or none of many did.
     """
     least = np.array([min_size, min_size if min_test is None else min_test])
     for kind, label, size in zip(("training", "test"), (train, test), least, strict=True):
@@ -65,21 +64,21 @@ def by_label(
 
 
 def _cuts(sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
-    """Positions at which each class's list is cut, for training and test images [2, K, N + 1]."""
-    fair, held = sizes[0].sum() / n_clients, np.zeros(n_clients)
+    """Positions [2, K, N + 1] at which the list of each class is cut, for training and test images."""
+    fair, counts = sizes[0].sum() / n_clients, np.zeros(n_clients)
     shares = _dirichlet(rng, alpha, n_clients, sizes.shape[1])
     cuts = np.zeros((2, sizes.shape[1], n_clients + 1), dtype=np.int64)
     for k, share in enumerate(shares):
-        edges = _edges(share, held < fair)
+        edges = _edges(share, counts < fair)
         cuts[:, k, 1:] = (edges * sizes[:, k, None]).astype(np.int64)
-        held += np.diff(cuts[0, k])
+        counts += np.diff(cuts[0, k])
     return cuts
 
 
 def _edges(share: Floats, takes: NDArray[np.bool_]) -> Floats:
-    """[N] ends of the clients' parts of a class, in [0, 1]; clients outside `takes` have empty parts."""
+    """[N] ends of the clients' parts of a class in [0, 1]. Clients outside the mask `takes` have empty parts."""
     share = np.where(takes, share, 0)
-    if not share.sum() > 0:  # only full clients drew a share: the others receive equal parts
+    if not share.sum() > 0:  # only full clients drew a share, so the others receive equal parts
         share = takes.astype(float)
     edges = np.cumsum(share / share.sum())
     edges[-1] = 1
@@ -87,39 +86,39 @@ def _edges(share: Floats, takes: NDArray[np.bool_]) -> Floats:
 
 
 def _dirichlet(rng: np.random.Generator, alpha: float, n_clients: int, n: int) -> Floats:
-    """[n, N]; equal shares for an infinite concentration."""
+    """[n, N] draws from Dir(β·1_N); equal shares for an infinite concentration."""
     if math.isinf(alpha):
         return np.full((n, n_clients), 1 / n_clients)
     return rng.dirichlet(np.full(n_clients, alpha), size=n)
 
 
-def _deal(label: Ints, cuts: Ints, rng: np.random.Generator) -> Shares:
+def _deal(label: Ints, cuts: Ints, rng: np.random.Generator) -> Assignment:
     """Shuffles each class and divides it at `cuts` [K, N + 1]."""
     shuffled = rng.permutation(len(label))
     row = shuffled[np.argsort(label[shuffled], kind="stable")]
     n_clients = cuts.shape[1] - 1
     client = np.repeat(np.tile(np.arange(n_clients), len(cuts)), np.diff(cuts, axis=1).reshape(-1))
-    return Shares(row, client)
+    return Assignment(row, client)
 
 
 def fixed_by_label(train: Ints, test: Ints, n_clients: int, alpha: float) -> Deal:
-    """The published code's draw for DomainNet and Office: the generator is seeded with 0 before each class.
+    """The draw of the published code for DomainNet and Office, where the generator is seeded with 0 before each class.
 
-    So the partition is the same in every run, classes of equal size have equal shares, and retries would be useless.
+    The partition is therefore the same in every run, and classes of equal size have equal shares.
     """
     n_classes = int(max(train.max(initial=0), test.max(initial=0))) + 1
-    fair, held = len(train) / n_clients, np.zeros(n_clients)
-    parts: tuple[list[Shares], list[Shares]] = ([], [])
+    fair, counts = len(train) / n_clients, np.zeros(n_clients)
+    parts: tuple[list[Assignment], list[Assignment]] = ([], [])
     for k in range(n_classes):
         rng = np.random.RandomState(0)
         rows = [np.flatnonzero(label == k) for label in (train, test)]
-        for part in rows:
-            rng.shuffle(part)
-        edges = _edges(rng.dirichlet(np.full(n_clients, alpha)), held < fair)
-        for into, part in zip(parts, rows, strict=True):
-            sizes = np.diff((edges * len(part)).astype(int), prepend=0)
-            into.append(Shares(part, np.repeat(np.arange(n_clients), sizes)))
-        held += np.bincount(parts[0][-1].client, minlength=n_clients)
+        for images in rows:
+            rng.shuffle(images)
+        edges = _edges(rng.dirichlet(np.full(n_clients, alpha)), counts < fair)
+        for into, images in zip(parts, rows, strict=True):
+            sizes = np.diff((edges * len(images)).astype(int), prepend=0)
+            into.append(Assignment(images, np.repeat(np.arange(n_clients), sizes)))
+        counts += np.bincount(parts[0][-1].client, minlength=n_clients)
     return Deal(joined(parts[0]), joined(parts[1]))
 
 
@@ -133,10 +132,11 @@ def by_superclass(
     *,
     within: float = 10.0,
 ) -> Deal:
-    """Two-level draw ("labeldir100", for CIFAR-100): each client draws n / N images of training and test set together.
+    """Two-level draw for CIFAR-100 ("labeldir100"): each client draws n / N images of training and test set together.
 
-    The shares of super-classes are ~ Dir(β·1), those of the classes within each ~ Dir(10·1). Images are drawn without
-    replacement; those from the test set become the client's test images. `coarse` [K] is each class's super-class.
+    The shares of super-classes are ~ Dir(β·1), and those of the classes within each ~ Dir(10·1). Images are drawn
+    without replacement; those from the test set become the client's test images. `coarse` [K] is the super-class of
+    each class.
     """
     label = np.concatenate([train, test])
     shuffled = rng.permutation(len(label))
@@ -152,16 +152,16 @@ def by_superclass(
         taken = _fill(quota, mix, coarse, left, rng)
         rows += [order[start : start + count] for start, count in zip(next_row, taken, strict=True)]
         next_row, left = next_row + taken, left - taken
-    pairs = Shares(np.concatenate(rows), np.repeat(np.arange(n_clients), quota))
+    pairs = Assignment(np.concatenate(rows), np.repeat(np.arange(n_clients), quota))
     is_train = pairs.row < len(train)
     test_pairs = pairs.at(~is_train)
     return Deal(pairs.at(is_train), test_pairs._replace(row=test_pairs.row - len(train)))
 
 
 def _fill(quota: int, mix: Floats, coarse: Ints, left: Ints, rng: np.random.Generator) -> Ints:
-    """Numbers of images per class [K]: `quota` draws from `mix`; draws of exhausted classes are repeated."""
+    """[K] numbers of images per class in `quota` draws from `mix`. Draws of exhausted classes are repeated."""
     n_coarse = int(coarse.max()) + 1
-    weight = np.bincount(coarse, mix, minlength=n_coarse)  # of super-classes, exhausted classes included
+    weight = np.bincount(coarse, mix, minlength=n_coarse)  # of super-classes, including exhausted classes
     taken = np.zeros_like(left)
     while (missing := quota - int(taken.sum())) > 0:
         open_ = left > taken

@@ -1,4 +1,4 @@
-"""Data sets in files: find the folder, check that listed images exist, split without a list."""
+"""Data sets in files: finds the folder, checks that listed images exist, and splits data sets without a list."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from fpl_tune.data.pool import Dataset, FilePool
 from fpl_tune.data.spec import DataSpec
 
 Row = tuple[str, int, int]
-"""A listed image: path below the root, class id, domain id."""
+"""An image: path below the root, class id, domain id."""
 Rows = list[Row]
 Group = tuple[str, Sequence[str], int, int]
-"""Images of one class and domain: unique name of the group, paths, class id, domain id."""
+"""The images of one class and domain: unique name of the group, paths, class id, domain id."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Names of a data set's files, as `catalogue.yaml` lists them."""
+class FolderLayout:
+    """The names of a data set's files and folders, as in `catalogue.yaml`."""
 
     files: str
     """Expected files below `data.root`, in one line."""
     origin: str
-    """Where to get them."""
+    """Where to get the files."""
     folders: Sequence[str] = ()
     """Possible names of the data set's folder."""
     template: str = "a photo of a {}."
     """Hand-written prompt."""
     images: str = ""
-    """`coop`: the folder that listed paths begin in; `domains`: an optional folder between domain and class."""
+    """`coop`: the folder that listed paths are relative to; `domains`: an optional folder between domain and class."""
     split: str = ""
-    """`coop`: CoOp's list, or the data set's own where CoOp uses that."""
+    """`coop`: CoOp's list, or that of the data set if CoOp uses it."""
     domains: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Domains in their order, and the possible folders of each, compared without case and punctuation."""
     classes: Sequence[str] = ()
-    """Classes in the order of their labels, where it is not that of lists or folders."""
+    """Classes in the order of their labels, if lists or folders have another order."""
     rename: Mapping[str, str] = field(default_factory=dict)
-    """Names of classes that differ from their folders, which are compared without case and punctuation."""
+    """Class names by folder, where the two differ. Folders are compared without case and punctuation."""
 
 
 def assemble(
     spec: DataSpec,
-    layout: Layout,
+    layout: FolderLayout,
     root: Path,
     classes: Sequence[str],
     rows: tuple[Rows, Rows],
@@ -66,12 +66,12 @@ def assemble(
     Args:
         spec: the data set.
         layout: its domains and template.
-        root: the folder that the paths of `rows` begin in.
-        classes: names in the order of the labels; cleaned for prompts.
+        root: the folder that the paths in `rows` are relative to.
+        classes: class names in the order of the labels; they are cleaned for prompts.
         rows: training and test images.
-        own_names: see `Dataset.own_names`; those of `classes` unless given.
+        own_names: see `Dataset.own_names`; `classes` by default.
         notes: see `Dataset.notes`.
-        listed_in: name of the list that the images come from; "" if they were found in folders.
+        listed_in: name of the list that the images come from; "" if they were listed from folders.
 
     Raises:
         EnvironmentProblem: listed images are missing, or a class folder is empty.
@@ -89,13 +89,13 @@ def assemble(
     train, test = (
         FilePool(
             key=f"{spec.name}-{split}",
-            names=tuple(name for name, *_ in part),
-            label=np.array([label for _, label, _ in part], dtype=np.int64),
-            domain=np.array([domain for *_, domain in part], dtype=np.int64),
+            names=tuple(name for name, *_ in listed),
+            label=np.array([label for _, label, _ in listed], dtype=np.int64),
+            domain=np.array([domain for *_, domain in listed], dtype=np.int64),
             transform="clip",
             root=str(root),
         )
-        for part, split in zip(rows, ("train", "test"), strict=True)
+        for listed, split in zip(rows, ("train", "test"), strict=True)
     )
     domains = tuple(layout.domains) or ("images",)
     own = tuple(own_names or classes)
@@ -103,15 +103,15 @@ def assemble(
 
 
 def cleaned(classes: Sequence[str]) -> tuple[str, ...]:
-    """Class names for prompts: blanks for underscores."""
+    """Class names for prompts, with blanks in place of underscores."""
     return tuple(name.replace("_", " ") for name in classes)
 
 
-def locate(spec: DataSpec, layout: Layout, markers: Sequence[str]) -> Path:
-    """The folder of a data set: one of `layout.folders` below `data.root`, or that itself, which holds a marker.
+def locate(spec: DataSpec, layout: FolderLayout, markers: Sequence[str]) -> Path:
+    """The folder of a data set that contains one of the markers: the root, or one of `layout.folders` in it.
 
     Raises:
-        EnvironmentProblem: none of them does; says what was expected where, and its origin.
+        EnvironmentProblem: there is no such folder. The message tells the expected files and their origin.
     """
     expected = f"{layout.files}. {layout.origin}"
     if not spec.root:
@@ -127,33 +127,33 @@ def locate(spec: DataSpec, layout: Layout, markers: Sequence[str]) -> Path:
 
 
 def plain(name: str) -> str:
-    """A folder name without case, blanks and punctuation, for the catalogue's own: "Real World" equals "real_world"."""
+    """A folder name without case, blanks and punctuation, to compare names: "Real World" equals "real_world"."""
     return "".join(filter(str.isalnum, name.casefold()))
 
 
 def _present(rows: Rows, root: Path, spec: DataSpec, listed_in: str) -> Rows:
-    """The listed images that exist; warns of missing ones if `data.drop_missing` is set."""
+    """The listed images that exist. If `data.drop_missing` is set, it warns about the others."""
     folders = {os.path.dirname(name) for name, *_ in rows}
-    held = {folder: set(os.listdir(root / folder)) if (root / folder).is_dir() else set() for folder in folders}
-    there = [os.path.basename(name) in held[os.path.dirname(name)] for name, *_ in rows]
-    if all(there):
+    files_in = {folder: set(os.listdir(root / folder)) if (root / folder).is_dir() else set() for folder in folders}
+    exists = [os.path.basename(name) in files_in[os.path.dirname(name)] for name, *_ in rows]
+    if all(exists):
         return rows
-    missing = f"{there.count(False)} of {len(rows)} images in {listed_in} are not below {root}, first "
-    missing += rows[there.index(False)][0]
-    if not spec.drop_missing or not any(there):
+    missing = f"{exists.count(False)} of {len(rows)} images in {listed_in} are not below {root}, first "
+    missing += rows[exists.index(False)][0]
+    if not spec.drop_missing or not any(exists):
         raise EnvironmentProblem(
             f"{missing}. Complete the download, or set data.drop_missing=true to continue without them."
         )
     warnings.warn(f"{missing}. Continuing without them.", stacklevel=2)
-    return [row for row, here in zip(rows, there, strict=True) if here]
+    return [row for row, here in zip(rows, exists, strict=True) if here]
 
 
 def _text(path: Path) -> str:
-    """The text of a file. Devices and pipes are refused, since they may never end."""
+    """The text of a file. Devices and pipes are rejected, since they may never end."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file")
     try:
-        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin it with a byte order mark
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows add a byte order mark
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:  # UTF-16 without a mark
@@ -162,10 +162,10 @@ def _text(path: Path) -> str:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a list that are neither blank nor comments.
+    """The lines of a list, without blank lines and comments.
 
     Raises:
-        EnvironmentProblem: it cannot be read.
+        EnvironmentProblem: the list cannot be read.
     """
     try:
         lines = [line.strip() for line in _text(path).splitlines()]
@@ -175,7 +175,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """The content of a JSON file. Raises `EnvironmentProblem`, which ends in `remedy`, if it cannot be read."""
+    """The content of a JSON file. Raises `EnvironmentProblem`, with `remedy` in its message, if it cannot be read."""
     try:
         return json.loads(_text(path))
     except (OSError, ValueError, RecursionError) as error:
@@ -184,7 +184,7 @@ def read_json(path: Path, remedy: str) -> Any:
 
 
 def class_names(listed: Iterable[tuple[int, str]]) -> list[str]:
-    """Class names in the order of their labels, from the label and name of every listed image.
+    """Class names in the order of their labels, from the labels and names of listed images.
 
     Raises:
         ValueError: a label has two names, or labels are not 0, 1, 2, ...
@@ -199,9 +199,10 @@ _SPLIT_SEED = 1
 
 
 def divide(groups: Iterable[Group], test_share: float) -> tuple[Rows, Rows]:
-    """Shuffles the images of every group and cuts them into training and test images, at least one of two for tests.
+    """Shuffles the images of every group and splits them into training and test images.
 
-    Seeded by the group's name, so that the split of a class does not depend on other classes.
+    With two or more images, a group has at least one training and one test image. The seed depends on the group's name
+    only, so that the split of a class does not depend on other classes.
     """
     train: Rows = []
     test: Rows = []
@@ -209,6 +210,6 @@ def divide(groups: Iterable[Group], test_share: float) -> tuple[Rows, Rows]:
         order = np.random.default_rng([_SPLIT_SEED, zlib.crc32(os.fsencode(group))]).permutation(len(names))
         most = max(len(names) - 1, min(len(names), 1))
         edge = min(round((1 - test_share) * len(names)), most)
-        for part, into in ((order[:edge], train), (order[edge:], test)):
-            into += [(names[i], label, domain) for i in np.sort(part).tolist()]
+        for chosen, into in ((order[:edge], train), (order[edge:], test)):
+            into += [(names[i], label, domain) for i in np.sort(chosen).tolist()]
     return train, test

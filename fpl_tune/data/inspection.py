@@ -1,4 +1,4 @@
-"""Looks at data: what the clients of a split hold, and whether a data set's files are those that were published."""
+"""Inspects data: counts the images of a split's clients, and compares a data set's files with the published ones."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from fpl_tune.data.sources import ALL, source
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.data.splits import Split
 
-_AT_ONCE = 4096  # images submitted to the threads at a time
-_SHOWN = 5  # first cases of a finding
+_BATCH = 4096  # images submitted to the threads at a time
+_SHOWN = 5  # cases that are shown of a finding
 _LEAK = "on both sides of the split"
 
 
 def overview(drawn: Split, dataset: Dataset) -> dict[str, Any]:
-    """Counts of a split.
+    """Counts the images of a split.
 
     Returns:
-        `dataset`, `content` (its fingerprint), `hash`, and `clients`: for each the number of images by set, of classes,
-        its domains and its most frequent classes. `constant_prediction` is the mean accuracy over clients of a model
-        that predicts the client's most frequent training class for each of its test images.
+        `dataset`, `content` (its fingerprint), `hash`, and `clients`: for each client the number of images by set, the
+        number of classes, its domains and its most frequent classes. `constant_prediction` is the mean accuracy over
+        clients of a model that predicts the client's most frequent training class for each of its test images.
     """
-    held = {"train": drawn.train, "val": drawn.val} | {name: test.index for name, test in drawn.tests.items()}
+    rows_by_set = {"train": drawn.train, "val": drawn.val} | {name: test.index for name, test in drawn.tests.items()}
     own = next(iter(drawn.tests.values()))
     clients, reached = [], []
     for client, (rows, labels) in enumerate(zip(drawn.train, drawn.train_label, strict=True)):
@@ -41,7 +41,7 @@ def overview(drawn: Split, dataset: Dataset) -> dict[str, Any]:
         clients.append(
             {
                 "client": client,
-                **{name: len(index[client]) for name, index in held.items()},
+                **{name: len(index[client]) for name, index in rows_by_set.items()},
                 "classes": int((counts > 0).sum()),
                 "domains": [dataset.domains[d] for d in np.unique(dataset.train.domain[rows]).tolist()],
                 "most frequent": [f"{dataset.classes[k]} {counts[k]}" for k in top if counts[k]],
@@ -61,10 +61,10 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> dict[str, Any]
         progress: called after every few thousand images.
 
     Returns:
-        `dataset`, `fingerprint`, `notes`; `sizes`: numbers of images by domain beside the published ones; `findings`:
-        missing and unreadable images and copies, each with its number and first cases; `whole`: whether all images can
-        be read and are as many as published; `sound`: whether, moreover, no test image is a copy of a training image,
-        unless an official split has it so.
+        `dataset`, `fingerprint`, `notes`; `sizes`: numbers of images by domain, with the published ones; `findings`:
+        missing images, unreadable images and copies, each with their number and first cases; `whole`: True if all
+        images can be read and their number is the published one; `sound`: True if, in addition, no test image is a copy
+        of a training image, except in official splits.
 
     Raises:
         ConfigError: an unknown data set, domain or value.
@@ -72,18 +72,18 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> dict[str, Any]
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.simplefilter("ignore", Notice)  # of names, which notes repeat
+        warnings.simplefilter("ignore", Notice)  # about names, which notes repeat
         dataset = load(replace(spec, max_train=None, max_test=None, whole_test=[], drop_missing=True))
     findings = [_finding(str(warning.message), [""]) for warning in caught]
     seen: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
     unreadable: list[str] = []
-    for part, pool in (("train", dataset.train), ("test", dataset.test)):
+    for side, pool in (("train", dataset.train), ("test", dataset.test)):
         read = chain.from_iterable(_read(pool, progress))
         for name, label, (pixels, problem) in zip(pool.names, pool.label.tolist(), read, strict=True):
             if problem:
                 unreadable.append(f"{name}: {problem}")
             else:
-                seen[pixels].append((name, label, part))
+                seen[pixels].append((name, label, side))
     if unreadable:
         findings.append(_finding("cannot be read: download them again or delete them", unreadable))
     sizes = list(_sizes(dataset, spec))
@@ -111,7 +111,7 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> dict[str, Any]
 
 
 def _printable(text: str) -> str:
-    """The text with bytes of names that are not UTF-8 as escapes, which every terminal and JSON takes."""
+    """The text with escapes for bytes of names that are not UTF-8, for terminals and JSON."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -120,7 +120,7 @@ def _finding(what: str, cases: Sequence[str]) -> dict[str, Any]:
 
 
 def _read(pool: Pool, progress: Progress | None) -> Iterator[list[tuple[str, str]]]:
-    """Yields the digest of the pixels of every image, or the problem that it cannot be read."""
+    """Yields the digest of the pixels of every image and "", or "" and the reason why it cannot be read."""
 
     def one(row: int) -> tuple[str, str]:
         try:
@@ -130,27 +130,27 @@ def _read(pool: Pool, progress: Progress | None) -> Iterator[list[tuple[str, str
         return digest([str(pixels.shape), pixels.tobytes()]), ""
 
     done = 0
-    for found in read_in_threads(one, len(pool), _AT_ONCE):
-        yield found
-        done += len(found)
+    for results in read_in_threads(one, len(pool), _BATCH):
+        yield results
+        done += len(results)
         if progress is not None:
             progress(done, len(pool), pool.key)
 
 
 def _sizes(dataset: Dataset, spec: DataSpec) -> Iterator[dict[str, Any]]:
-    """Yields numbers of images by domain, and of all if there are several."""
+    """Yields the numbers of images by domain, and in total if there are several domains."""
     published = source(spec.name).sizes.get(spec.classes, {})
     n = len(dataset.domains)
     train, test = (np.bincount(pool.domain, minlength=n).tolist() for pool in (dataset.train, dataset.test))
     rows = list(zip(dataset.domains, train, test, strict=True)) if n > 1 else []
-    for domain, *found in (*rows, (ALL, sum(train), sum(test))):
+    for domain, *counts in (*rows, (ALL, sum(train), sum(test))):
         expected = None if domain == ALL and spec.domains else published.get(domain)
         numbers = [] if expected is None else [expected] if isinstance(expected, int) else list(expected)
         text = " / ".join(f"{number:,}" for number in numbers)
-        right = not numbers or numbers == (found if len(numbers) == 2 else [sum(found)])
+        right = not numbers or numbers == (counts if len(numbers) == 2 else [sum(counts)])
         yield {
             "domain": _printable(domain),
-            "train": found[0],
-            "test": found[1],
+            "train": counts[0],
+            "test": counts[1],
             "published": text if right else f"{text} differs",
         }

@@ -1,4 +1,4 @@
-"""Lists folders of images: which names are hidden, which files are images, and what is left out."""
+"""Lists folders of images, and records which files are left out."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.formatting import counted, some
 
 _FORMATS = frozenset({"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "QOI", "TGA", "TIFF", "WEBP"})
-"""Of the formats that Pillow reads, those of pictures: no documents, videos, icons and arrays of numbers."""
+"""Formats of Pillow for pictures, without documents, videos, icons and arrays of numbers."""
 _MADE = frozenset(
     {"@eadir", "@tmp", "#recycle", "#snapshot", "$recycle.bin", "system volume information", "lost+found"}
     | {"thumbs", "thumbnails", "thumbs.db", "ehthumbs.db", "desktop.ini"}
 )
-"""Names that file servers, file systems and viewers of images put beside files."""
+"""Names of files and folders that file servers, file systems and image viewers create."""
 _OTHER, _BY_NAME = "of other kinds", "hidden by name"
 
 
@@ -32,64 +32,64 @@ def suffixes() -> tuple[str, ...]:
 
 
 def hidden(name: str) -> bool:
-    """True if a file or folder is left out by its name, at every depth.
+    """True if a file or folder is left out because of its name.
 
-    Such names begin with "." or "__" (`.ipynb_checkpoints`, `.thumbnails`, `__MACOSX` and its `._x.jpg`), or are those
-    of file servers and viewers (`@eaDir`, `Thumbs`), in any case.
+    Such names begin with "." or "__" (`.ipynb_checkpoints`, `.thumbnails`, `__MACOSX` and its `._x.jpg`), or are
+    created by file servers and viewers (`@eaDir`, `Thumbs`, in upper or lower case).
     """
     return name.startswith((".", "__")) or name.casefold() in _MADE
 
 
 @dataclass
-class Found:
+class FolderImages:
     """The images below a folder."""
 
     images: list[str] = field(default_factory=list)
     """Sorted paths below the listing's root."""
     inner: set[str] = field(default_factory=set)
-    """The folders in it that hold images, at any depth; "" if it holds some itself."""
+    """Names of the folders in it that contain images, at any depth; "" if it directly contains some."""
 
     @property
     def deeper(self) -> bool:
-        """True if all images lie in folders in it, and in more than one of them."""
+        """True if all images are in inner folders, of which there is more than one."""
         return "" not in self.inner and len(self.inner) > 1
 
 
 @dataclass
 class Listing:
-    """The folders and images below a root, and an account of what is left out."""
+    """The folders and images below a root, with notes on what is left out."""
 
     root: Path
     _left: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Paths below the root by what they are: a noun, and what follows it."""
+    """Paths below the root by kind: a noun, and the words that follow it."""
 
     def folders(self, folder: Path) -> dict[str, Path]:
-        """The visible folders in a folder, and links to folders, by their names in Unicode's NFC, in their order.
+        """The visible folders in a folder, including links to folders, sorted by their names in Unicode's NFC.
 
         Raises:
-            EnvironmentProblem: there is no such folder, it cannot be read, a link in it is broken, or two names
-                differ in nothing but their Unicode form.
+            EnvironmentProblem: the folder does not exist or cannot be read, a link in it is broken, or two names
+                differ only in their Unicode form.
         """
         if not folder.is_dir():
             raise EnvironmentProblem(f"There is no folder {folder}. Complete the download.")
-        found: dict[str, Path] = {}
+        by_name: dict[str, Path] = {}
         for entry in self._visible(str(folder)):
             if _is_folder(entry):
                 name = unicodedata.normalize("NFC", entry.name)
-                if name in found:
-                    twins = f"{found[name].name!a} and {entry.name!a}"
+                if name in by_name:
+                    twins = f"{by_name[name].name!a} and {entry.name!a}"
                     raise EnvironmentProblem(f"{folder} has {name!r} in two Unicode forms, {twins}. Merge the two.")
-                found[name] = folder / entry.name
+                by_name[name] = folder / entry.name
             elif _is_image(entry):
                 self._leave(entry, "image", "beside folders")
-        return dict(sorted(found.items()))
+        return dict(sorted(by_name.items()))
 
-    def images(self, folders: Sequence[Path]) -> list[Found]:
-        """The visible images below each of some folders, which may be links. Links to folders in them are left out.
+    def images(self, folders: Sequence[Path]) -> list[FolderImages]:
+        """The visible images below each of the folders, which may be links. Links to folders inside are not followed.
 
         Raises:
-            EnvironmentProblem: a folder cannot be read, a link is broken, or by a link one folder is or contains
-                another.
+            EnvironmentProblem: a folder cannot be read, a link is broken, or one folder is or contains another one
+                because of a link.
         """
         reals = [Path(os.path.realpath(folder)) for folder in folders]
         at = dict(zip(reals, folders, strict=True))
@@ -102,33 +102,33 @@ class Listing:
                     )
         return [self._images(folder) for folder in folders]
 
-    def _images(self, top: Path) -> Found:
-        found, left = Found(), [(str(top), "")]
-        while left:
-            folder, inner = left.pop()
+    def _images(self, top: Path) -> FolderImages:
+        result, pending = FolderImages(), [(str(top), "")]
+        while pending:
+            folder, inner = pending.pop()
             for entry in self._visible(folder):
                 if not _is_folder(entry):
                     if _is_image(entry):
-                        found.images.append(self._below(entry.path))
-                        found.inner.add(inner)
+                        result.images.append(self._below(entry.path))
+                        result.inner.add(inner)
                     else:
                         self._leave(entry, "file", _OTHER)
                 elif entry.is_symlink():
                     self._leave(entry, "link", "to folders")
                 else:
-                    left.append((entry.path, inner or entry.name))
-        found.images.sort()
-        return found
+                    pending.append((entry.path, inner or entry.name))
+        result.images.sort()
+        return result
 
     def notes(self) -> tuple[str, ...]:
-        """One sentence for each kind of file that was left out so far, with their number and the first paths."""
-        told = []
+        """One sentence for each kind of file that was left out so far, with the number of files and the first paths."""
+        notes = []
         for (noun, which), places in sorted(self._left.items()):
             if which == _OTHER:
                 kinds = Counter(os.path.splitext(place)[1].lower() or "without a suffix" for place in places)
                 which += f" ({some([f'{n:,} {kind}' for kind, n in kinds.most_common()])})"
-            told.append(f"left out {counted(len(places), noun)} {which}: {some(sorted(places))}")
-        return tuple(told)
+            notes.append(f"left out {counted(len(places), noun)} {which}: {some(sorted(places))}")
+        return tuple(notes)
 
     def _visible(self, folder: str) -> Iterator[os.DirEntry[str]]:
         try:
@@ -161,5 +161,5 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """By its suffix. Pipes and devices are none, since they may never end."""
+    """True if a file's suffix is that of an image. Pipes and devices are not images, since they may never end."""
     return entry.name.lower().endswith(suffixes()) and (entry.is_file() or entry.is_symlink())

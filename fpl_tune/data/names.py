@@ -1,4 +1,4 @@
-"""Names of classes in prompts: those that the user gives, and classes that have one prompt."""
+"""Names of classes in prompts: names that the user gives, and classes that share a prompt."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ _SHOWN = 5  # prompts of several classes, or labels of one name
 
 
 def renamed(dataset: Dataset, names: Mapping[str, str]) -> tuple[str, ...]:
-    """The classes of a data set with other names in prompts; see `DataSpec.names`.
+    """The class names of a data set after renaming by `DataSpec.names`.
 
     Raises:
-        ConfigError: a name is of no class or of several, or two are of one.
+        ConfigError: a key belongs to no class or to several, or two keys to the same class.
     """
     classes, given = list(dataset.classes), dict[int, str]()
     for key, name in names.items():
         label = _label(dataset, key)
         if label in given:
-            raise ConfigError(f"data.names has {given[label]!r} and {key!r}, both of class {label}. Remove one.")
+            raise ConfigError(f"data.names has {given[label]!r} and {key!r}, both for class {label}. Remove one.")
         given[label], classes[label] = key, name
     return cleaned(classes)
 
 
 def _label(dataset: Dataset, key: str) -> int:
-    """The label of the class that is called so: by its own name, its name in prompts, or its number."""
-    known = (dataset.own_names, dataset.classes, [*map(str, range(len(dataset.classes)))])
-    for names in known:
-        found = [label for label, name in enumerate(names) if name == key]
-        if len(found) > 1:
+    """The label of a class, given its own name, its name in prompts, or its number."""
+    spellings = (dataset.own_names, dataset.classes, [*map(str, range(len(dataset.classes)))])
+    for names in spellings:
+        labels = [label for label, name in enumerate(names) if name == key]
+        if len(labels) > 1:
             raise ConfigError(
-                f"data.names.{key} is of {len(found)} classes of {dataset.name}. Give one by its label: "
-                f"{' or '.join(map(str, found[:_SHOWN]))}."
+                f"data.names.{key} is the name of {len(labels)} classes of {dataset.name}. Give one by its label: "
+                f"{' or '.join(map(str, labels[:_SHOWN]))}."
             )
-        if found:
-            return found[0]
+        if labels:
+            return labels[0]
     raise unknown(f"class of {dataset.name}", key, dict.fromkeys((*dataset.own_names, *dataset.classes)))
 
 
 def sharing(dataset: Dataset, classes: Sequence[str]) -> str:
-    """A warning of classes that share a prompt; "" if there are none.
+    """A warning about classes that share a prompt; "" if there are none.
 
-    CLIP's tokenizer reads neither case nor numbers of blanks.
+    CLIP's tokenizer ignores case and the number of blanks.
     """
     labels: dict[str, list[int]] = defaultdict(list)
     for label, name in enumerate(classes):

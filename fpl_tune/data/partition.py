@@ -18,28 +18,29 @@ from fpl_tune.core.formatting import counted
 from fpl_tune.data.pool import Ints
 
 
-class Shares(NamedTuple):
-    """Pairs [m]: `client` holds image `row` of a pool. Only `classes` gives an image to several clients."""
+class Assignment(NamedTuple):
+    """Pairs [m] of images and clients: image `row` of a pool belongs to `client`. Only the partition `classes` gives an
+    image to several clients."""
 
     row: Ints
     client: Ints
 
-    def at(self, index: NDArray[Any]) -> Shares:
+    def at(self, index: NDArray[Any]) -> Assignment:
         """The pairs at some positions, or where a mask is True."""
-        return Shares(self.row[index], self.client[index])
+        return Assignment(self.row[index], self.client[index])
 
-    def within(self, rows: Ints) -> Shares:
-        """The same pairs, `row` counted in a pool whose part `rows` was dealt."""
-        return Shares(rows[self.row], self.client)
+    def within(self, rows: Ints) -> Assignment:
+        """The pairs with `row` in a whole pool, of which only `rows` were distributed."""
+        return Assignment(rows[self.row], self.client)
 
 
-def joined(parts: Sequence[Shares]) -> Shares:
-    """The pairs of all parts."""
-    return Shares(np.concatenate([part.row for part in parts]), np.concatenate([part.client for part in parts]))
+def joined(parts: Sequence[Assignment]) -> Assignment:
+    """Concatenates assignments."""
+    return Assignment(np.concatenate([part.row for part in parts]), np.concatenate([part.client for part in parts]))
 
 
 class Ranked(NamedTuple):
-    """Members [n] stably sorted by group, with their rank in the group and its size."""
+    """Members [n], stably sorted by group, with their rank in the group and the group's size."""
 
     order: Ints
     rank: Ints
@@ -47,7 +48,7 @@ class Ranked(NamedTuple):
 
 
 def ranked(group: Ints) -> Ranked:
-    """Members by group [n] of non-negative numbers."""
+    """Sorts members by their group [n], a non-negative integer."""
     order = np.argsort(group, kind="stable")
     start = np.flatnonzero(np.diff(group[order], prepend=-1))
     count = np.diff(start, append=len(order))
@@ -57,15 +58,15 @@ def ranked(group: Ints) -> Ranked:
 class Deal(NamedTuple):
     """The training and test images of all clients."""
 
-    train: Shares
-    test: Shares
+    train: Assignment
+    test: Assignment
 
 
 def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.bool_]:
-    """Which client owns which class [N, K]: each class has one owner, the last client owns the rest.
+    """Mask [N, K] of the classes of each client. Each class has one owner, and the last client owns the rest.
 
-    Classes are shuffled by Python's generator and dealt in slices of round(K / N), as the published code of
-    PromptFL and its descendants does with seed 2023.
+    Classes are shuffled by Python's generator and dealt in slices of round(K / N), as the published code of PromptFL
+    and its descendants does with the seed 2023.
 
     Raises:
         ConfigError: a client would own no class.
@@ -78,19 +79,19 @@ def assign_disjoint(n_classes: int, n_clients: int, seed: int) -> NDArray[np.boo
         owns[np.minimum(np.arange(n_classes) // each, n_clients - 1), order] = True
     if not owns.any(1).all():
         fit = [n for n in range(1, n_classes + 1) if (n - 1) * round(n_classes / n) < n_classes]
-        near = min(fit, key=lambda n: abs(n - n_clients))
+        closest = min(fit, key=lambda n: abs(n - n_clients))
         raise ConfigError(
             f"{counted(n_classes, 'disjoint class', 'disjoint classes')} cannot be dealt to {n_clients} clients so "
-            f"that each owns {max(each, 1)}. Set partition.n_clients={near}."
+            f"that each owns {max(each, 1)}. Set partition.n_clients={closest}."
         )
     return owns
 
 
 def assign_classes(n_classes: int, n_clients: int, per_client: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which client owns which class [N, K]: each draws `per_client` different ones, independently of the others.
+    """Mask [N, K] of the classes of each client. Each draws `per_client` different classes, independently of others.
 
     Raises:
-        ConfigError: there are fewer classes than that.
+        ConfigError: there are fewer classes than `per_client`.
     """
     if per_client > n_classes:
         raise ConfigError(
@@ -102,17 +103,17 @@ def assign_classes(n_classes: int, n_clients: int, per_client: int, rng: np.rand
     return owns
 
 
-def by_class(owns: NDArray[np.bool_], label: Ints) -> Shares:
-    """Every image goes to all owners [N, K] of its class."""
+def by_class(owns: NDArray[np.bool_], label: Ints) -> Assignment:
+    """Gives every image to all owners [N, K] of its class."""
     order = np.argsort(label, kind="stable")
     client, place = np.nonzero(owns[:, label[order]])
-    return Shares(order[place], client)
+    return Assignment(order[place], client)
 
 
-def some_by_class(owns: NDArray[np.bool_], label: Ints, most: int, rng: np.random.Generator) -> Shares:
-    """Every owner [N, K] of a class draws `most` of its images, or gets all if there are no more.
+def some_by_class(owns: NDArray[np.bool_], label: Ints, most: int, rng: np.random.Generator) -> Assignment:
+    """Lets every owner [N, K] of a class draw `most` of its images, or gives it all if there are no more.
 
-    Like `by_class` without the images that no client would use: with many owners of large classes, nearly all.
+    It is `by_class` without images that no client would use, which are nearly all if large classes have many owners.
     """
     rows, clients = [], []
     for owners, images in ((np.flatnonzero(owns[:, c]), np.flatnonzero(label == c)) for c in range(owns.shape[1])):
@@ -123,10 +124,10 @@ def some_by_class(owns: NDArray[np.bool_], label: Ints, most: int, rng: np.rando
             picked = np.broadcast_to(images, (len(owners), len(images)))
         rows.append(picked.ravel())
         clients.append(np.repeat(owners, picked.shape[1]))
-    pairs = Shares(np.concatenate(rows), np.concatenate(clients))
+    pairs = Assignment(np.concatenate(rows), np.concatenate(clients))
     return pairs.at(np.argsort(pairs.client, kind="stable"))
 
 
-def iid(n: int, n_clients: int, rng: np.random.Generator) -> Shares:
-    """Shuffles all images and cuts them into parts whose sizes differ by at most one."""
-    return Shares(rng.permutation(n), np.arange(n) * n_clients // max(n, 1))
+def iid(n: int, n_clients: int, rng: np.random.Generator) -> Assignment:
+    """Shuffles all images and splits them into parts whose sizes differ by at most one."""
+    return Assignment(rng.permutation(n), np.arange(n) * n_clients // max(n, 1))

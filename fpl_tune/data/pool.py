@@ -1,4 +1,4 @@
-"""A listed data set: class names, domains, and two pools of labelled images that are read one by one."""
+"""A data set: class names, domains, and two pools of labelled images that are read one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
-    """Hex digest (SHA-256) of a sequence of strings and bytes, boundaries included."""
+    """Hex digest (SHA-256) of a sequence of strings and bytes, including their boundaries."""
     total = hashlib.sha256()
     for part in parts:
         data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
@@ -37,12 +37,12 @@ def digest(parts: Iterable[str | bytes]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Pool(ABC):
-    """n labelled images of one split. Making one reads no pixels."""
+    """n labelled images of one split. Creating a pool reads no pixels."""
 
     key: str
     """Name of the pool in caches and messages, such as "pacs-train"."""
     names: tuple[str, ...]
-    """One per image: its path below the root, or a unique name. The same on every machine."""
+    """One name per image: its path below the root, or a unique name. The same on every machine."""
     label: Ints
     """[n] class ids."""
     domain: Ints
@@ -59,7 +59,7 @@ class Pool(ABC):
 
     @abstractmethod
     def stamp(self) -> str:
-        """Hex digest that changes with the images: of files by their contents, of drawn ones by what draws them."""
+        """Hex digest that changes with the images: of files by content, of drawn images by the code that draws them."""
 
     @cached_property
     def content(self) -> str:
@@ -67,7 +67,7 @@ class Pool(ABC):
         return self.stamp()
 
     def take(self, rows: Ints) -> Self:
-        """The pool of the images `rows`, in their order."""
+        """The pool of the images `rows`, in this order."""
         names = tuple(self.names[i] for i in rows.tolist())
         return replace(self, names=names, label=self.label[rows], domain=self.domain[rows])
 
@@ -87,12 +87,12 @@ class FilePool(Pool):
 
 @dataclass(frozen=True, eq=False)
 class ArrayPool(Pool):
-    """Images of one array (drawn worlds, CIFAR), which is made when the first image is read."""
+    """Images in one array (drawn images, CIFAR), which is created when the first image is read."""
 
     fetch: Callable[[], NDArray[np.uint8]] = field(default=lambda: np.empty((0, 1, 1, 3), np.uint8))
-    """Returns all images uint8 [m, h, w, 3]. A module-level function, so that the pool can be pickled."""
+    """Returns all images, uint8 [m, h, w, 3]. It must be a module-level function, so that the pool can be pickled."""
     version: str = ""
-    """Changes when what `fetch` returns changes, and is the same on every machine."""
+    """Changes when the return value of `fetch` changes, and is the same on every machine."""
     rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     """[n] row of each image in the array."""
 
@@ -112,11 +112,11 @@ class JoinedPool(Pool):
 
     parts: tuple[Pool, ...] = ()
     place: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
-    """[n, 2] each image's part and its row there."""
+    """[n, 2] each image's part, and its row in this part."""
 
     def read(self, i: int) -> Image.Image | NDArray[np.uint8]:
-        part, row = self.place[i].tolist()
-        return self.parts[part].read(row)
+        number, row = self.place[i].tolist()
+        return self.parts[number].read(row)
 
     def stamp(self) -> str:
         return digest([*(part.stamp() for part in self.parts), self.place.tobytes()])
@@ -126,7 +126,7 @@ class JoinedPool(Pool):
 
 
 def join(first: Pool, second: Pool) -> JoinedPool:
-    """The images of two pools of one data set, with the first pool's key and transform."""
+    """Joins two pools of one data set, with the key and transform of the first."""
     parts = (first, second)
     place = [np.stack([np.full(len(part), k), np.arange(len(part))], 1) for k, part in enumerate(parts)]
     return JoinedPool(
@@ -153,15 +153,15 @@ class Dataset:
     train: Pool
     test: Pool
     own_names: tuple[str, ...] = ()
-    """K names of the classes as folders or lists have them, by which `data.names` finds them; empty: `classes`."""
+    """K class names as in folders or lists, by which `data.names` refers to classes; if empty, `classes` are used."""
     coarse: Ints | None = None
-    """[K] super-class of each class, where the data set has them (CIFAR-100)."""
+    """[K] super-class of each class, if the data set has super-classes (CIFAR-100)."""
     notes: tuple[str, ...] = ()
-    """Decisions made because an official split or part of the download is missing, one sentence each."""
+    """Notes on how the data set was read, such as a missing official split, one sentence each."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest over class names, template, domains, and the contents, names, labels and domains of all images."""
+        """Hex digest of class names, template, domains, and the contents, names, labels and domains of all images."""
         parts: list[str | bytes] = [self.name, self.template, "\n".join(self.classes), "\n".join(self.domains)]
         for pool in (self.train, self.test):
             parts += [pool.content, "\n".join(pool.names), pool.label.tobytes(), pool.domain.tobytes()]
@@ -176,20 +176,20 @@ def read_image(path: Path) -> Image.Image:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise EnvironmentProblem(
             f"Cannot read image {path}: {error}. `fpl-tune data check` lists all such files; "
-            "fetch them again, or delete them and set data.drop_missing=true."
+            "download them again, or delete them and set data.drop_missing=true."
         ) from None
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """The image in 8-bit RGB by Pillow's conversion, upright as its EXIF orientation says.
+    """The image in 8-bit RGB by Pillow's conversion, rotated by its EXIF orientation.
 
     Raises:
-        ValueError: its pixels are 16- or 32-bit numbers, whose range is not known.
+        ValueError: its pixels are 16- or 32-bit numbers, whose range is unknown.
     """
     image.load()
     if image.mode[0] in "IF":
         raise ValueError(f"its pixels have more than 8 bits (mode {image.mode}); store it with 8")
-    with suppress(Exception):  # damaged metadata: the pixels are sound
+    with suppress(Exception):  # damaged metadata; the pixels are intact
         image = ImageOps.exif_transpose(image)
     return image.convert("RGB")
 

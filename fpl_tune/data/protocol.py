@@ -1,4 +1,4 @@
-"""Draws splits: partition, few-shot draw and test sets by the protocol's specification."""
+"""Draws splits: the partition, the few-shot draw and the test sets of a protocol."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
         raise ConfigError(f"partition.held_out={list(spec.held_out)} leaves no domain to train on. Hold out fewer.")
     n_classes = len(dataset.classes)
     halved = spec.evaluation in ("base_to_novel", "open_set")
-    known = np.arange((n_classes + 1) // 2 if halved else n_classes, dtype=np.int64)
+    train_classes = np.arange((n_classes + 1) // 2 if halved else n_classes, dtype=np.int64)
     pools = (dataset.train, dataset.test)
-    rows, test_rows = (np.flatnonzero(source[pool.domain] & (pool.label < len(known))) for pool in pools)
+    rows, test_rows = (np.flatnonzero(source[pool.domain] & (pool.label < len(train_classes))) for pool in pools)
     label = dataset.train.label[rows]
-    # where an image has several clients, none trains on what another validates on
+    # if several clients have an image, no client trains on it if another one validates on it
     reserved = fewshot.reserve(label, data.val if spec.name == "classes" else 0.0, rng("reserve"))
     dealt, n_clients = deal(
         Request(
             spec=spec,
             label=(label, dataset.test.label[test_rows]),
             domain=(dataset.train.domain[rows], dataset.test.domain[test_rows]),
-            n_classes=len(known),
+            n_classes=len(train_classes),
             domains=np.flatnonzero(source).tolist(),
             coarse=dataset.coarse,
             wanted=fewshot.wanted(data.shots, data.val),
@@ -69,19 +69,19 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
     )
     few = (dealt.train, label, data.shots, data.val, rng("few-shot"))
     if spec.name == "disjoint" and not spec.vary:
-        drawn = fewshot.draw_published(*few, n_classes=len(known), seed=spec.seed)
+        drawn = fewshot.draw_published(*few, n_classes=len(train_classes), seed=spec.seed)
     elif spec.name == "classes":
         drawn = fewshot.draw_reserved(*few, reserved)
     else:
         drawn = fewshot.draw(*few)
-    train, val = (fewshot.by_client(part.within(rows), n_clients) for part in drawn)
+    train, val = (fewshot.by_client(pairs.within(rows), n_clients) for pairs in drawn)
     own = fewshot.by_client(dealt.test.within(test_rows), n_clients)
-    train_label, val_label = ([dataset.train.label[i] for i in part] for part in (train, val))
+    train_label, val_label = ([dataset.train.label[i] for i in side] for side in (train, val))
     own_label = [dataset.test.label[i] for i in own]
     if spec.label_noise:
         noise = rng("label noise")
         train_label, val_label = (
-            _mislabelled(part, spec.label_noise, known, noise) for part in (train_label, val_label)
+            _mislabelled(labels, spec.label_noise, train_classes, noise) for labels in (train_label, val_label)
         )
     if spec.compat_scrambled_labels:
         scramble = rng("scramble")
@@ -89,19 +89,19 @@ def split(dataset: Dataset, data: DataSpec, partition: PartitionSpec, seed: int)
         (own,), (own_label,) = _scrambled(dataset.test, (own,), scramble)
     _require_images(train, "training image", "data.shots")
     domain = np.array([np.bincount(dataset.train.domain[i]).argmax() for i in train], dtype=np.int64)
-    tests = _tests(dataset, spec, known, TestSet(own, known, own_label), domain)
+    tests = _tests(dataset, spec, train_classes, TestSet(own, train_classes, own_label), domain)
     for name, test in tests.items():
         _require_images(test.index, f"image in {name!r}", "data.max_test")
-    digest = identity(dataset, (train, train_label), (val, val_label), tests, known)
-    return Split(train, val, tests, known, domain, train_label, val_label, digest)
+    digest = identity(dataset, (train, train_label), (val, val_label), tests, train_classes)
+    return Split(train, val, tests, train_classes, domain, train_label, val_label, digest)
 
 
-def _mislabelled(labels: list[Ints], most: float, known: Ints, rng: np.random.Generator) -> list[Ints]:
-    """Labels of which a share, from 0 at the first client to `most` at the last, is replaced by other classes."""
+def _mislabelled(labels: list[Ints], most: float, classes: Ints, rng: np.random.Generator) -> list[Ints]:
+    """Replaces a share of the labels, from 0 at the first client to `most` at the last, by other classes."""
     shares = np.linspace(0, most, len(labels)) if len(labels) > 1 else [most]
     noisy = []
     for mine, share in zip(labels, shares, strict=True):
-        other = (mine + rng.integers(1, max(len(known), 2), size=len(mine))) % len(known)
+        other = (mine + rng.integers(1, max(len(classes), 2), size=len(mine))) % len(classes)
         noisy.append(np.where(rng.random(len(mine)) < share, other, mine))
     return noisy
 
@@ -109,28 +109,30 @@ def _mislabelled(labels: list[Ints], most: float, known: Ints, rng: np.random.Ge
 def _scrambled(
     pool: Pool, parts: tuple[list[Ints], ...], rng: np.random.Generator
 ) -> tuple[list[list[Ints]], list[list[Ints]]]:
-    """Rows and labels wrongly paired: a client's labels with the first images of its domain's list."""
+    """Pairs rows and labels wrongly: a client's labels with the first images in the list of its domain."""
     rows: list[list[Ints]] = []
     labels: list[list[Ints]] = []
     for mine in zip(*parts, strict=True):
         dealt = np.concatenate(mine)
-        cuts = np.cumsum([len(part) for part in mine])[:-1]
+        cuts = np.cumsum([len(side) for side in mine])[:-1]
         listed = np.flatnonzero(np.isin(pool.domain, np.unique(pool.domain[dealt])))[: len(dealt)]
         rows.append(np.split(listed, cuts))
         labels.append(np.split(pool.label[rng.permutation(dealt)], cuts))
     return [list(part) for part in zip(*rows, strict=True)], [list(part) for part in zip(*labels, strict=True)]
 
 
-def _tests(dataset: Dataset, spec: PartitionSpec, known: Ints, own: TestSet, domain: Ints) -> dict[str, TestSet]:
+def _tests(
+    dataset: Dataset, spec: PartitionSpec, train_classes: Ints, own: TestSet, domain: Ints
+) -> dict[str, TestSet]:
     """The protocol's test sets, the main one first."""
     n_clients, pool = len(own.index), dataset.test
 
-    def everyone(rows: Ints, classes: Ints = known) -> TestSet:
+    def everyone(rows: Ints, classes: Ints = train_classes) -> TestSet:
         return TestSet([rows] * n_clients, classes, [pool.label[rows]] * n_clients)
 
     if spec.evaluation in ("base_to_novel", "open_set"):
-        novel = np.arange(len(known), len(dataset.classes), dtype=np.int64)
-        base_rows, novel_rows = (np.flatnonzero(np.isin(pool.label, classes)) for classes in (known, novel))
+        novel = np.arange(len(train_classes), len(dataset.classes), dtype=np.int64)
+        base_rows, novel_rows = (np.flatnonzero(np.isin(pool.label, classes)) for classes in (train_classes, novel))
         if spec.evaluation == "open_set":
             return {"test": own, "base": everyone(base_rows), UNKNOWN: everyone(novel_rows)}
         return {"test": own, "base": everyone(base_rows), "novel": everyone(novel_rows, novel)}
@@ -139,7 +141,7 @@ def _tests(dataset: Dataset, spec: PartitionSpec, known: Ints, own: TestSet, dom
         return {"test": everyone(np.flatnonzero(np.isin(pool.domain, target))), "own": own}
     if spec.evaluation == "domains":
         whole = [np.flatnonzero(pool.domain == d) for d in range(len(dataset.domains))]
-        main = TestSet([whole[d] for d in domain], known, [pool.label[whole[d]] for d in domain])
+        main = TestSet([whole[d] for d in domain], train_classes, [pool.label[whole[d]] for d in domain])
         return {"test": main} | {
             f"domain/{name}": everyone(rows) for name, rows in zip(dataset.domains, whole, strict=True)
         }

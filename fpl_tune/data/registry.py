@@ -23,17 +23,17 @@ _OPTIONAL = ("n_clients", "alpha", "min_size")
 
 
 def load(spec: DataSpec, file: str | None = None) -> Dataset:
-    """Lists a data set without reading images, and keeps the part of it that `spec` selects.
+    """Lists a data set without reading images, and selects the part of it that `spec` describes.
 
-    Warns of classes that share a prompt.
+    It warns about classes that share a prompt.
 
     Args:
         spec: the data set.
-        file: `PartitionSpec.file`: an exported split, which says of its images whether they are for training.
+        file: `PartitionSpec.file`, an exported split, which decides which images are for training and which for tests.
 
     Raises:
         ConfigError: unknown data set, domain, class or value, or a selection without images; see `on_sides` for `file`.
-        EnvironmentProblem: files are missing or damaged, have names that are not UTF-8, or other content than
+        EnvironmentProblem: files are missing or damaged, have names that are not UTF-8, or do not have the content
             `spec.content`.
     """
     dataset = source(spec.name).loader(spec if spec.root is None else replace(spec, root=str(local(spec.root))))
@@ -45,32 +45,32 @@ def load(spec: DataSpec, file: str | None = None) -> Dataset:
     for split, pool, most in zip(
         ("training", "test"), _whole_test(dataset, spec), (spec.max_train, spec.max_test), strict=True
     ):
-        kept = pool.take(np.flatnonzero(position[pool.domain] >= 0))
+        selected = pool.take(np.flatnonzero(position[pool.domain] >= 0))
         transform = "clip" if spec.transform == "clip" else pool.transform
-        kept = replace(kept, domain=position[kept.domain], transform=transform)
-        if not len(kept):
+        selected = replace(selected, domain=position[selected.domain], transform=transform)
+        if not len(selected):
             raise ConfigError(f"{dataset.name} has no {split} images. Check data.root and data.domains.")
-        pools.append(_cap(kept, most))
+        pools.append(_cap(selected, most))
     names = renamed(dataset, spec.names)
     notes = dataset.notes
     if alike := sharing(dataset, names):
         warnings.warn(alike, Notice, stacklevel=2)
         notes = (*notes, alike)
-    found = replace(
+    loaded = replace(
         dataset, domains=domains, classes=_shuffled(names, spec), train=pools[0], test=pools[1], notes=notes
     )
     if file is not None:
-        found = on_sides(found, file)
-    if spec.content is not None and spec.content != found.fingerprint:
+        loaded = on_sides(loaded, file)
+    if spec.content is not None and spec.content != loaded.fingerprint:
         raise EnvironmentProblem(
-            f"data.root={spec.root} must hold the content {spec.content} of {spec.name}, but it holds "
-            f"{found.fingerprint}. Name the folder of those images, or leave out data.content."
+            f"data.root={spec.root} must have the content {spec.content} of {spec.name}, but has "
+            f"{loaded.fingerprint}. Name the folder of those images, or leave out data.content."
         )
-    return found
+    return loaded
 
 
 def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:
-    """`partition` with `auto` and every field left None filled in: as the papers use the data set, or by `DEFAULTS`."""
+    """Fills in `auto` and all fields that are None, by the papers' usual values for the data set or by `DEFAULTS`."""
     if partition.name != "auto" and all(getattr(partition, name) is not None for name in _OPTIONAL):
         return partition  # a stored configuration, whose plug-in need not be installed
     usual = source(data.name).natural
@@ -81,12 +81,12 @@ def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:
 
 
 def _cap(pool: Pool, cap: int | None) -> Pool:
-    """At most `cap` images of each class and domain, at even distances in the list."""
+    """At most `cap` images of each class and domain, evenly spaced in the list."""
     if cap is None:
         return pool
     order, rank, size = ranked(pool.domain * (int(pool.label.max()) + 1) + pool.label)
-    kept = rank * np.minimum(cap, size) // size != (rank - 1) * np.minimum(cap, size) // size
-    return pool.take(np.sort(order[kept]))
+    chosen = rank * np.minimum(cap, size) // size != (rank - 1) * np.minimum(cap, size) // size
+    return pool.take(np.sort(order[chosen]))
 
 
 def _whole_test(dataset: Dataset, spec: DataSpec) -> tuple[Pool, Pool]:
@@ -100,7 +100,7 @@ def _whole_test(dataset: Dataset, spec: DataSpec) -> tuple[Pool, Pool]:
 
 
 def _check_texts(dataset: Dataset) -> None:
-    """Refuses a template without one place for the class, and names that prompts, exports and results cannot hold."""
+    """Rejects a template without one {} for the class, and names that are not UTF-8."""
     try:
         with_place(dataset.template)
     except ValueError as problem:

@@ -1,7 +1,7 @@
 """Draws the images of the embedded world: places a shape in a picture and paints it in one of six styles.
 
-Symbols: n images, P = 32 · 32 pixels. The picture spans [-1, 1]², y points upwards. The order of the random draws
-decides the images: every change to it changes the data set.
+Symbols: n images, P = 32 · 32 pixels. The picture spans [-1, 1]², y points upwards. The images depend on the order of
+the random draws, so every change to it changes the data set.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class _Style:
 
     paint: Callable[[np.random.Generator, _Scene], Floats]
     radius: tuple[float, float]
-    turn: float  # the largest, in radians
+    turn: float  # the largest rotation in radians
     wobble: float  # of edges
     cropped: float  # share of shapes
     noise: float
@@ -232,7 +232,7 @@ def render(style: str, what: Attributes, rng: np.random.Generator) -> NDArray[np
     Args:
         style: one of `STYLES`.
         what: the attributes of n images.
-        rng: source of all other properties, such as position and size.
+        rng: generator for all other properties, such as position and size.
 
     Returns:
         RGB images [n, 32, 32, 3].

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpl_tune.core.errors import unknown
-from fpl_tune.data.files import Layout
+from fpl_tune.data.files import FolderLayout
 from fpl_tune.data.pool import ArrayPool, Dataset
 from fpl_tune.data.rendering import COLOURS, SHAPES, SIDE, STYLES, TEXTURES, Attributes, Ints, render
 from fpl_tune.data.spec import DataSpec, kept_domains
@@ -48,7 +48,7 @@ def draw(
     images = np.empty((n, SIDE, SIDE, 3), dtype=np.uint8)
     rng = np.random.default_rng([*stream, code])
     given = (shape, colour, texture)
-    what = Attributes(
+    attributes = Attributes(
         *(
             rng.integers(len(names), size=n) if values is None else np.asarray(values, dtype=np.int64)
             for values, names in zip(given, (SHAPES, COLOURS, TEXTURES), strict=True)
@@ -57,9 +57,9 @@ def draw(
     for number, start in enumerate(range(0, n, _BLOCK)):
         block = slice(start, start + _BLOCK)
         rng = np.random.default_rng([*stream, code, number])
-        part = Attributes(*(values[block] for values in what))
-        images[block] = render(style, part, rng)
-    return images, what
+        in_block = Attributes(*(values[block] for values in attributes))
+        images[block] = render(style, in_block, rng)
+    return images, attributes
 
 
 def class_names(classes: Classes = "shape") -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def pool(
     return images, labels
 
 
-def load_shapes(spec: DataSpec, layout: Layout) -> Dataset:
+def load_shapes(spec: DataSpec, layout: FolderLayout) -> Dataset:
     """*Shapes* with its six styles as domains, and shapes or coloured shapes as classes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The catalogue of data sets: description, origin, loader and usual partition."""
+"""The catalogue of data sets, with description, origin, loader and usual partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.data.cifar import load_cifar
 from fpl_tune.data.coop import load_coop
 from fpl_tune.data.domainnet import load_domainnet, load_pickled
-from fpl_tune.data.files import Layout
+from fpl_tune.data.files import FolderLayout
 from fpl_tune.data.folders import load_domains, load_folder, load_imagenet, load_own_domains
 from fpl_tune.data.pool import Dataset
 from fpl_tune.data.shapes import load_shapes
@@ -25,7 +25,7 @@ DOMAINS = PartitionSpec("domain_dirichlet", n_clients=5, alpha=0.3, min_size=2)
 LABEL_SKEW = PartitionSpec("dirichlet", n_clients=100, alpha=0.5, min_size=10)
 ALL = "all"
 Sizes = Mapping[str, int | Sequence[int]]
-"""Published numbers of images by domain, or of `ALL`: (training, test), or both together if no split is official."""
+"""Published numbers of images by domain, or of `ALL` domains: (training, test), or their sum without official split."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class Source:
     what: str
     """One-line description."""
     loader: Callable[[DataSpec], Dataset]
-    """Lists its images."""
+    """Function that lists its images."""
     natural: PartitionSpec
     layout: str
     """Expected files below `data.root`, in one line."""
     origin: str
     """Where to get it."""
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
-    """By `data.classes`."""
+    """Numbers of images by `data.classes`."""
     official: bool = False
-    """True if its split into training and test images is published, so that copies on both sides belong to it."""
+    """True if its split into training and test images is official, so that copies on both sides belong to it."""
 
 
-READERS: dict[str, tuple[Callable[[DataSpec, Layout], Dataset], PartitionSpec]] = {
+READERS: dict[str, tuple[Callable[[DataSpec, FolderLayout], Dataset], PartitionSpec]] = {
     "shapes": (load_shapes, DISJOINT),
     "coop": (load_coop, DISJOINT),
     "imagenet": (load_imagenet, DISJOINT),
@@ -60,12 +60,12 @@ READERS: dict[str, tuple[Callable[[DataSpec, Layout], Dataset], PartitionSpec]] 
 }
 """Reader and usual partition of the data sets in `catalogue.yaml`."""
 _UNSPLIT = ("domains", "folder", "own_domains")
-"""Readers of data sets whose split is made here, or is the user's."""
+"""Readers of data sets without an official split."""
 
 
 def _shipped(reader: str, what: str, sizes: Mapping[str, Sizes] | None = None, **layout: Any) -> Source:
     load, usual = READERS[reader]
-    files = Layout(**layout)
+    files = FolderLayout(**layout)
     official = reader not in _UNSPLIT
     return Source(what, lambda spec: load(spec, files), usual, files.files, files.origin, sizes or {}, official)
 
@@ -84,17 +84,17 @@ def source(name: str) -> Source:
     if name in SOURCES:
         return SOURCES[name]
     if ":" in name:
-        found = getattr(plugins.module_of(name, "data.name"), name.partition(":")[2], None)
-        if not isinstance(found, Source):
-            raise ConfigError(f"data.name {name!r} must name a fpl_tune.data.sources.Source, but is {found!r:.80}.")
-        return found
+        entry = getattr(plugins.module_of(name, "data.name"), name.partition(":")[2], None)
+        if not isinstance(entry, Source):
+            raise ConfigError(f"data.name {name!r} must name a fpl_tune.data.sources.Source, but is {entry!r:.80}.")
+        return entry
     if name not in plugins.names("data"):
         raise unknown("data set", name, (*SOURCES, *plugins.names("data")))
     return plugins.load("data", name)
 
 
 def catalogue() -> list[dict[str, str]]:
-    """Describes all data sets: what they show, their usual partition, the files they expect and where to get these."""
+    """Describes all data sets: their content, usual partition, expected files, and where to get them."""
     rows = []
     for name, entry in SOURCES.items():
         usual = f"{entry.natural.name}, {entry.natural.n_clients} clients"

@@ -21,58 +21,59 @@ class DataSpec:
     """A data set and the part of it to use. `fpl-tune ls data` lists the data sets."""
 
     name: str = "shapes"
-    """Name of the data set, or `folder` (one folder a class) / `domains` (folders domain/class) for your own images."""
+    """Name of the data set, or `folder` (one folder per class) or `domains` (domain/class) for your own images."""
     root: str | None = None
-    """The data set's folder, or the folder that contains it. The drawn world needs none."""
+    """The data set's folder, or the folder that contains it. `shapes` needs none."""
     domains: list[str] | None = None
     """Domains to keep, in this order; None keeps all in the data set's order."""
     classes: str = ""
     """Variant of the classes. shapes: `shape` (20) or `object` (200, "red star")."""
     names: dict[str, Name] = field(default_factory=dict)
-    """Class -> its name in prompts, such as {n02012849: crane bird, n03126707: crane machine}.
+    """Names of classes in prompts, such as {n02012849: crane bird, n03126707: crane machine}.
 
-    A class goes by its folder (ImageNet: its identifier) or listed name; where several have that name, by its label, a
-    number from 0. Classes whose names differ in case, blanks and underscores alone share a prompt, and are warned of.
+    A class is given by its folder (ImageNet: its identifier) or its name in the list, or by its label, a number from 0,
+    if several classes have that name. A warning lists classes whose prompts are the same, because their names differ
+    only in case, blanks and underscores.
     """
     shots: AtLeastOne | None = 16
     """Training images per client and class; None takes all."""
     val: Annotated[float, Field(ge=0, le=100)] = 0.25
-    """Validation images per client and class as a multiple of its training images, at least one where there are two.
+    """Validation images per client and class as a multiple of its training images, at least one if it has two images.
 
-    They are drawn in addition to the `shots` images where the client holds more images of the class. With 0 no client
-    has validation images.
+    They are drawn in addition to the `shots` images if the client has more images of the class. With 0, no client has
+    validation images.
     """
     views: Annotated[int, Field(ge=0, le=1_000)] = 0
-    """Random resized crops with flips that each training image is drawn from, encoded once and cached.
+    """Number of random resized crops with flips of each training image, which are encoded once and cached.
 
-    0 trains on the image itself, as FedAPT and the CIFAR protocols do. CoOp and methods derived from it crop anew at
-    every step; a few views approximate that.
+    A training step uses one of them. 0 trains on the image itself, as FedAPT and the CIFAR protocols do. CoOp and
+    methods derived from it draw a new crop at every step; a few views approximate that.
     """
     max_train: AtLeastOne | None = None
-    """Maximum number of training images per class and domain, for quick runs; others are not used."""
+    """Maximum number of training images per class and domain, for quick runs."""
     max_test: AtLeastOne | None = None
     """Maximum number of test images per class and domain, for quick runs."""
     test_share: Share = 0.2
-    """Share of each class and domain held out for testing if the data set has no official split. The images are drawn
-    once and do not follow the run's seed."""
+    """Share of each class and domain that is held out for testing if the data set has no official split. The images are
+    drawn once and do not depend on the run's seed."""
     train_per_class: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Drawn world: training images per class and style."""
+    """`shapes`: training images per class and style."""
     test_per_class: Annotated[int, Field(ge=1, le=10_000)] = 25
-    """Drawn world: test images per class and style."""
+    """`shapes`: test images per class and style."""
     transform: Literal["auto", "clip"] = "auto"
-    """`clip`: bicubic resize and centre crop. `auto`: of CIFAR as in PromptFL's papers, enlarged bilinearly and
-    normalised by CIFAR's statistics; else `clip`."""
+    """`clip`: bicubic resize and centre crop. `auto`: CIFAR's images are enlarged bilinearly and normalised by CIFAR's
+    statistics, as in PromptFL's papers; `clip` for other data sets."""
     whole_test: list[str] = field(default_factory=list)
-    """Domains whose training images become test images, as the target domain of leave-one-domain-out."""
+    """Domains whose training images become test images, such as the target domain of leave-one-domain-out."""
     content: str | None = None
-    """Fingerprint of the images and labels that must be found, as `fpl-tune data show` prints it; others are refused.
-    None takes any. A study that names several roots sets it, so that cells of different images are different cells."""
+    """Fingerprint that the images and labels must have, as `fpl-tune data show` prints it; None accepts any. A study
+    with several roots sets it, so that cells with different images are different cells."""
     drop_missing: bool = False
-    """Continue without listed images whose files are missing, with a warning; otherwise they are an error."""
+    """Continue with a warning if files of listed images are missing. If False, this is an error."""
     permute_classnames: Seed | None = None
-    """Seed that shuffles class names against labels; None does not shuffle.
+    """Seed with which class names are shuffled against labels; None does not shuffle.
 
-    Reproduces a defect of published DomainNet and Office code, which lists class names in the order of a set.
+    It reproduces a defect of published DomainNet and Office code, which lists class names in the order of a set.
     """
 
 
@@ -86,36 +87,36 @@ class PartitionSpec:
     name: str = "auto"
     """`disjoint`, `classes`, `dirichlet`, `dirichlet_coarse`, `domain`, `domain_dirichlet`, `iid`, `file`, `auto`."""
     n_clients: AtLeastOne | None = None
-    """Number of clients; `domain_dirichlet`: per domain; `domain` ignores it, as each domain has one client."""
+    """Number of clients, under `domain_dirichlet` per domain. `domain` ignores it, as each domain has one client."""
     alpha: Annotated[float, Field(gt=0)] | None = None
     """Concentration of the Dirichlet distribution: small values give skewed clients, infinity gives IID clients. A
-    client that holds its fair share of the training images receives none of later classes."""
+    client that has its fair share of the training images receives none of later classes."""
     min_size: AtLeastOne | None = None
     """Minimum number of training and of test images per client under `dirichlet` and `domain_dirichlet`."""
     classes_per_client: AtLeastOne = 5
-    """Classes that each client draws under `classes`."""
+    """Number of classes that each client draws under `classes`."""
     seed: Seed = 2023
-    """Seed of the class assignment; combined with the run's seed, of all other draws."""
+    """Seed of the class assignment and, combined with the run's seed, of all other draws."""
     vary: bool = True
-    """True: partition and few-shot draw follow the run's seed. The class assignment never does."""
+    """True if partition and few-shot draw depend on the run's seed. The class assignment never does."""
     evaluation: Evaluation = "personal"
     """The test sets.
     `personal`: test images distributed as the training images; `domains`: the test images of each whole domain;
     `base_to_novel`: train on the first half of the classes, test on own, base and novel classes;
     `leave_one_domain_out`: test on the domains `held_out`, which have no client;
-    `open_set`: train on the first half of the classes, and tell images of the others from those of the first (AUROC).
+    `open_set`: train on the first half of the classes, and detect images of the other classes (AUROC).
     """
     held_out: list[str] = field(default_factory=list)
     """Domains without a client."""
     file: str | None = None
-    """JSON file of an exported split, for `file`."""
+    """JSON file of an exported split, for the partition `file`."""
     label_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of wrong labels among the training and validation images of the last client; it grows evenly from 0 at the
-    first client. A wrong label is any other class. Test labels are right."""
+    first client. A wrong label is any other class. Test labels are not changed."""
     compat_scrambled_labels: bool = False
     """Pair labels with the wrong images, a defect of published DomainNet and Office code.
 
-    Images then carry no information about labels; the best prediction is each client's most frequent class.
+    Images then have no information about labels, and the best prediction is each client's most frequent class.
     """
     compat_fixed_split: bool = False
     """Seed the generator with 0 for each class in every run, a defect of published DomainNet and Office code."""
@@ -124,7 +125,7 @@ class PartitionSpec:
     def _fits(self) -> PartitionSpec:
         if (self.name == "file") != (self.file is not None):
             raise ConfigError(
-                "partition=file and partition.file need each other; set both, the second to the JSON file of an "
+                "partition=file and partition.file need each other. Set both, partition.file to the JSON file of an "
                 "exported split."
             )
         if self.evaluation == "leave_one_domain_out" and not self.held_out:
@@ -133,33 +134,33 @@ class PartitionSpec:
 
 
 def cross_data(data: DataSpec, named: str) -> DataSpec:
-    """The specification of another data set to test on, `name` or `name/classes`, whose files lie as those of `data`.
+    """The specification of another data set to test on, `name` or `name/classes`, with the same root as `data`.
 
-    Its class names are its own and in order, and all of its domains are kept.
+    It has its own class names in their order, and keeps all of its domains.
     """
     name, _, classes = named.partition("/")
     own = {"domains": None, "names": {}, "whole_test": [], "permute_classnames": None, "content": None}
     return replace(data, name=name, classes=classes, **own)
 
 
-def kept_domains(name: str, known: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
+def kept_domains(name: str, available: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
     """The domains to keep, in the order of `wanted`.
 
     Args:
-        name: the data set, for messages.
-        known: its domains.
+        name: name of the data set, for messages.
+        available: its domains.
         wanted: the domains to keep; None keeps all.
 
     Raises:
         ConfigError: a domain is unknown or repeated, or none is named.
     """
     if wanted is None:
-        return tuple(known)
+        return tuple(available)
     for domain in wanted:
-        if domain not in known:
-            raise unknown(f"domain of {name}", domain, known)
+        if domain not in available:
+            raise unknown(f"domain of {name}", domain, available)
     if not wanted or len(set(wanted)) < len(wanted):
         raise ConfigError(
-            f"data.domains must name one or more different domains, but is {list(wanted)}. Known: {list(known)}."
+            f"data.domains must name one or more different domains, but is {list(wanted)}. Known: {list(available)}."
         )
     return tuple(wanted)

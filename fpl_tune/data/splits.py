@@ -1,6 +1,6 @@
 """Splits: the images that each client trains on, validates on and is tested on.
 
-A split is exported as JSON: files, labels and clients by name, so that others can use the same split.
+A split can be exported as JSON, with files, labels and clients by name, for use elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fpl_tune.data.pool import Dataset, Ints, Pool, digest, join
 
 _WHAT, _VERSION = "fpl-tune split", 1
 UNKNOWN = "unknown"
-"""The test set of images whose classes are not known to the clients (`open_set`)."""
+"""The test set of images of classes without training images (`open_set`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class TestSet:
     __test__ = False  # not a test case
 
     index: list[Ints]
-    """N arrays of rows of `Dataset.test`; the same object for all clients where they share the set."""
+    """N arrays of rows of `Dataset.test`; the same object for all clients if they share the set."""
     classes: Ints
     """Class ids of the test logits, in order."""
     label: list[Ints]
@@ -45,53 +45,53 @@ class TestSet:
         return all(rows is self.index[0] for rows in self.index)
 
     @property
-    def held(self) -> Held:
-        """Rows and class ids of each client, or of one if all share the set."""
+    def labelled(self) -> Labelled:
+        """Rows and class ids of each client, or of one client if all share the set."""
         n = 1 if self.shared else len(self.index)
         return self.index[:n], self.label[:n]
 
 
-Held = tuple[list[Ints], list[Ints]]
+Labelled = tuple[list[Ints], list[Ints]]
 """N arrays of rows and N arrays of their class ids."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A data set dealt to N clients."""
+    """A data set distributed over N clients."""
 
     train: list[Ints]
     """N arrays of rows of `Dataset.train`."""
     val: list[Ints]
     """N arrays of rows of `Dataset.train`, none of them in the client's `train`."""
     tests: dict[str, TestSet]
-    """By name; the first is the protocol's main test set."""
+    """Test sets by name; the first is the protocol's main one."""
     classes: Ints
     """Class ids of the training logits, in order."""
     domain: Ints
-    """[N] the domain that most of the client's training images come from."""
+    """[N] the domain of most training images of each client."""
     train_label: list[Ints]
-    """N arrays of class ids, one per row of `train`. The pool's labels unless `compat_scrambled_labels`."""
+    """N arrays of class ids, one per row of `train`. They are the pool's unless labels are noisy or scrambled."""
     val_label: list[Ints]
     """N arrays of class ids, one per row of `val`."""
     hash: str
-    """Short digest of files, labels and clients: runs with equal hashes are comparable."""
+    """Short digest of files, labels and clients. Runs with equal hashes are comparable."""
 
     @property
     def n_clients(self) -> int:
         return len(self.train)
 
 
-def identity(dataset: Dataset, train: Held, val: Held, tests: dict[str, TestSet], classes: Ints) -> str:
-    """Short digest of class names and each client's files and labels; other images of the pools do not count."""
+def identity(dataset: Dataset, train: Labelled, val: Labelled, tests: dict[str, TestSet], classes: Ints) -> str:
+    """Short digest of class names and of each client's files and labels. Other images of the pools do not count."""
     parts: list[str | bytes] = ["\n".join(dataset.classes), classes.tobytes()]
     parts += [*_named(dataset.train, train), *_named(dataset.train, val)]
     for name, test in tests.items():
-        parts += [name, test.classes.tobytes(), str(test.shared), *_named(dataset.test, test.held)]
+        parts += [name, test.classes.tobytes(), str(test.shared), *_named(dataset.test, test.labelled)]
     return digest(parts)[:12]
 
 
-def _named(pool: Pool, held: Held) -> Iterator[str | bytes]:
-    for rows, labels in zip(*held, strict=True):
+def _named(pool: Pool, labelled: Labelled) -> Iterator[str | bytes]:
+    for rows, labels in zip(*labelled, strict=True):
         yield "\n".join([pool.names[i] for i in rows.tolist()])
         yield labels.tobytes()
 
@@ -127,7 +127,7 @@ def import_split(path: str | Path, dataset: Dataset) -> Split:
 
     Args:
         path: the file.
-        dataset: loaded with this file, so that images are on the sides of the split; see `load`.
+        dataset: the data set, loaded with this file, so that its pools are those of the split; see `load`.
 
     Raises:
         EnvironmentProblem: the file cannot be read, or names images that this copy of the data set lacks.
@@ -135,7 +135,7 @@ def import_split(path: str | Path, dataset: Dataset) -> Split:
     """
     content = _read(path, dataset)
     with _as_exported(path, dataset):
-        train, val = (_rows(dataset.train, content[part], path) for part in ("train", "val"))
+        train, val = (_rows(dataset.train, content[side], path) for side in ("train", "val"))
         classes = np.array(content["classes"], dtype=np.int64)
         domain = np.array([dataset.domains.index(name) for name in content["domain"]], dtype=np.int64)
         tests = {name: _read_test(dataset.test, test, len(train[0]), path) for name, test in content["tests"].items()}
@@ -149,7 +149,7 @@ def import_split(path: str | Path, dataset: Dataset) -> Split:
 
 
 def on_sides(dataset: Dataset, path: str | Path) -> Dataset:
-    """The data set with the images that an exported split names on its sides, whatever `data.test_share` did with them.
+    """The data set with training and test images as in an exported split, independently of `data.test_share`.
 
     Raises:
         EnvironmentProblem: the file cannot be read, or names images that this copy of the data set lacks.
@@ -163,16 +163,16 @@ def on_sides(dataset: Dataset, path: str | Path) -> Dataset:
             for clients in ((*content["train"], *content["val"]), tested)
         ]
         pools = (dataset.train, dataset.test)
-        held = [set(pool.names) for pool in pools]
-        lacking = sorted((named[0] | named[1]) - held[0] - held[1])
+        own_names = [set(pool.names) for pool in pools]
+        lacking = sorted((named[0] | named[1]) - own_names[0] - own_names[1])
     if lacking:
         raise EnvironmentProblem(
             f"{path} names {counted(len(lacking), 'image')} that data={dataset.name} lacks, first {lacking[0]}. "
             "Restore what was removed or renamed, or undo data.domains, data.max_train and data.max_test."
         )
     stay, go = list[Pool](), list[Pool]()
-    for pool, mine, theirs, there in zip(pools, named, reversed(named), reversed(held), strict=True):
-        crossing = theirs - mine - there
+    for pool, mine, theirs, other_names in zip(pools, named, reversed(named), reversed(own_names), strict=True):
+        crossing = theirs - mine - other_names
         moved = np.array([name in crossing for name in pool.names], dtype=bool)
         stay.append(pool.take(np.flatnonzero(~moved)))
         go.append(pool.take(np.flatnonzero(moved)))
@@ -182,7 +182,7 @@ def on_sides(dataset: Dataset, path: str | Path) -> Dataset:
 
 
 def _read(path: str | Path, dataset: Dataset) -> dict[str, Any]:
-    """The content of a file, as far as it is a split of the data set's classes."""
+    """Reads a file, and checks that it is a split of the data set's classes."""
     content = read_json(local(path), "partition.file names an exported split; export it again.")
     if not isinstance(content, dict) or content.get("what") != _WHAT or content.get("version") != _VERSION:
         raise ConfigError(f"{path} is not a split exported by this version. Export it again.")
@@ -200,25 +200,25 @@ def _read(path: str | Path, dataset: Dataset) -> dict[str, Any]:
 
 @contextmanager
 def _as_exported(path: str | Path, dataset: Dataset) -> Iterator[None]:
-    """Refuses content that `export_split` does not write."""
+    """Rejects content that `export_split` does not write."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is not an exported split of {dataset.name} ({error!r}). Export it again.") from None
 
 
-def _clients(pool: Pool, held: Held) -> list[dict[str, Any]]:
+def _clients(pool: Pool, labelled: Labelled) -> list[dict[str, Any]]:
     return [
         {"files": [pool.names[i] for i in rows.tolist()], "labels": labels.tolist()}
-        for rows, labels in zip(*held, strict=True)
+        for rows, labels in zip(*labelled, strict=True)
     ]
 
 
 def _test(pool: Pool, test: TestSet) -> dict[str, Any]:
-    return {"classes": test.classes.tolist(), "shared": test.shared, "clients": _clients(pool, test.held)}
+    return {"classes": test.classes.tolist(), "shared": test.shared, "clients": _clients(pool, test.labelled)}
 
 
-def _rows(pool: Pool, clients: list[dict[str, Any]], path: str | Path) -> Held:
+def _rows(pool: Pool, clients: list[dict[str, Any]], path: str | Path) -> Labelled:
     row_of = {name: row for row, name in enumerate(pool.names)}
     lacking = [name for client in clients for name in client["files"] if name not in row_of]
     if lacking:

@@ -1,8 +1,8 @@
 """Image transforms of the protocols: from a picture to the input of an image tower.
 
-There are two: CLIP's (bicubic resize of the shorter side, centre crop), and for CIFAR in the PromptFL family bilinear
-enlargement without antialiasing, with CIFAR's statistics. Random views for training are reproducible from the image's
-name and the number of the view.
+There are two: CLIP's (bicubic resize of the shorter side, centre crop) and, for CIFAR in the PromptFL family, bilinear
+enlargement without antialiasing, with CIFAR's statistics. Random views for training depend on the image's name and the
+number of the view only.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class Transform:
     resize: Literal["crop", "stretch"]
     """`crop`: shorter side to S, bicubic, centre crop. `stretch`: both sides to S, bilinear, no antialiasing."""
     mean: tuple[float, float, float] | None = None
-    """None: the towers' own statistics."""
+    """None for the statistics of the towers."""
     std: tuple[float, float, float] | None = None
 
     def shrink(self, picture: Picture, size: int) -> NDArray[np.uint8]:
-        """The input of `pixels`, uint8 [3, h, w]: cropped to [3, size, size], or the whole picture if stretched."""
+        """The input of `pixels`, uint8 [3, h, w]: the crop [3, size, size], or the whole picture for `stretch`."""
         image = as_image(picture)
         if self.resize == "crop" and image.size != (size, size):
             image = _crop(image, size)
         return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
-    def pixels(self, kept: Tensor, size: int) -> Tensor:
+    def pixels(self, shrunk: Tensor, size: int) -> Tensor:
         """Float pixels [n, 3, size, size] in [0, 255], not normalised, from uint8 [n, 3, h, w]."""
-        pixels = kept.float()
+        pixels = shrunk.float()
         if pixels.shape[-2:] == (size, size):
             return pixels
         return F.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=False)
 
     def normalise(self, pixels: Tensor, towers_mean: Sequence[float], towers_std: Sequence[float]) -> Tensor:
-        """Normalises pixels [..., 3, H, W] in [0, 255] by the transform's statistics, or the towers' if it has none."""
+        """Normalises pixels [..., 3, H, W] in [0, 255] by the transform's statistics, or those of the towers."""
         mean, std = (
             torch.tensor(own or theirs, device=pixels.device)[:, None, None]
             for own, theirs in ((self.mean, towers_mean), (self.std, towers_std))
@@ -67,7 +67,7 @@ TRANSFORMS = {
 
 
 def transform(name: str) -> Transform:
-    """The transform `name`. Raises `ConfigError` for an unknown one."""
+    """The transform `name`. Raises `ConfigError` for an unknown name."""
     if name not in TRANSFORMS:
         raise unknown("transform", name, TRANSFORMS)
     return TRANSFORMS[name]
@@ -82,10 +82,11 @@ _LONG = 16  # times the shorter side
 
 
 def _crop(image: Image.Image, size: int) -> Image.Image:
-    """The shorter side to `size` (bicubic), then the middle, rounded as torchvision rounds.
+    """Resizes the shorter side to `size` (bicubic), and crops the centre with torchvision's rounding.
 
-    Of an image longer than `_LONG`, the middle alone is scaled: the whole may take gigabytes. Both ways differ by two
-    grey levels at most, except beside pixels that the first of Pillow's two passes cuts off at 0 or 255.
+    If an image is longer than `_LONG`, only its centre is scaled, since the whole may take gigabytes. The results of
+    both ways differ by at most two grey levels, except next to pixels that the first of Pillow's two passes clips to 0
+    or 255.
     """
     w, h = image.size
     width, height = (size, int(size * h / w)) if w <= h else (int(size * w / h), size)
@@ -104,20 +105,22 @@ class View(NamedTuple):
     """The `number`-th random view of every image."""
 
     kind: str
-    """`crop`: random resized crop and flip, as CoOp trains; `strong`: colours, grey, blur, as FedAPT's second view."""
+    """`crop`: random resized crop and flip, as in CoOp; `strong`: colours, grey, blur, as in FedAPT's second view."""
     number: int = 0
 
 
 def pools_and_views(dataset: Dataset, n_crops: int, second: str | None) -> list[tuple[Pool, View | None]]:
-    """All images that a trial reads: the training and test images themselves, then the random views of the training
-    images, `n_crops` crops and as many of kind `second`, or one."""
+    """All images that a trial reads: the training and test images themselves, and random views of the training images.
+
+    There are `n_crops` crops and, if `second` names another kind, as many views of that kind, but at least one.
+    """
     views = [View("crop", number) for number in range(n_crops)]
     views += [View(second, number) for number in range(max(1, n_crops)) if second]
     return [(dataset.train, None), (dataset.test, None), *((dataset.train, view) for view in views)]
 
 
 def look(view: View, picture: Picture, size: int, name: str) -> Image.Image:
-    """One view of one image, `size` wide and high. Raises `ConfigError` for an unknown kind of view."""
+    """A view of one image, `size` wide and high. Raises `ConfigError` for an unknown kind of view."""
     if view.kind not in _KINDS:
         raise unknown("kind of view", view.kind, _KINDS)
     rng = np.random.default_rng([view.number, zlib.crc32(name.encode())])
@@ -125,14 +128,14 @@ def look(view: View, picture: Picture, size: int, name: str) -> Image.Image:
 
 
 def _random_crop(image: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:
-    """Between 8 % and all of the area at a ratio of 3:4 to 4:3, bicubic, flipped every other time."""
+    """Crops between 8 % and all of the area at a ratio of 3:4 to 4:3, resizes (bicubic) and flips every other time."""
     left, top, width, height = _region(*image.size, rng)
-    part = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BICUBIC)
-    return _flip(part, rng)
+    cropped = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BICUBIC)
+    return _flip(cropped, rng)
 
 
 def _region(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Left, top, width, height; after ten regions that did not fit, the largest one in the middle that does."""
+    """Left, top, width and height of a crop. If ten regions do not fit, it is the largest central one that does."""
     for _ in range(10):
         area, ratio = width * height * rng.uniform(0.08, 1), math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
@@ -143,7 +146,7 @@ def _region(width: int, height: int, rng: np.random.Generator) -> tuple[int, int
 
 
 def _strong(image: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:
-    """Stretched, flipped, and by chance with other colours (0.8), in grey (0.2), blurred (0.2)."""
+    """Stretches and flips an image, and randomly changes colours (0.8), removes them (0.2) and blurs (0.2)."""
     image = _flip(image.resize((size, size), Image.Resampling.BILINEAR), rng)
     if rng.random() < 0.8:
         for change in rng.permutation(4).tolist():
@@ -165,7 +168,7 @@ def _hue(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def _blur(image: Image.Image, sigma: float) -> Image.Image:
-    """A Gaussian of three by three pixels."""
+    """Blurs an image by a Gaussian of three by three pixels."""
     from scipy.ndimage import correlate1d  # few studies blur, and all import this module
 
     weights = np.exp(-np.array([1.0, 0.0, 1.0]) / (2 * sigma**2))

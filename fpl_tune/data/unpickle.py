@@ -1,4 +1,4 @@
-"""Reads pickles of data sets; only lists, strings, numbers and arrays are allowed in them."""
+"""Reads pickles of data sets, in which only lists, strings, numbers and arrays are allowed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fpl_tune.report.charts import Spec
 from fpl_tune.report.panels import Panel
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings
-from fpl_tune.study.partition import Shares
+from fpl_tune.study.partition import ClassCounts
 
 
 def study_file(findings: Findings) -> str:
@@ -66,7 +66,7 @@ def partition(findings: Findings, comparisons: Comparisons) -> Panel | None:
     return Panel("Partition", charts={"partition": (discs(clients), caption)})
 
 
-def discs(clients: Shares) -> Spec:
+def discs(clients: ClassCounts) -> Spec:
     """A disc for every client and class, its area the number of training images."""
     rows = [
         {

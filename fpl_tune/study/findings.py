@@ -24,7 +24,7 @@ from fpl_tune.study import rates
 from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.foresight import Foresight, foresight
-from fpl_tune.study.partition import Shares, shares
+from fpl_tune.study.partition import ClassCounts, shares
 from fpl_tune.study.results import COSTS, VAL, figure
 from fpl_tune.study.selection import Choice, choose, objectives_of, setting_of, sign
 from fpl_tune.study.standing import Row, State
@@ -106,7 +106,7 @@ class Findings:
         """Dotted fields in which the study's own cells differ, in the study's order."""
         self.titles = titles(self.axes)
         """What tables and charts call the axes."""
-        self._shares: dict[str, Shares] = {}
+        self._shares: dict[str, ClassCounts] = {}
         self.looks = spec.declared_looks()
         """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
         self.level = 1 - 0.05 / max(len(self.looks), 1)
@@ -411,7 +411,7 @@ class Findings:
         rope, metric = self.spec.report.rope / 100, self.metric
         return {"rope": rope, "shares": percent(metric), "higher": sign(metric) >= 0}
 
-    def shares(self, cell: Cell, seed: int) -> Shares:
+    def shares(self, cell: Cell, seed: int) -> ClassCounts:
         """The partition that a seed of a cell was trained on; see `partition.shares`."""
         key = repr((cell.run.data, cell.run.partition, seed))
         if key not in self._shares:

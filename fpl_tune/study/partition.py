@@ -10,7 +10,7 @@ from fpl_tune.config import RunSpec
 from fpl_tune.data import load, split
 
 
-class Shares(NamedTuple):
+class ClassCounts(NamedTuple):
     """Training images of every client by class."""
 
     counts: np.ndarray
@@ -22,7 +22,7 @@ class Shares(NamedTuple):
     """Hash of the split, as in results."""
 
 
-def shares(run: RunSpec, seed: int) -> Shares:
+def shares(run: RunSpec, seed: int) -> ClassCounts:
     """The partition of one seed.
 
     Raises:
@@ -35,4 +35,4 @@ def shares(run: RunSpec, seed: int) -> Shares:
         dataset.domains[int(d)] if np.mean(dataset.train.domain[held] == d) >= 0.9 else "mixed"
         for d, held in zip(drawn.domain, drawn.train, strict=True)
     )
-    return Shares(counts, dataset.classes, domains, drawn.hash)
+    return ClassCounts(counts, dataset.classes, domains, drawn.hash)

@@ -77,4 +77,4 @@ def test_what_is_not_clear_is_one_line(photos: Path, command: Command, format: s
     done = command("data", "check", "data=folder", f"data.root={photos}", "--format", format)
     assert (done.code, done.out) == (3, "")
     (line,) = done.err.splitlines()
-    assert "has Train/, a part of a split, and no test/ or val/ beside it. Add it. If it is a class" in line
+    assert "has Train/, a part of a split, but no test/ or val/. Add it. If it is a class" in line

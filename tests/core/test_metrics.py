@@ -51,7 +51,7 @@ def test_a_word_that_holds_acc_is_no_accuracy() -> None:
 
 
 def test_methods_add_rows_that_reports_and_searches_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"report\.metric: nothing reports 'train/gate_entropy'"):
+    with pytest.raises(ConfigError, match=r"report\.metric: no run reports 'train/gate_entropy'"):
         check_reported("train/gate_entropy")
     monkeypatch.setattr("fpl_tune.core.metrics.METRICS", METRICS.copy())
     type("Gated", (CoOp,), {"own_metrics": (Metric("train/gate_entropy", "entropy of the gate", maximize=False),)})

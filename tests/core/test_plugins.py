@@ -163,7 +163,7 @@ def test_options_that_a_plug_in_refuses_are_told_with_file_and_line(tmp_path, mo
     (tmp_path / "raising.py").write_text(RAISING)
     monkeypatch.setenv(plugins.VARIABLE, "raising")
     with pytest.raises(
-        ConfigError, match=r"refuses its options: ValueError: low is above high \(.*raising.py:"
+        ConfigError, match=r"rejects its options: ValueError: low is above high \(.*raising.py:"
     ) as refused:
         methods.build({"name": "raising:Proud", "low": 3})
     assert f"raising.py:{_line('low is above high')})" in str(refused.value)

@@ -35,7 +35,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     try:
         with (
             large_leaves_in(tmp_path, beyond=0),
-            pytest.raises(EnvironmentProblem, match=r"Cannot keep 0\.0 GB of .* \(File too large\)\. Free some space"),
+            pytest.raises(EnvironmentProblem, match=r"Cannot store 0\.0 GB of .* \(File too large\)\. Free some space"),
         ):
             replicate(torch.zeros(1 << 14), 100)
     finally:

@@ -67,7 +67,7 @@ def test_plain_values(tmp_path: Path, scalar: str, value: Any) -> None:
 )
 def test_values_that_versions_of_yaml_read_differently_are_refused(tmp_path: Path, scalar: str) -> None:
     for text in (f"b: 1\na: {scalar}", f"b: 1\n{scalar}: 1", f"b: 1\nc: [x, {scalar}]"):
-        with pytest.raises(ConfigError, match=rf"any\.yaml has `{re.escape(scalar)}` in line 2, .*Quote a text"):
+        with pytest.raises(ConfigError, match=rf"any\.yaml has `{re.escape(scalar)}` in line 2, .*Quote strings"):
             read(tmp_path, text)
 
 

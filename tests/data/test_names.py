@@ -140,9 +140,13 @@ REFUSED = {
     "unknown": ("foxes", {"red_fix": "x"}, r"no class of folder 'red_fix'\. Did you mean 'red_fox'"),
     "label_too_high": ("foxes", {"4": "x"}, "no class of folder '4'"),
     "negative_label": ("foxes", {"-1": "x"}, "no class of folder '-1'"),
-    "several": ("cranes", {"crane": "x"}, r"data\.names\.crane is of 2 classes of food101\. .* its label: 0 or 2\."),
+    "several": (
+        "cranes",
+        {"crane": "x"},
+        r"data\.names\.crane is the name of 2 classes of food101\. .* its label: 0 or 2\.",
+    ),
     "several_identifiers": ("imagenet", {"crane": "x"}, "its label: 0 or 2"),
-    "twice": ("foxes", {"10": "x", "0": "y"}, "'10' and '0', both of class 0"),
+    "twice": ("foxes", {"10": "x", "0": "y"}, "'10' and '0', both for class 0"),
 }
 
 
@@ -224,6 +228,6 @@ def test_a_template_of_another_package_is_checked(
     data = load(DataSpec("folder", root=str(folders("cat", "dog"))))
     theirs = replace(catalogue.SOURCES["folder"], loader=lambda _: replace(data, template=template))
     monkeypatch.setitem(catalogue.SOURCES, "theirs", theirs)
-    with pytest.raises(ConfigError, match=r"^The template of folder must be a text with \{\} once") as caught:
+    with pytest.raises(ConfigError, match=r"^The template of folder must be a string with \{\} once") as caught:
         load(DataSpec("theirs"))
     assert repr(template) in str(caught.value)

@@ -7,14 +7,14 @@ import pytest
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import dirichlet, fewshot
-from fpl_tune.data.partition import Deal, Shares, assign_classes, assign_disjoint, by_class, iid, some_by_class
+from fpl_tune.data.partition import Assignment, Deal, assign_classes, assign_disjoint, by_class, iid, some_by_class
 
 
 def labels(n_classes: int, each: int) -> np.ndarray:
     return np.repeat(np.arange(n_classes), each)
 
 
-def histogram(shares: Shares, label: np.ndarray, n_clients: int) -> np.ndarray:
+def histogram(shares: Assignment, label: np.ndarray, n_clients: int) -> np.ndarray:
     """[N, K]"""
     table = np.zeros((n_clients, int(label.max()) + 1))
     np.add.at(table, (shares.client, label[shares.row]), 1)
@@ -204,9 +204,9 @@ def test_iid_parts_differ_by_one_at_most_and_hold_everything() -> None:
     assert set(np.bincount(shares.client).tolist()) == {10, 11}
 
 
-def one_client(*sizes: int) -> tuple[Shares, np.ndarray]:
+def one_client(*sizes: int) -> tuple[Assignment, np.ndarray]:
     label = np.repeat(np.arange(len(sizes)), sizes)
-    return Shares(np.arange(len(label)), np.zeros(len(label), dtype=np.int64)), label
+    return Assignment(np.arange(len(label)), np.zeros(len(label), dtype=np.int64)), label
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_shared_images_are_trained_on_or_validated_on(shots: int | None) -> None
 def test_each_class_of_each_client_is_drawn_for_itself() -> None:
     rng = np.random.default_rng(0)
     label, client = rng.integers(0, 5, 400), rng.integers(0, 6, 400)
-    train, validate = fewshot.draw(Shares(np.arange(400), client), label, 4, 0.25, rng)
+    train, validate = fewshot.draw(Assignment(np.arange(400), client), label, 4, 0.25, rng)
     for c in range(6):
         for k in range(5):
             chosen = (train.client == c) & (label[train.row] == k)
@@ -278,7 +278,7 @@ def test_each_class_of_each_client_is_drawn_for_itself() -> None:
 
 
 def test_rows_by_client_are_sorted_and_empty_clients_are_empty() -> None:
-    rows = fewshot.by_client(Shares(np.array([5, 1, 9]), np.array([2, 2, 0])), 4)
+    rows = fewshot.by_client(Assignment(np.array([5, 1, 9]), np.array([2, 2, 0])), 4)
     assert [r.tolist() for r in rows] == [[9], [], [1, 5], []]
 
 

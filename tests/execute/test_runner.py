@@ -221,7 +221,7 @@ def test_a_result_names_what_it_depends_on(compose: Compose, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("report.metric=test/accuracy", "nothing reports 'test/accuracy'. Did you mean"),
+        ("report.metric=test/accuracy", "no run reports 'test/accuracy'. Did you mean"),
         ("seeds=[1,1]", "different seeds"),
         ("execution.device=gpu", "no execution.device 'gpu'"),
     ],

@@ -29,7 +29,7 @@ OPTIONS: list[tuple[str, Any, str]] = [
     (
         "fedmvp.attributes",
         ["red"],
-        ".0 must be a text with {} once for the class name, and no other braces, but is 'red'",
+        ".0 must be a string with {} once for the class name, and no other braces, but is 'red'",
     ),
     ("dpfpl.rank", 17, "must be 'full' or lie between 1 and method.n_ctx = 16, but is 17"),
     ("fedpgp.rank", 17, "must be 'full' or lie between 0 and method.n_ctx = 16, but is 17"),

@@ -149,7 +149,7 @@ def test_rungs_that_never_compare_are_refused(
         ({"reduction": 1}, "prune.reduction must be >= 2"),
         ({"first_rung": 0}, "prune.first_rung must be >= 1"),
         ({"hedge": 0}, "prune.hedge must be >= 1"),
-        ({"hedge": "often"}, "prune.hedge must be a whole number, but is 'often'"),
+        ({"hedge": "often"}, "prune.hedge must be an integer, but is 'often'"),
     ],
 )
 def test_refused(change: dict[str, Any], says: str) -> None:

@@ -223,7 +223,7 @@ def test_images_of_another_content_are_refused(images: Path) -> None:
     content = load(DataSpec("folder", root=str(images))).fingerprint
     assert load(DataSpec("folder", root=str(images), content=content)).fingerprint == content
     other_pixels(images)
-    with pytest.raises(EnvironmentProblem, match=f"must hold the content {content} of folder, but it holds"):
+    with pytest.raises(EnvironmentProblem, match=f"must have the content {content} of folder, but has"):
         load(DataSpec("folder", root=str(images), content=content))
 
 

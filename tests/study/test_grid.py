@@ -115,7 +115,7 @@ def test_refused_axes(compose: Callable[..., Any], axes: str, says: str) -> None
         ("{optim.lr: [0.5, true]}", "optim.lr must be a number, but is True"),
         ("{partition.vary: ['true', false]}", "partition.vary must be true or false, but is 'true'"),
         ("{partition.vary: [0, 1]}", "partition.vary must be true or false, but is 0"),
-        ("{method.n_ctx: ['4']}", "method.n_ctx must be a whole number, but is '4'"),
+        ("{method.n_ctx: ['4']}", "method.n_ctx must be an integer, but is '4'"),
         ("{optim.groups.u: ['1']}", "optim.groups.u must be a number, but is '1'"),
     ],
 )
