@@ -1,21 +1,21 @@
-"""The interface of a federated prompt-learning method, and the few functions that its files share.
+"""The interface of federated prompt-learning methods, and functions that methods share.
 
 A method is a frozen dataclass of hyper-parameters with pure functions on explicit state: state in, state out. Every
 method has five of them:
     init       the state before the first round
-    start      what the clients of a round start from
-    logits     what a client predicts
-    merge      the state after a round; the one function in which clients meet
-    traffic    how many numbers a client sends and receives
-All else in `Method` has a default: the loss is the cross-entropy, and clients are evaluated with what they would start
-from. `Reported` is for the few methods that tell reports more than accuracies.
+    start      the leaves that the clients of a round start from
+    logits     the predictions of clients
+    merge      the state after a round; the only function that combines clients
+    traffic    the numbers that a client sends and receives
+All other functions of `Method` have a default: the loss is the cross-entropy, and clients are evaluated with the leaves
+that they would start from. `Reported` is for the few methods that report more than accuracies.
 
 The towers are frozen and shared, so a client axis is one more batch axis: the parameters of a client are its
 slice of a leaf, the gradient of the summed losses is each client's own gradient, and an elementwise optimiser
-on the stacked leaf is C independent optimisers. Seeds ride on the same axis.
+on the stacked leaf is C independent optimisers. Seeds use the same axis.
 
 Notation of shapes, here and in every method:
-    N all clients, C rows of a cohort (clients, of one seed or of several side by side), B batch, K classes,
+    N all clients, C rows of a cohort (clients, of one seed or of several seeds), B batch, K classes,
     l context tokens, d width of a context token, D width of the joint embedding, M patches, E experts.
 """
 
@@ -97,31 +97,31 @@ Tree = dict[str, Tensor]
 
 
 class State(NamedTuple):
-    """The state between rounds, split by its readers. Nothing else survives a round."""
+    """The state between rounds. Nothing else is kept over rounds."""
 
     shared: Tree
-    """[...] every client downloads it."""
+    """[...] leaves that every client downloads."""
     personal: Tree
-    """[N, ...] never leaves its client."""
+    """[N, ...] leaves that never leave their client."""
     server: Tree
-    """[...] never leaves the server: pools, keys."""
+    """[...] leaves that never leave the server, such as pools and keys."""
 
 
 class Local(NamedTuple):
     """The state during a round. Every leaf has a leading cohort axis [C, ...]."""
 
     params: Tree
-    """Moved by gradients, each client its own slice."""
+    """Leaves that are trained by gradients, a slice for each client."""
     buffers: Tree
-    """Anchors, experts, banks: moved only by what `Method.loss` returns, never by gradients."""
+    """Anchors, experts and banks, which change only by the return value of `Method.loss`, never by gradients."""
 
     def at(self, rows: slice | Tensor) -> Local:
-        """Some clients."""
+        """The state of some of the clients."""
         return Local(*({name: leaf[rows] for name, leaf in tree.items()} for tree in self))
 
     @classmethod
     def joined(cls, parts: Sequence[Local]) -> Local:
-        """Clients side by side; nothing is copied where there is one part."""
+        """Joins clients along the cohort axis. A single part is not copied."""
         if len(parts) == 1:
             return parts[0]
         kinds = zip(*parts, strict=True)
@@ -129,23 +129,23 @@ class Local(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One step's images, one row a client."""
+    """The images of one step, with one row per client."""
 
     image: Tensor
-    """[C, B, D] pooled features, [C, B, M, D] patch features or [C, B, 3, H, W] pixels, as `Method.needs` says;
-    [C, B, 1 + M, w] tokens in place of pixels where `Method.image_blocks` lets blocks be passed before."""
+    """[C, B, D] pooled features, [C, B, M, D] patch features or [C, B, 3, H, W] pixels, as in `Method.needs`;
+    [C, B, 1 + M, w] tokens in place of pixels if blocks are applied before, see `Method.image_blocks`."""
     label: Tensor
-    """[C, B] class ids, 0 where masked."""
+    """[C, B] class ids, 0 in padding."""
     mask: Tensor
     """[C, B] bool, False for padding."""
     index: Tensor  # pyright: ignore[reportIncompatibleMethodOverride] - a tuple has an `index` too
-    """[C, B] row in the client's own table; padding points at a spare last row, never at a real one."""
+    """[C, B] rows in the client's own table; padding refers to a spare last row, never to an image."""
     view: Tensor | None = None
-    """A random view of the same images, shaped as `image`, where `Method.view` asks for one."""
+    """A random view of the same images with the shape of `image`, if `Method.view` is set."""
 
 
 def join(batches: Sequence[Batch]) -> Batch:
-    """The batches of several cohorts side by side, along the cohort axis."""
+    """Joins the batches of several cohorts along the cohort axis."""
     views = [b.view for b in batches if b.view is not None]
     image, label, mask, index = (torch.cat(parts) for parts in zip(*(b[:4] for b in batches), strict=True))
     return Batch(image, label, mask, index, torch.cat(views) if views else None)
@@ -163,9 +163,9 @@ class Table(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Number of scalars that one client sends and receives in one round, by the name of the tensor.
+    """Number of scalars that one client sends and receives in one round, by name of the tensor.
 
-    A value is an int (the same for every client) or an int64 tensor [C]. A scalar travels as float32 (4 bytes).
+    A value is an int, if it is the same for every client, or an int64 tensor [C]. A scalar counts as float32 (4 bytes).
     """
 
     up: dict[str, int | Tensor]
@@ -173,7 +173,7 @@ class Traffic(NamedTuple):
 
 
 class Sizes(Protocol):
-    """The sizes of a task. They are known before images are read, so that `Method.check` can reject a task early."""
+    """The sizes of a task. They are available before images are read, so `Method.check` can reject a task early."""
 
     n_clients: int
     n_classes: int
@@ -185,21 +185,21 @@ class Sizes(Protocol):
     vision_width: int | None
     """Width of a token in the vision transformer; None for a ResNet."""
     n_patches: int | None
-    """M; None where the image tower has no spatial features."""
+    """M; None if the image tower has no spatial features."""
     n_text_blocks: int
     n_vision_blocks: int | None
     """Transformer blocks of the towers; None for a ResNet."""
     same_classes: bool
-    """Every test set runs over the training classes; False in base-to-novel."""
+    """True if all test sets have the training classes, as opposed to base-to-novel."""
     participation: float | None
-    """Share of the clients that train in a round, where every round draws them uniformly; None where it does not."""
+    """Share of the clients that train in a round, if every round draws them uniformly, else None."""
 
 
 class Task(Sizes, Protocol):
-    """The task of one seed, as a method receives it: towers, classes and clients' data.
+    """The task of one seed for a method: towers, classes and clients' data.
 
-    `logits` and `loss` receive the cohorts of several seeds side by side. They may use only what all seeds share:
-    sizes, towers, classes. Values that differ by client or seed are leaves of `Local.buffers`.
+    `logits` and `loss` receive cohorts of several seeds, joined. They may use only sizes, towers and classes, which all
+    seeds share. Values that differ by client or seed must be leaves of `Local.buffers`.
     """
 
     scale: float
@@ -209,15 +209,15 @@ class Task(Sizes, Protocol):
     size: Tensor
     """[N] number of training images of each client."""
     domain: Tensor
-    """[N] domain id of each client, 0 where there is one domain."""
+    """[N] domain id of each client, 0 if there is only one domain."""
     round: int
-    """In a round, its number in the stage, counted from 1; else 0."""
+    """Number of the current round in the stage, counted from 1; 0 outside of rounds."""
     rounds: int
-    """In a round, the number of rounds of the stage; else 0."""
+    """Number of rounds of the stage; 0 outside of rounds."""
     template: str
     """Hand-written sentence with {} for the class name."""
     own_classes: bool
-    """True if clients are evaluated among the classes of their own training images alone."""
+    """True if clients are evaluated among the classes of their own training images only."""
 
     @property
     def counts(self) -> Tensor:
@@ -246,24 +246,24 @@ class Task(Sizes, Protocol):
     ) -> Tensor:
         """Unit text features [..., K, D] of contexts [..., l, d] (or [..., K, l, d] if `per_class`).
 
-        `deep` [..., J, l, d] replaces the context tokens at the input of blocks 1..J. `tail` are frozen words behind
-        the context. `names` stand in the place of the K class names, "" for none. `adapter` adds a branch to the
-        blocks; contexts are then [C, l, d] or one [l, d] for all.
-        Differentiable in all of them.
-        Without gradients, features of contexts seen before are cached; a context that changes at every call, as in
-        a step or by image, takes `cache=False`: to look it up, it would have to be read from the device.
+        `deep` [..., J, l, d] replaces the context tokens at the input of blocks 1..J. `tail` are frozen words after the
+        context. `names` replace the K class names; "" is an empty name. `adapter` adds a branch to the blocks; contexts
+        are then [C, l, d], or [l, d] for all clients. The result is differentiable in all of them.
+
+        Without gradients, features are cached by context. Pass `cache=False` for contexts that change at every call, as
+        in steps or by image, since a look-up reads the context from the device.
         """
         ...
 
     def sentences(self, templates: Sequence[str], *, adapter: Adapter | None = None) -> Tensor:
-        """Raw text features [m, K, D] of m templates, {} standing for the class name; [C, m, K, D] with `adapter`.
+        """Raw text features [m, K, D] of m templates with {} for the class name; [C, m, K, D] with `adapter`.
 
-        "{}" gives the bare names. Without `adapter` they are computed once.
+        The template "{}" gives the names alone. Without `adapter`, features are computed once.
         """
         ...
 
     def words(self, text: str) -> Tensor:
-        """[l, d] token embeddings of a text, to start a context from words."""
+        """[l, d] token embeddings of a string, to start a context from words."""
         ...
 
     def encode_images(
@@ -276,15 +276,15 @@ class Task(Sizes, Protocol):
         cosine: bool = False,
         adapter: Adapter | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Images, as `Batch.image` holds them of pixels, through the image tower with prompt tokens [C, n, w].
+        """Encodes images, as in `Batch.image` for pixels, by the image tower with prompt tokens [C, n, w].
 
         `deep` [C, J, n, w] replaces the tokens at the input of blocks 1..J, `adapter` adds a branch to the blocks.
-        Returns raw features [C, B, D] and the last block's q_cls · k_token, raw or the cosine [C, B, heads, n].
+        Returns raw features [C, B, D], and q_cls · k_token of the last block, or its cosine [C, B, heads, n].
         """
         ...
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Patch embeddings with their positions [..., M, w] of pixels [..., 3, H, W], before the first LayerNorm."""
+        """Patch embeddings with positions [..., M, w] of pixels [..., 3, H, W], before the first LayerNorm."""
         ...
 
     def visual(self) -> nn.Module:
@@ -297,14 +297,14 @@ class Task(Sizes, Protocol):
 
 
 class Reported:
-    """Functions by which a method tells reports and other methods about its models. Few methods write any."""
+    """Functions by which a few methods give reports and other methods more information about their models."""
 
     own_metrics: ClassVar[tuple[Metric, ...]] = ()
-    """The metrics that `metrics` returns, so that `report.metric` and, with a direction, `search.objectives` can name
-    them."""
+    """The metrics that `metrics` returns. `report.metric` can name them, and `search.objectives` if they have a
+    direction."""
     represents: ClassVar[Literal["images", "classes"] | None] = None
-    """Whose features `representation` returns: `images`, or `classes` where training changes the text alone; None: it
-    is not written."""
+    """Features that `representation` returns: of `images`, or of `classes` if training changes text features only; None
+    if it is not implemented."""
 
     def __init_subclass__(cls) -> None:
         """Adds the class's metrics to the table."""
@@ -313,44 +313,45 @@ class Reported:
             add_metric(metric)
 
     def metrics(self, task: Task, state: State) -> dict[str, float]:
-        """Metrics of a state besides accuracies, by name, such as `privacy/epsilon`. Default: none."""
+        """Further metrics of a state by name, such as `privacy/epsilon`. Default: none."""
         return {}
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
-        """Diagnostics of deployed models on validation images: [C, n] shares by name. Default: none."""
+        """Diagnostics [C, n] of deployed models on validation images, by name. Default: none."""
         return {}
 
     def representation(self, task: Task, local: Local, image: Tensor) -> Tensor:
-        """Features by which models are compared, of any length: [C, B, D] of images or [C, K, D] of classes.
+        """Features for comparisons of models, of any length: [C, B, D] of images or [C, K, D] of classes.
 
-        `image` is `Batch.image`; features of classes do not depend on it. MOON can wrap methods that have this.
+        `image` is `Batch.image`; features of classes do not depend on it. MOON can wrap methods that implement this.
         """
         raise NotImplementedError
 
 
 class Method(Reported, ABC):
-    """Abstract base of all methods. A subclass is a frozen dataclass; its fields are hyper-parameters.
+    """Abstract base class of all methods. A subclass is a frozen dataclass whose fields are hyper-parameters.
 
-    Functions are pure. `clients` [C] holds client ids (int64). No function may mix rows of a cohort but `merge`.
+    Functions are pure. `clients` [C] are client ids (int64). Only `merge` may mix rows of a cohort.
     """
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
     """The content of `Batch.image`."""
     requires: ClassVar[tuple[Literal["vit", "same_classes"], ...]] = ()
-    """Needs of the task: a vision transformer as image tower, test images of the training classes alone."""
+    """Requirements: a vision transformer as image tower (`vit`), test images of training classes only
+    (`same_classes`)."""
     image_blocks: ClassVar[int | None] = None
-    """With pixels, how many of the image tower's last blocks depend on what is learned; None: all. The others run once
-    for an image: `Batch.image` then holds the tokens after them, which `Task.encode_images` alone takes."""
+    """With pixels, number of the image tower's last blocks that depend on learned leaves; None for all. The others run
+    once per image: `Batch.image` then has the tokens after them, which only `Task.encode_images` accepts."""
     learns: ClassVar[bool] = True
-    """False where nothing is trained; such a run has one round."""
+    """False if nothing is trained; such a run has one round."""
     view: ClassVar[str | None] = None
-    """Kind of random view that `Batch.view` holds in training (`strong`: FedAPT's), or None."""
+    """Kind of random view in `Batch.view` in training (`strong`: FedAPT's), or None."""
     batched: ClassVar[bool] = True
-    """False where the clients of a step run one after another, so that its kernels grow with them."""
+    """False if the clients of a step run one after another."""
     newer: ClassVar[tuple[str, ...]] = ()
-    """Fields that came after results were stored: while they have their default, a cell's id is what it was."""
+    """Fields that were added later. They do not change the id of a cell while they have their default."""
 
-    # The five functions that every method has, in the order in which a round calls them.
+    # The five functions of every method, in the order in which a round calls them.
 
     @abstractmethod
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
@@ -361,49 +362,49 @@ class Method(Reported, ABC):
 
     @abstractmethod
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
-        """The leaves [C, ...] that the cohort `clients` [C] starts this round with."""
+        """The leaves [C, ...] with which the cohort `clients` [C] starts this round."""
 
     @abstractmethod
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        """Logits [C, B, K] of a batch of B images a client over K classes; further columns are wrong answers."""
+        """Logits [C, B, K] of a batch of B images per client over K classes; further columns are wrong answers."""
 
     @abstractmethod
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
-        """The server's step: the next state. Only what this function reads leaves the clients `clients` [C]."""
+        """The server's step, which returns the next state. Only leaves that it reads leave `clients` [C]."""
 
     @abstractmethod
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
-        """Scalars that each client of a cohort receives before and sends after training, given the state before."""
+        """Numbers of scalars that each client of a cohort receives and sends in a round that starts with `state`."""
 
-    # Functions that a method replaces where it differs.
+    # Functions that a method may override.
 
     def check(self, sizes: Sizes) -> None:
-        """Checks that a task has what the method needs. A method with rules of its own calls this first.
+        """Checks that a task meets the method's requirements. A method with further rules calls this first.
 
         Raises:
-            ConfigError: it has not, or a hyper-parameter does not fit its sizes.
+            ConfigError: it does not, or a hyper-parameter does not fit its sizes.
         """
         for name, (fits, need) in _REQUIREMENTS.items():
             if name in (self.needs, *self.requires) and not fits(sizes):
                 raise ConfigError(f"{type(self).__name__} needs {need}")
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
-        """[C] losses, no term of which mixes clients, and the next `Local.buffers`. Default: cross-entropy."""
+        """Losses [C], without terms that mix clients, and the next `Local.buffers`. Default: cross-entropy."""
         return cross_entropy(self.logits(task, local, batch), batch), local.buffers
 
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
-        """The leaves [C, ...] that the clients `clients` [C] are evaluated with. Default: those of `start`."""
+        """The leaves [C, ...] with which `clients` [C] are evaluated. Default: those of `start`."""
         return self.start(task, state, clients)
 
     def newcomers(self, task: Task, state: State, fresh: State) -> State:
-        """The state with all clients as they would be if they joined now; `fresh` is that before round 1.
+        """The state as if all clients joined now; `fresh` is the state before round 1.
 
-        Default: everyone's personal leaves are those of `fresh`.
+        Default: all personal leaves are those of `fresh`.
         """
         return state._replace(personal=fresh.personal)
 
     def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        """[C, B]: how certain deployed models are that the classes have the image's, to detect images of others.
+        """[C, B] certainty of deployed models that an image belongs to the classes, to detect images of other classes.
 
         Default: the largest probability (Hendrycks and Gimpel, ICLR 2017).
         """
@@ -425,45 +426,45 @@ _REQUIREMENTS: dict[str, tuple[Callable[[Sizes], bool], str]] = {
         "and protocol.cross=[], or another method such as promptfl.",
     ),
 }
-"""Values of `Method.needs` and `Method.requires`: a test of the task, and the end of the message if it fails."""
+"""Tests of a task for values of `Method.needs` and `Method.requires`, each with the end of the error message."""
 
 
-_IGNORED = -100  # label of an image that pads
+_IGNORED = -100  # label of padding
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """[C, B, K] -> [C]: mean cross-entropy of each client's real images."""
+    """[C, B, K] -> [C]: mean cross-entropy of each client's images, without padding."""
     label = torch.where(batch.mask, batch.label, _IGNORED)
     values = F.cross_entropy(logits.flatten(0, 1), label.flatten(), reduction="none", ignore_index=_IGNORED)
     return values.view_as(label).sum(1) / batch.mask.sum(1).clamp(min=1)
 
 
 def new_context(task: Task, n_ctx: int, rng: Generator, *lead: int) -> Tensor:
-    """[*lead, l, d] learnable context, N(0, 0.02²) as in CoOp; the same numbers on every device."""
+    """[*lead, l, d] a learnable context, N(0, 0.02²) as in CoOp; the same numbers on every device."""
     return (0.02 * torch.randn(*lead, n_ctx, task.text_width, generator=rng)).to(task.device, task.dtype)
 
 
 def same_leaves(one: State, other: State) -> bool:
-    """True if two states have leaves of the same names and shapes."""
+    """True if two states have leaves with the same names and shapes."""
     pairs = zip(one, other, strict=True)
     return all({n: v.shape for n, v in a.items()} == {n: v.shape for n, v in b.items()} for a, b in pairs)
 
 
 def trees_like(state: State, trees: Mapping[str, Tree]) -> State:
-    """A state rebuilt from stored trees, checked against the names and shapes of a fresh one.
+    """Rebuilds a state from stored trees, which must have the names and shapes of a fresh state.
 
     Raises:
         ConfigError: a leaf is missing, unexpected or of another shape.
     """
     rebuilt = {}
-    for part, wanted in state._asdict().items():
-        found = trees.get(part, {})
-        if wanted.keys() != found.keys():
-            raise ConfigError(f"stored {part} state has leaves {sorted(found)}, the method has {sorted(wanted)}")
-        for name, leaf in wanted.items():
-            if leaf.shape != found[name].shape:
+    for kind, fresh in state._asdict().items():
+        stored = trees.get(kind, {})
+        if fresh.keys() != stored.keys():
+            raise ConfigError(f"stored {kind} state has leaves {sorted(stored)}, the method has {sorted(fresh)}")
+        for name, leaf in fresh.items():
+            if leaf.shape != stored[name].shape:
                 raise ConfigError(
-                    f"stored {part}.{name} is {tuple(found[name].shape)}, the method has {tuple(leaf.shape)}"
+                    f"stored {kind}.{name} is {tuple(stored[name].shape)}, the method has {tuple(leaf.shape)}"
                 )
-        rebuilt[part] = {name: keep(found[name].to(leaf.device, leaf.dtype)) for name, leaf in wanted.items()}
+        rebuilt[kind] = {name: keep(stored[name].to(leaf.device, leaf.dtype)) for name, leaf in fresh.items()}
     return state._replace(**rebuilt)

@@ -1,4 +1,4 @@
-"""Clocks, the measured matrix rate, peak memory, a meter of text encoding, and the row of a benchmark."""
+"""Measures time, the rate of matrix products, peak memory and text encoding for benchmarks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fpl_tune.clip.text import cost
 from fpl_tune.core.adapter import Adapter
 
 OnProgress = Callable[[float, float, str], object]
-"""Called with the work done, the total work, and the current step."""
+"""Called with the completed work, the total work, and a description of the current step."""
 BenchRow = dict[str, Any]
-"""One benchmark: its name (`bench`), then figures by name. Times in seconds."""
+"""Result of one benchmark: its name (`bench`), and measurements by name. Times are in seconds."""
 
 _SQUARE_CPU, _SQUARE_GPU = 2048, 8192  # sides of the matrices
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations per second of a square matrix product, the best of five calls: the machine's measured ceiling.
+    """Operations per second of a square matrix product, the best of five calls, as an upper limit of the machine.
 
-    PyTorch's default product and the towers' own are measured; the faster one counts.
+    The faster one of PyTorch's default product and the towers' own is taken.
     """
     n = _SQUARE_GPU if device.type == "cuda" else _SQUARE_CPU
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
@@ -38,7 +38,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def best(action: Callable[[], Any], device: torch.device, repeats: int = 3) -> float:
-    """Seconds of the fastest of several calls, after one to warm up."""
+    """Seconds of the fastest of several calls, after one warm-up call."""
     action()
     return min(once(action, device) for _ in range(repeats))
 
@@ -53,15 +53,15 @@ def once(action: Callable[[], Any], device: torch.device) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Waits until a GPU has finished its kernels; returns at once on the CPU."""
+    """Waits until a GPU has finished its kernels; returns immediately on the CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class Peak:
-    """Peak memory from now on: of the GPU where there is one, else resident memory of this process.
+    """Peak memory since the object was created: that of the GPU if there is one, else resident memory of this process.
 
-    Linux can forget an earlier peak; elsewhere the peak is the process's so far.
+    Earlier peaks can be reset on Linux only; elsewhere it is the peak since the process started.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -84,31 +84,31 @@ class Peak:
 
 
 class Steps:
-    """Reports the progress of a benchmark; steps are weighted by their expected time."""
+    """Reports the progress of a benchmark, with steps weighted by their expected time."""
 
     def __init__(self, total: float, report: OnProgress | None) -> None:
         self._done, self._total, self._report = 0.0, total, report
 
     def __call__(self, what: str, weight: float = 1.0) -> None:
-        """Begins a step, `weight` of the total work."""
+        """Begins a step with a share `weight` of the total work."""
         if self._report is not None:
             self._report(self._done, self._total, what)
         self._done += weight
 
 
 def images_progress(report: OnProgress | None) -> Callable[[int, int, str], object] | None:
-    """The callback that reports the progress of the feature cache as a benchmark's."""
+    """A callback that reports the progress of the feature cache as that of a benchmark."""
     return None if report is None else lambda done, total, pool: report(done, total, f"encoding the images of {pool}")
 
 
 def _learns(*given: Tensor | Adapter | None) -> bool:
-    """True if gradients are needed for any of these."""
+    """True if gradients are needed for any of the arguments."""
     leaves = [leaf for each in given for leaf in (each.leaf.values() if isinstance(each, Adapter) else (each,))]
     return torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
 
 
 class TowerMeter:
-    """Measures what runs within `on`: seconds, peak memory, and tokens and operations in the towers."""
+    """Measures the code within `on`: seconds, peak memory, and tokens and operations in the towers."""
 
     def __init__(self, towers: Towers) -> None:
         self._towers = towers
@@ -129,22 +129,23 @@ class TowerMeter:
             if adapter is not None:
                 prompts = len(next(iter(adapter.leaf.values())))
                 below = 0 if sentences.n_ctx else adapter.first + (adapter.place == "block")
-            found = cost(
+            estimate = cost(
                 towers.text, sentences, prompts, per_class=per_class, plain=more.get("plain", False), below=below
             )
             learning = _learns(context, more.get("deep"), more.get("adapter"))
-            self.tokens += found.tokens
-            self.operations += found.forward + (found.backward if learning else 0)
+            self.tokens += estimate.tokens
+            self.operations += estimate.forward + (estimate.backward if learning else 0)
             return original(context, sentences, per_class=per_class, **more)
 
         def counted_images(given: Tensor, tokens: Tensor, **more: Any) -> tuple[Tensor, Tensor]:
             adapter, images = more.get("adapter"), given.shape[:2].numel()
             below = 0
-            if adapter is not None and not _learns(tokens, more.get("deep")):  # what is added needs no block's gradient
+            if adapter is not None and not _learns(tokens, more.get("deep")):  # blocks below need no gradient
                 below = adapter.first + (adapter.place == "block")
-            found = image.cost(towers.model.visual, images, tokens.shape[1], below, more.get("passed", 0))
-            self.tokens += found.tokens
-            self.operations += found.forward + (found.backward if _learns(tokens, more.get("deep"), adapter) else 0)
+            estimate = image.cost(towers.model.visual, images, tokens.shape[1], below, more.get("passed", 0))
+            self.tokens += estimate.tokens
+            learning = _learns(tokens, more.get("deep"), adapter)
+            self.operations += estimate.forward + (estimate.backward if learning else 0)
             return original_images(given, tokens, **more)
 
         towers.encode_prompts = counted  # type: ignore[method-assign]
@@ -158,12 +159,12 @@ class TowerMeter:
         self.seconds, self.peak_bytes = time.perf_counter() - began, peak.bytes()
 
     def row(self, name: str, plain_seconds: float, note: str) -> BenchRow:
-        """The row of what was measured.
+        """The result of the benchmark.
 
         Args:
-            name: of the benchmark.
-            plain_seconds: that the plain path takes for the same work.
-            note: how it was measured.
+            name: name of the benchmark.
+            plain_seconds: seconds of the plain path for the same work.
+            note: description of the measurement.
         """
         rate = matrix_rate(self._towers.device, self._towers.dtype)
         return {

@@ -1,4 +1,4 @@
-"""A round, and what the plain path would take for it."""
+"""Benchmark of a round, compared with the plain path."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.task import ClientData, ClientTask
 
 _TEST_BATCH = 100
-PLAIN_STEPS = 2  # of the plain path are measured and scaled to the number of steps of a round
+PLAIN_STEPS = 2  # steps of the plain path that are measured, and scaled to the number of steps of a round
 
 
 def bench_round(
     run: RunSpec, device: str = "cpu", *, cache_dir: Path, progress: OnProgress | None = None
 ) -> list[BenchRow]:
-    """One round of one seed, training and evaluation, of any method; the second round, so that experts exist."""
+    """Measures one round of one seed, training and evaluation. It is the second one, so that experts exist."""
     trial = Simulation(run, [1], cache_dir=cache_dir, device=device, progress=images_progress(progress))
     steps, meter = Steps(7, progress), TowerMeter(trial.world.towers)
     steps("the round before", 2)
@@ -36,18 +36,18 @@ def bench_round(
     steps("the measured round", 2)
     with meter.on():
         trial.step()
-    plain, said = _plain_round(trial, cache_dir, steps)
+    plain, measured = _plain_round(trial, cache_dir, steps)
     note = (
         f"{counted(trial.tasks[0].n_clients, 'client')}, {counted(run.protocol.epochs, 'local epoch')}, "
-        f"{counted(trial.tasks[0].n_classes, 'class', 'classes')}; {said}"
+        f"{counted(trial.tasks[0].n_classes, 'class', 'classes')}; {measured}"
     )
     return [meter.row(f"round {methods.name_of(run.method)} {trial.world.towers.name}", plain, note)]
 
 
 def plain_task(trial: Simulation, cache_dir: Path) -> ClientTask:
-    """The first seed's task on the plain path: every use encodes the images, sentences are whole, nothing is cached.
+    """The first seed's task on the plain path, which encodes images at every use and whole sentences, without caches.
 
-    A method that needs pixels runs the image tower itself, on either path.
+    A method that needs pixels runs the image tower itself on both paths.
     """
     task, world = trial.tasks[0], trial.world
     needs = trial.stages[0].method.needs
@@ -68,13 +68,13 @@ def plain_task(trial: Simulation, cache_dir: Path) -> ClientTask:
         features(pool, task.towers, needs="pixels", cache_dir=cache_dir)
         for pool in (world.dataset.train, world.dataset.test)
     )
-    known = replace(task.known, plain=True)
-    tests = {task.primary: (known, seen(task.tests[task.primary][1], test))}
-    return replace(task, train=seen(task.train, train), tests=tests, known=known, passed=0)
+    classes = replace(task.known, plain=True)
+    tests = {task.primary: (classes, seen(task.tests[task.primary][1], test))}
+    return replace(task, train=seen(task.train, train), tests=tests, known=classes, passed=0)
 
 
 def _plain_round(trial: Simulation, cache_dir: Path, steps: Steps) -> tuple[float, str]:
-    """Seconds of the plain path for the same round, from a few measured steps and test batches of one client."""
+    """Seconds of the plain path for the same round, estimated from a few steps and a test batch of one client."""
     method, task, state = trial.stages[0].method, trial.tasks[0], trial.states[0]
     plain = plain_task(trial, cache_dir)
     batch, sizes = trial.run.optim.batch, task.size.tolist()
@@ -100,7 +100,7 @@ def _plain_round(trial: Simulation, cache_dir: Path, steps: Steps) -> tuple[floa
 
 
 def _step_seconds(trial: Simulation, task: ClientTask, clients: Tensor, few: int, before: float) -> float:
-    """Seconds of a local step of one client that has only a `few` images, without the seconds `before` its first."""
+    """Seconds of a local step of one client with only a `few` images, without the seconds `before` its first step."""
     short, spec = copy(task.train), trial.run.optim
     short.size, short.sizes = torch.full_like(short.size, few), [few] * len(short.sizes)
     tasks, cohorts = [replace(task, train=short)], [Cohort(1, 99, clients)]

@@ -1,4 +1,4 @@
-"""Text encoding alone."""
+"""Benchmark of text encoding."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CALTECH101 = tuple(
 
 
 def bench_text(run: RunSpec, device: str = "cpu", *, progress: OnProgress | None = None) -> list[BenchRow]:
-    """Forward and backward of a cohort's contexts over class names alone; the plain path one client at a time.
+    """Measures forward and backward passes of a cohort's contexts over class names; the plain path takes one client.
 
-    The names are Caltech101's, or with `data=imagenet` ImageNet's thousand; the plain path then encodes a hundred of
-    them, and its time is scaled.
+    The names are those of Caltech101, or with `data=imagenet` of ImageNet's thousand classes. The plain path then
+    encodes a hundred of them, and its time is scaled.
     """
     keep_freed_memory()
     towers = towers_for(run.clip, device)
@@ -48,7 +48,7 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: OnProgress | None
     steps = Steps(12 + sum(sizes), progress)
 
     def gradient(clients: int, *, plain: bool = False) -> None:
-        """With respect to the contexts [C, l, d] of a cohort, in blocks of as many clients as memory holds."""
+        """Gradient with respect to the contexts [C, l, d] of a cohort, in blocks of clients that fit into memory."""
         rng = torch.Generator().manual_seed(clients)
         contexts = 0.02 * torch.randn(clients, n_ctx, towers.text_width, generator=rng)
         for context in contexts.to(where).split(at_once):
@@ -64,7 +64,7 @@ def bench_text(run: RunSpec, device: str = "cpu", *, progress: OnProgress | None
         meter = TowerMeter(towers)
         with meter.on():
             gradient(n)
-        meter.seconds = min(once(lambda n=n: gradient(n), where) for _ in range(3))  # what was metered warmed up
+        meter.seconds = min(once(lambda n=n: gradient(n), where) for _ in range(3))  # the metered call was the warm-up
         alone = alone or meter.seconds
         note = (
             f"forward and backward, {len(names)} classes, {counted(n_ctx, 'context token')}, "

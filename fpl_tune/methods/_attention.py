@@ -1,4 +1,4 @@
-"""FedCLIP's adapter: two linear layers that weigh the image feature, number by number."""
+"""FedCLIP's adapter: two linear layers that weight each number of the image feature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Form = Literal["sigmoid", "softmax"]
 
 
 def new_adapter(task: Task, rng: Generator) -> Tree:
-    """Both layers D to D, as PyTorch starts them."""
+    """Two layers D to D with PyTorch's initialisation."""
     return new_layers(task, rng, dict.fromkeys(("first", "second"), (task.embed_dim, task.embed_dim)))
 
 

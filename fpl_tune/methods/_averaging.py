@@ -1,4 +1,4 @@
-"""Federated averaging, which most methods share; a method that does something else writes it out."""
+"""Federated averaging, which most methods share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FederatedAveraging(Method):
         return Local(params=received | {name: leaf[clients] for name, leaf in state.personal.items()}, buffers={})
 
     def weight(self, task: Task, clients: Tensor) -> Tensor:
-        """[C] in the average: numbers of training images, or ones where a field `weights` says `uniform`."""
+        """[C] weights of the average: numbers of training images, or ones if a field `weights` is `uniform`."""
         return torch.ones_like(clients) if getattr(self, "weights", "size") == "uniform" else task.size[clients]
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
@@ -36,7 +36,7 @@ class FederatedAveraging(Method):
 
 
 class OneContext(FederatedAveraging):
-    """A client predicts with the context `prompt` alone, which starts from a field `words`, where there is one."""
+    """A client predicts with one context, `prompt`. It starts from the field `words`, if there is one."""
 
     represents = "classes"
     n_ctx: int
@@ -53,7 +53,7 @@ class OneContext(FederatedAveraging):
 
 
 class TwoContexts(FederatedAveraging):
-    """A client predicts with the averaged context `prompt` and the context `own`, which stays."""
+    """A client predicts with the averaged context `prompt` and the personal context `own`."""
 
     n_ctx: int
 

@@ -15,21 +15,21 @@ from fpl_tune.core.spec import with_place
 from fpl_tune.method import Task, Tree
 
 SENTENCES = 1 << 12
-"""Sentences encoded at once where every image has prompts of its own."""
+"""Number of sentences encoded in one batch if every image has its own prompts."""
 
 
 Template = Annotated[str, AfterValidator(with_place)]
 
 
 def new_linear(task: Task, n_in: int, n_out: int, rng: Generator) -> tuple[Tensor, Tensor]:
-    """Weight [out, in] and bias [out] as PyTorch starts a layer, U(±1/√in); the same numbers on every device."""
+    """Weight [out, in] and bias [out] with PyTorch's initialisation, U(±1/√in); the same numbers on every device."""
     drawn = (2 * torch.rand(n_out, n_in + 1, generator=rng) - 1) / n_in**0.5
     drawn = drawn.to(task.device, task.dtype)
     return drawn[:, :n_in].contiguous(), drawn[:, n_in].contiguous()
 
 
 def new_layers(task: Task, rng: Generator, sizes: Mapping[str, tuple[int, int]]) -> Tree:
-    """`NAME.weight` and `NAME.bias` of layers {name: (in, out)}, as `new_linear` draws them."""
+    """`NAME.weight` and `NAME.bias` of layers {name: (in, out)}, drawn by `new_linear`."""
     leaves: Tree = {}
     for name, (n_in, n_out) in sizes.items():
         leaves[f"{name}.weight"], leaves[f"{name}.bias"] = new_linear(task, n_in, n_out, rng)
@@ -37,21 +37,21 @@ def new_layers(task: Task, rng: Generator, sizes: Mapping[str, tuple[int, int]])
 
 
 def linear(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Each client's own layer: features [C, ..., in], weight [C, out, in], bias [C, out] -> [C, ..., out]."""
+    """Applies each client's layer: features [C, ..., in], weight [C, out, in], bias [C, out] -> [C, ..., out]."""
     mapped = features.flatten(1, -2) @ weight.mT + bias[:, None]
     return mapped.unflatten(1, features.shape[1:-1])
 
 
 def mapped(leaf: Tree, name: str, features: Tensor) -> Tensor:
-    """Features [C, ..., in] after the layer `name` of `new_layers`."""
+    """Applies the layer `name` of `new_layers` to features [C, ..., in]."""
     return linear(features, leaf[f"{name}.weight"], leaf[f"{name}.bias"])
 
 
 def word_context(task: Task, words: str, n_ctx: int, rng: Generator) -> Tensor:
-    """[l, d] the first `n_ctx` token embeddings of `words`; without words a random context.
+    """[l, d] the first `n_ctx` token embeddings of `words`; a random context if there are no words.
 
     Raises:
-        ConfigError: there are fewer words' tokens than `n_ctx`.
+        ConfigError: `words` have fewer tokens than `n_ctx`.
     """
     if not words:
         return fl.new_context(task, n_ctx, rng)
@@ -67,9 +67,9 @@ def hand_logits(task: Task, image: Tensor) -> Tensor:
 
 
 def image_by_image(score: Callable[..., Tensor], n_classes: int, *rows: Tensor) -> Tensor:
-    """`score` over slices of the image axis of rows [C, B, ...], joined to [C, B, K].
+    """Applies `score` to slices of the image axis of rows [C, B, ...], and joins the results to [C, B, K].
 
-    An evaluation passes as many images as fit in memory, but not beside the K sentences that each is compared with.
+    An evaluation passes as many images as fit in memory, without regard to the K sentences of each image.
     """
     step = max(1, SENTENCES // (len(rows[0]) * n_classes))
     parts = zip(*(tensor.split(step, dim=1) for tensor in rows), strict=True)
@@ -77,9 +77,9 @@ def image_by_image(score: Callable[..., Tensor], n_classes: int, *rows: Tensor) 
 
 
 def contrastive(similarity: Tensor, mask: Tensor) -> Tensor:
-    """[C, B, B] scaled similarities of images and their own sentences, [C, B] -> [C]: InfoNCE over both axes.
+    """InfoNCE over both axes of scaled similarities [C, B, B] of images and their sentences, with mask [C, B] -> [C].
 
-    Padding is nobody's negative; the diagonal stays, so that padded rows are finite before they are dropped.
+    Padding is never a negative. The diagonal stays, so that padded rows are finite before they are dropped.
     """
     own = torch.eye(similarity.shape[-1], dtype=torch.bool, device=similarity.device)
     target = torch.arange(similarity.shape[-1], device=similarity.device).expand(mask.shape)

@@ -1,4 +1,4 @@
-"""Shared by methods with independent deep prompts in both towers: their leaves, and what the towers make of them."""
+"""Deep prompts in both towers, which several methods share: their leaves and the features under them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DeepPrompts(FederatedAveraging):
     needs = "pixels"
     requires = ("vit",)
     in_text: ClassVar[bool] = True
-    """False where the text tower has no prompts, or none of that depth."""
+    """False if the text tower has no prompts, or none of this depth."""
     depth: int
 
     def check(self, sizes: Sizes) -> None:
@@ -28,7 +28,7 @@ class DeepPrompts(FederatedAveraging):
 
 
 def check_depth(sizes: Sizes, depth: int, *, in_text: bool = False) -> None:
-    """Raises `ConfigError` if there are more prompts than blocks of the image tower, or of the text tower too."""
+    """Raises `ConfigError` if there are more prompts than blocks of the image tower or, with `in_text`, of either."""
     blocks = sizes.n_vision_blocks or 0
     blocks = min(blocks, sizes.n_text_blocks) if in_text else blocks
     rule = f"must be at most {blocks}, the number of blocks of the {'shallower' if in_text else 'image'} tower"
@@ -36,15 +36,15 @@ def check_depth(sizes: Sizes, depth: int, *, in_text: bool = False) -> None:
 
 
 def frozen_words(words: str, n_ctx: int) -> str:
-    """The words behind the first `n_ctx` ones, which stay in the sentence as they are."""
+    """The words after the first `n_ctx` ones, which stay in the sentence unchanged."""
     return " ".join(words.split()[n_ctx:])
 
 
 def starting_words(task: Task, words: str, n_ctx: int, rng: Generator) -> Tensor:
-    """[l, d] the first `n_ctx` words' embeddings; N(0, 0.02²) without words.
+    """[l, d] the embeddings of the first `n_ctx` words; N(0, 0.02²) if there are no words.
 
     Raises:
-        ConfigError: a word has several tokens, so that its embedding would be cut, or there are fewer words.
+        ConfigError: there are fewer than `n_ctx` words, or a word has several tokens.
     """
     context = word_context(task, words, n_ctx, rng)
     if words:
@@ -60,21 +60,21 @@ def visual_prompts(task: Task, n_tokens: int, depth: int, rng: Generator) -> Ten
 
 
 def both_prompts(task: Task, n_ctx: int, n_tokens: int, depth: int, words: str, rng: Generator) -> Tree:
-    """`text` [l, d] of the input, `deep` [J - 1, l, d] of the next blocks, `visual` [J, n, w]."""
-    found: Tree = {"text": starting_words(task, words, n_ctx, rng)}
+    """New prompts: `text` [l, d] for the input, `deep` [J - 1, l, d] for the next blocks, `visual` [J, n, w]."""
+    leaves: Tree = {"text": starting_words(task, words, n_ctx, rng)}
     if depth > 1:
-        found["deep"] = fl.new_context(task, n_ctx, rng, depth - 1)
-    found["visual"] = visual_prompts(task, n_tokens, depth, rng)
-    return found
+        leaves["deep"] = fl.new_context(task, n_ctx, rng, depth - 1)
+    leaves["visual"] = visual_prompts(task, n_tokens, depth, rng)
+    return leaves
 
 
 def see(task: Task, pixels: Tensor, visual: Tensor) -> Tensor:
-    """Raw image features [C, B, D] under visual prompts [C, J, n, w] behind the patches."""
+    """Raw image features [C, B, D] with visual prompts [C, J, n, w] after the patches."""
     deep = visual[:, 1:] if visual.shape[1] > 1 else None
     return task.encode_images(pixels, visual[:, 0], deep=deep, place="end")[0]
 
 
 def both_features(task: Task, leaf: Tree, pixels: Tensor, words: str) -> tuple[Tensor, Tensor]:
-    """Raw image features [C, B, D] and unit text features [C, K, D] under each client's own prompts."""
+    """Raw image features [C, B, D] and unit text features [C, K, D] with each client's prompts."""
     tail = frozen_words(words, leaf["text"].shape[-2])
     return see(task, pixels, leaf["visual"]), task.encode_prompts(leaf["text"], deep=leaf.get("deep"), tail=tail)

@@ -1,4 +1,4 @@
-"""Parts of both forms of FedAPT: frozen keys, the reader of domains, and the keys that a deployed client unlocks."""
+"""Functions of both forms of FedAPT: frozen keys, the reader of domains, and the keys that a deployed client uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Keys = Literal["uniform", "normal", "binary", "orthogonal", "none"]
 
 
 def check_keys(sizes: Sizes, kind: Keys, n_ctx: int, unlock: str | int) -> None:
-    """Raises `ConfigError` where there are more keys than can be orthogonal, or none of the number to unlock."""
+    """Raises `ConfigError` if there are too many keys to be orthogonal, or no key with the number `unlock`."""
     if isinstance(unlock, int):
         rule = f"must name one of the {sizes.n_domains} domains, from 0"
         fl.require(0 <= unlock < sizes.n_domains, "unlock", rule, unlock)
@@ -26,16 +26,16 @@ def check_keys(sizes: Sizes, kind: Keys, n_ctx: int, unlock: str | int) -> None:
 
 
 def keyed_state(task: Task, kind: Keys, n_ctx: int, rng: Generator, *lead: int) -> State:
-    """A meta prompt [*lead, l, d], a frozen key for each domain, and the reader of domains, which `none` has not."""
+    """A meta prompt [*lead, l, d], a frozen key for each domain and, unless `kind` is `none`, a reader of domains."""
     shared = {"prompt": fl.new_context(task, n_ctx, rng, *lead)}
-    if kind != "none":  # Q [n, D] as PyTorch starts a layer without bias, U(±1/√D)
+    if kind != "none":  # Q [n, D] with PyTorch's initialisation of a layer without bias, U(±1/√D)
         reader = (2 * torch.rand(task.n_domains, task.embed_dim, generator=rng) - 1) / task.embed_dim**0.5
         shared["reader"] = reader.to(task.device, task.dtype)
     return State(shared, personal={}, server={"keys": draw_keys(task, kind, n_ctx, rng)})
 
 
 def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
-    """[n, l, d] one frozen key per domain."""
+    """Draws [n, l, d], one frozen key per domain."""
     shape = (task.n_domains, n_ctx, task.text_width)
     if kind == "uniform":
         keys = torch.rand(shape, generator=rng)
@@ -49,14 +49,14 @@ def draw_keys(task: Task, kind: Keys, n_ctx: int, rng: Generator) -> Tensor:
     return (keys if kind != "none" else torch.zeros(shape)).to(task.device, task.dtype)
 
 
-def held(task: Task, state: State, clients: Tensor) -> Tree:
-    """Buffers in training: the key [l, d] of the client's domain, and the domain's number."""
+def training_buffers(task: Task, state: State, clients: Tensor) -> Tree:
+    """Buffers of clients in training: the key [C, l, d] and the number [C] of the client's domain."""
     domain = task.domain[clients]
     return {"key": state.server["keys"][domain], "domain": domain}
 
 
 def unlocked(unlock: str | int, task: Task, state: State, clients: Tensor) -> Tree:
-    """Buffers of a deployed client: all keys, of which the image chooses, or the one key that it always uses."""
+    """Buffers of deployed clients: all keys, if they are chosen by image, or the one key that a client always uses."""
     keys = state.server["keys"]
     if unlock == "none" or "reader" not in state.shared:
         return {"key": torch.zeros_like(keys[task.domain[clients]])}
@@ -66,7 +66,7 @@ def unlocked(unlock: str | int, task: Task, state: State, clients: Tensor) -> Tr
 
 
 def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:
-    """[C]: cross-entropy (Eq. 11) of Q f, f the raw feature, with the client's domain [C]; reader [C, n, D]."""
+    """[C] cross-entropy (Eq. 11) of Q f with the client's domain [C], for the reader Q [C, n, D] and raw features f."""
     read = batch.image @ reader.mT
     target = domain[:, None].expand(batch.label.shape)
     values = F.cross_entropy(read.flatten(0, 1), target.flatten(), reduction="none")
@@ -74,17 +74,17 @@ def domain_loss(reader: Tensor, batch: Batch, domain: Tensor) -> Tensor:
 
 
 def reader_metrics(reader: Tensor, task: Task) -> dict[str, float]:
-    """Share of the validation images whose domain the reader [n, D] predicts: mean over clients, and by domain."""
+    """Share of the validation images whose domain the reader [n, D] predicts, as mean over clients and by domain."""
     seen = task.table("val")
     right = fl.mean_over((seen.image @ reader.mT).argmax(-1) == task.domain[:, None], seen.mask)
-    kept = seen.mask.any(1)
-    figures = {f"reader/domain{i + 1}/acc_mean": kept & (task.domain == i) for i in range(task.n_domains)}
-    figures["reader/acc_mean"] = kept
+    has_images = seen.mask.any(1)
+    figures = {f"reader/domain{i + 1}/acc_mean": has_images & (task.domain == i) for i in range(task.n_domains)}
+    figures["reader/acc_mean"] = has_images
     return {name: right[clients].mean().item() for name, clients in figures.items() if clients.any()}
 
 
 def domain_weights(reader: Tensor, image: Tensor, temperature: float) -> Tensor:
-    """[C, B, n]: softmax over domains of the standardised reading of raw features [C, B, D] (official code)."""
+    """[C, B, n] softmax over domains of the standardised scores of raw features [C, B, D] (official code)."""
     read = image @ reader.mT
     if read.shape[-1] == 1:
         return torch.ones_like(read)

@@ -1,4 +1,4 @@
-"""Shared by the networks that write prompts: the classes they read, and layers with a client axis."""
+"""Networks that generate prompts: the classes that they read, and layers with a client axis."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import mapped
 
 HIDDEN = 4
-"""Width of the feed-forward layer's gated half, in widths of a token."""
+"""Width of the feed-forward layer's gated half, as a multiple of a token's width."""
 
 
 @fl.dataclass
 class PromptNetwork(FederatedAveraging):
-    """Abstract: a network reads the classes at hand. With a buffer `owned` [C, K], they are those of the client alone.
+    """Abstract: a network reads the classes, or only the client's classes if there is a buffer `owned` [C, K].
 
-    There is such a buffer in training with `scope=own`, and if clients are evaluated among their own classes.
+    That is the case in training with `scope=own`, and if clients are evaluated among their own classes.
     """
 
     scope: Literal["own", "all"] = "own"
@@ -42,7 +42,7 @@ class PromptNetwork(FederatedAveraging):
 
 
 def new_norms(task: Task, **sizes: int) -> Tree:
-    """Scales of one and shifts of zero by `norm.<name>`."""
+    """`norm.<name>.weight` of ones and `norm.<name>.bias` of zeros."""
     like = torch.ones(0, device=task.device, dtype=task.dtype)
     norms: Tree = {}
     for name, size in sizes.items():
@@ -51,18 +51,18 @@ def new_norms(task: Task, **sizes: int) -> Tree:
 
 
 def xavier(task: Task, n_in: int, n_out: int, rng: Generator, fans: int) -> Tensor:
-    """Weight [out, in] of PyTorch's attention, U(±√(6 / fans))."""
+    """Weight [out, in] with the initialisation of PyTorch's attention, U(±√(6 / fans))."""
     return ((2 * torch.rand(n_out, n_in, generator=rng) - 1) * (6 / fans) ** 0.5).to(task.device, task.dtype)
 
 
 def normed(leaf: Tree, name: str, x: Tensor) -> Tensor:
-    """x [C, ..., w] after LayerNorm `norm.<name>`."""
+    """Applies the LayerNorm `norm.<name>` to x [C, ..., w]."""
     shape = (len(x), *([1] * (x.ndim - 2)), -1)
     weight, bias = leaf[f"norm.{name}.weight"].view(shape), leaf[f"norm.{name}.bias"].view(shape)
     return F.layer_norm(x, x.shape[-1:]) * weight + bias
 
 
 def feed_forward(leaf: Tree, x: Tensor) -> Tensor:
-    """x [C, n, w] + FF(x), FF gated by GELU."""
+    """x [C, n, w] + FF(x), where FF is gated by GELU."""
     value, gate = mapped(leaf, "ff.in", normed(leaf, "ff", x)).chunk(2, -1)
     return x + mapped(leaf, "ff.out", value * F.gelu(gate))

@@ -1,7 +1,7 @@
-"""Random numbers of clients that a training step can draw on any device, the same on all.
+"""Random numbers of clients for training steps, which are the same on every device.
 
-A number is a hash of a client's key, of how often the client has drawn, and of its place (SplitMix64: Steele, Lea,
-Flood, OOPSLA 2014). It is meant for simulations: it is not a source of secrets.
+A number is a hash of the client's key, the number of its draws so far, and the number's place (SplitMix64: Steele, Lea,
+Flood, OOPSLA 2014). The generator is meant for simulations and is not cryptographically secure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GOLDEN, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644
 
 
 def new_keys(task: Task, clients: Tensor) -> Tree:
-    """A key of each client of a cohort [C] for this round, and how often it has drawn."""
+    """A key for each client of a cohort [C] in this round, and its number of draws so far, 0."""
     key = torch.randint(1 << 62, (task.n_clients,), generator=task.rng("noise")).to(task.device)[clients]
     return {"key": key, "drawn": torch.zeros_like(key)}
 
@@ -28,8 +28,8 @@ def uniform(keys: Tree, stream: int, *shape: int) -> Tensor:
 
     Args:
         keys: `key` and `drawn`, each [C].
-        stream: distinguishes the numbers drawn at one time.
-        shape: of one client's numbers.
+        stream: distinguishes numbers that are drawn in the same step.
+        shape: shape of one client's numbers.
     """
     place = torch.arange(1, math.prod(shape) + 1, device=keys["key"].device)
     offset = (_GOLDEN * (stream + 1) + (1 << 63)) % (1 << 64) - (1 << 63)  # tensors wrap by themselves, ints do not
@@ -45,7 +45,7 @@ def normal(keys: Tree, stream: int, *shape: int) -> Tensor:
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
-    """Bits moved to the right, zeros from the left."""
+    """Logical shift to the right."""
     return (bits >> places) & ((1 << (64 - places)) - 1)
 
 

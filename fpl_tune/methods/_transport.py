@@ -11,7 +11,7 @@ from torch import Tensor
 import fpl_tune.method as fl
 
 Entropy = Annotated[float, Field(ge=0.005)]
-"""ε: below, doubles do not hold the kernel."""
+"""ε, the weight of the entropy. With smaller values, the kernel underflows in double precision."""
 
 
 def transported(
@@ -26,7 +26,7 @@ def transported(
         gamma: γ, the mass that is transported.
         epsilon: ε, weight of the entropy.
         iterations: of the scaling.
-        capped: whether patches may give less than their share; see `transport`.
+        capped: True if patches may give less than their share; see `transport`.
 
     Returns:
         Logits [C, B, K].
@@ -41,13 +41,14 @@ def transported(
 def transport(alike: Tensor, gamma: float, epsilon: float, iterations: int, *, capped: bool = True) -> Tensor:
     """Plans T [..., N, M] between M patches and N prompts with cosine similarities `alike` [..., N, M].
 
-    Maximises Σ T · alike + ε · entropy where every prompt receives γ/N. Where `capped`, no patch gives more than 1/M
+    Maximises Σ T · alike + ε · entropy such that every prompt receives γ/N. With `capped`, no patch gives more than 1/M
     (FedOTP, Eqs. 8 to 11; Dykstra's iteration u = min(1 / (M K v), 1), v = γ/N / Kᵀ u). Otherwise every patch gives
-    1/M, and γ is 1 (PLOT; Sinkhorn's iteration, the same without the minimum). What prompts receive is exact after any
-    number of iterations, what patches give in the limit.
+    1/M, and γ is 1 (PLOT; Sinkhorn's iteration, the same without the minimum). The mass that prompts receive is exact
+    after any number of iterations, that which patches give only in the limit.
     """
     most = alike.amax(-1, keepdim=True)
-    # Divided by its largest entry, given back to v, a prompt's kernel lies between exp(-2 / ε) and 1: doubles hold it.
+    # A prompt's kernel is divided by its largest entry, which v restores. It then lies between exp(-2 / ε) and 1, which
+    # does not underflow in double precision.
     kernels = ((alike - most).double() / epsilon).exp().unbind(-2)
     scalings = list(((most - 1).double() / epsilon).exp().unbind(-2))
     share = gamma / len(kernels)

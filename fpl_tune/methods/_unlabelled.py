@@ -1,7 +1,7 @@
-"""Learning without labels in two phases, as FedAPT does and has its baselines do (Su et al., AAAI 2024, Eqs. 8 to 10).
+"""Learning without labels in two phases, as in FedAPT and its baselines (Su et al., AAAI 2024, Eqs. 8 to 10).
 
-First pseudo-labels of zero-shot CLIP, then agreement with banks of every client's own predictions (Yang et al.,
-Attracting and Dispersing, NeurIPS 2022).
+The first phase uses pseudo-labels of zero-shot CLIP, the second one agreement with banks of every client's own
+predictions (Yang et al., Attracting and Dispersing, NeurIPS 2022).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fpl_tune.methods._blocks import hand_logits
 
 @fl.dataclass
 class Unlabelled(FederatedAveraging):
-    """Abstract: a method says what is learned, and how it predicts. `fedapt_unsupervised` explains the fields.
+    """Abstract: a subclass defines the learned leaves and the logits. `fedapt_unsupervised` explains the fields.
 
-    The second phase goes on from the state that the first left; averages over the cohort are uniform. Keys travel once,
-    before training, and banks never.
+    The second phase continues from the last state of the first one. Averages over the cohort are uniform. Keys are sent
+    once, before training; banks are never sent.
     """
 
     weights = "uniform"
@@ -43,10 +43,10 @@ class Unlabelled(FederatedAveraging):
 
     @abstractmethod
     def untrained(self, task: Task, rng: Generator) -> State:
-        """The state before the first phase; nothing personal."""
+        """The state before the first phase, without personal leaves."""
 
     def client(self, task: Task, state: State, clients: Tensor) -> Local:
-        """The leaves that the clients `clients` train from, in either phase, without their banks."""
+        """The leaves that `clients` start from in either phase, without their banks."""
         return super().start(task, state._replace(personal={}), clients)
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
@@ -59,7 +59,10 @@ class Unlabelled(FederatedAveraging):
         return state._replace(personal={"scores": scores})
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
-        """In the second phase beside the bank [C, R, K] of the scores of the own images, unit [C, R, D]."""
+        """The leaves that `clients` start from. In the second phase, the buffers also have their bank.
+
+        The bank has unit features [C, R, D] and scores [C, R, K] of the client's images.
+        """
         local = self.client(task, state, clients)
         if self.phase == 2:
             table = task.table("train")
@@ -86,21 +89,21 @@ class Unlabelled(FederatedAveraging):
         return batch._replace(image=batch.view)
 
     def _pseudo_label_loss(self, task: Task, batch: Batch, logits: Tensor) -> Tensor:
-        """Eq. 8: [C], mean over the images that zero-shot CLIP is sure of; 0 where there is none."""
+        """[C] Eq. 8: mean over the images of which zero-shot CLIP is sure; 0 if there are none."""
         sure, label = hand_logits(task, batch.image).softmax(-1).max(-1)
         chosen = logits.log_softmax(-1).gather(-1, label.unsqueeze(-1)).squeeze(-1)
         return fl.mean_over(-chosen, batch.mask & (sure > self.threshold))
 
     def bank_loss(self, local: Local, batch: Batch, logits: Tensor, second: Tensor) -> tuple[Tensor, Tree]:
-        """Eqs. 9 and 10: [C], and the banks with this batch's predictions written in.
+        """[C] losses of Eqs. 9 and 10, and the banks updated by this batch's predictions.
 
-        logits [C, B, K] of the images themselves; second [C, B, K]: of what the student sees. The official code writes
-        the attraction as a divergence; its term without gradient, which rises as predictions become sure, is left out.
+        `logits` [C, B, K] are those of the images themselves, `second` [C, B, K] those of the student's views. The
+        official code writes the attraction as a divergence. Its term without gradient, which grows as predictions
+        become sure, is left out.
 
-        Images of one class should agree, yet the dispersal also separates them. Summed over a batch, as in the official
-        code, it grows with the number of mates of the same class: 1.5 for 512 images of 345 classes, 15 for 32 images
-        of two. As a mean, it is divided by the number that the bank's shares of classes make expect, where that exceeds
-        one.
+        Images of one class should agree, but the dispersal also separates them. Summed over a batch, as in the official
+        code, it grows with the number of images of the same class: 1.5 for 512 images of 345 classes, 15 for 32 images
+        of two classes. As a mean, it is divided by this number as expected from the bank, if it exceeds one.
         """
         shares = logits.softmax(-1)  # [C, B, K]
         row = torch.arange(len(shares), device=shares.device)[:, None]
@@ -108,9 +111,9 @@ class Unlabelled(FederatedAveraging):
         agree = -(remembered * second.log_softmax(-1)).sum(-1)
         written = torch.where(batch.mask[..., None], shares.detach(), remembered)
         bank = local.buffers["scores"].index_put((row, batch.index), written)
-        nearest, found = _nearest(local, batch, self.neighbours)
-        near = torch.where(found[..., None], bank[row[..., None], nearest], 0)  # [C, B, k, K]
-        attract = -torch.einsum("cbnk,cbk->cb", near, shares)
+        nearest, exists = _nearest(local, batch, self.neighbours)
+        neighbour_scores = torch.where(exists[..., None], bank[row[..., None], nearest], 0)  # [C, B, k, K]
+        attract = -torch.einsum("cbnk,cbk->cb", neighbour_scores, shares)
         others = batch.mask[:, None] & ~torch.eye(shares.shape[1], dtype=torch.bool, device=shares.device)
         alike = torch.where(others, shares @ shares.mT, 0).sum(-1)
         if self.dispersal == "mean":
@@ -126,9 +129,9 @@ class Unlabelled(FederatedAveraging):
 
 
 def _nearest(local: Local, batch: Batch, neighbours: int) -> tuple[Tensor, Tensor]:
-    """[C, B, k] rows of the bank most like each image by cosine, never its own, never padding; and which rows exist.
+    """[C, B, k] rows of the bank that are most similar to each image by cosine, and a mask of those that exist.
 
-    A client may hold k images or fewer.
+    The image itself and padding are excluded. A client may have k images or fewer.
     """
     like = fl.normalize(batch.image) @ local.buffers["features"].mT  # [C, B, R]
     own = torch.zeros_like(like, dtype=torch.bool).scatter(-1, batch.index.unsqueeze(-1), True)

@@ -1,9 +1,9 @@
-"""CAPT: a general and class-aware contexts for long-tailed labels, averaged by what clients have of each class.
+"""CAPT: a general context and class-aware ones for long-tailed labels, averaged by the clients' images of each class.
 
 Hou et al.: CAPT: Class-Aware Prompt Tuning for Federated Long-Tailed Learning with Vision-Language Model, 2025,
-https://arxiv.org/abs/2503.06993. Code read: a mirror (2373604131/clientLT, 24045d2). Its rounds pass one model from
-client to client, and a bandit that reads test accuracy chooses how often rows are averaged; neither is offered. All
-clients receive its averaged rows (`rows=released`), so that its clusters of clients change nothing.
+https://arxiv.org/abs/2503.06993. The code was read in a mirror (2373604131/clientLT, 24045d2). Its rounds pass one
+model from client to client, and a bandit that uses test accuracy chooses how often rows are averaged; neither is
+offered. All clients receive its averaged rows (`rows=released`), so its clusters of clients have no effect.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class CAPT(FederatedAveraging):
         each class's unit tokens, weighted by π. The terms exist where tokens are as wide as features (ViT-B), and the
         code weighs them by 1. The default also fits the other towers, where `align` must be 0.
     temperature: > 0.
-    rows: the weights in the average of a class's own context. `support`: clients' numbers of images of the class, so
-        that a client without one has no say, and a class without one stays. `released`, as in the code: equal for all
-        clients of which the class makes up more than a tenth of the images; a class without such a client stays.
-        `size`: all images, as for everything else.
+    rows: weights in the average of a class's own context. `support`: the clients' numbers of images of the class, so
+        that clients without one are not counted, and a class without images does not change. `released`, as in the
+        code: equal weights for all clients with more than a tenth of their images in the class; a class without such a
+        client does not change. `size`: the numbers of all images, as for the other leaves.
     """
 
     needs = "pixels"
@@ -111,6 +111,6 @@ class CAPT(FederatedAveraging):
         return state._replace(shared=shared)
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
-        """Besides what is learned, the clients' images by class go up, which discloses them, and π comes down."""
+        """Clients also send their numbers of images by class, which discloses them, and receive π."""
         sent = fl.count(**state.shared)
         return Traffic(up={**sent, "histogram": task.n_classes}, down={**sent, "prior": task.n_classes})

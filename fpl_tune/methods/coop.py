@@ -1,4 +1,4 @@
-"""CoOp, trained by every client alone: the local baseline of federated prompt learning.
+"""CoOp, trained by every client separately: the local baseline of federated prompt learning.
 
 Zhou, Yang, Loy, Liu: Learning to Prompt for Vision-Language Models, IJCV 2022, https://arxiv.org/abs/2109.01134.
 """
@@ -14,7 +14,7 @@ from fpl_tune.methods._averaging import OneContext
 
 @fl.dataclass
 class CoOp(OneContext):
-    """Every client keeps its own context, all from the same start; nothing is exchanged.
+    """Every client trains its own context from the same start. Nothing is exchanged.
 
     n_ctx: number of context tokens, >= 1.
     """

@@ -1,4 +1,4 @@
-"""DP-FPL: a personal prompt beside the global one, of which a step sees a low-rank part.
+"""DP-FPL: a global and a personal prompt; a step updates a low-rank part of the latter.
 
 Tran, Sun, Patterson, Milanova: Privacy-Preserving Personalized Federated Prompt Learning for Multimodal Large Language
 Models, ICLR 2025, https://arxiv.org/abs/2501.13904. Official code: linhhtran/DP-FPL, cce74b4. It adds the last term of
@@ -6,10 +6,10 @@ the projection that the paper takes away, divides the personal gradient by ten (
 averages the global prompt's gradient over all clients, uniformly, after every batch; here clients train copies that are
 averaged once a round.
 
-Its accounting does not hold: the gradient of a batch's mean is clipped to C, of which one image can change up to 2 C,
-not C / B; every step of a round is noised, but only rounds are counted. `noise` is that noise, to show its effect; no ε
-is proven. For a proven ε wrap the method: `dpfpl_dp` bounds and noises what a round changes, the personal prompt
-included.
+Its accounting is not valid: the gradient of a batch's mean is clipped to C, of which one image can change up to 2 C,
+not C / B, and noise is added in every step of a round, but only rounds are counted. `noise` is that noise, to show its
+effect; no ε is proven. For a proven ε, wrap the method: the study `dpfpl_dp` clips and noises the change of a round,
+including that of the personal prompt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DELTA, _ROUNDS = 1e-5, 100
 
 @fl.dataclass
 class DPFPL(TwoContexts):
-    """Client i predicts with p_G + p_i, where p_G is averaged and p_i stays.
+    """Client i predicts with p_G + p_i, where p_G is averaged and p_i is personal.
 
     A step writes p_i = U V + R and moves it by the gradients of U and V:
     - U [l, r] is orthonormal and spans p_i times r random directions.
@@ -87,19 +87,19 @@ class DPFPL(TwoContexts):
         return fl.with_gradient(value, local.params, moves), {**keys, "drawn": keys["drawn"] + 1}
 
     def _std(self, batch: Batch) -> Tensor:
-        """[C] deviation of the released noise: 0 without."""
+        """[C] standard deviation of the released noise; 0 without noise."""
         scale = 0.0 if math.isinf(self.noise) else math.sqrt(_ROUNDS * -math.log(_DELTA)) / self.noise * self.clip
         return scale / batch.mask.sum(1).clamp(min=1)
 
     def _noised(self, gradient: Tensor, keys: Tree, stream: int, std: Tensor) -> Tensor:
-        """Gradients [C, ...] clipped, and noise of deviation `std` [C] on every number."""
+        """Clips gradients [C, ...], and adds noise of standard deviation `std` [C] to every number."""
         if math.isinf(self.noise):
             return gradient
-        (kept,) = fl.clipped(self.clip, [gradient])
-        return kept + (std.view(-1, 1, 1) * normal(keys, stream, *gradient.shape[1:])).to(gradient)
+        (bounded,) = fl.clipped(self.clip, [gradient])
+        return bounded + (std.view(-1, 1, 1) * normal(keys, stream, *gradient.shape[1:])).to(gradient)
 
     def personal_gradient(self, gradient: Tensor, own: Tensor, keys: Tree, std: Tensor) -> Tensor:
-        """[C, l, d] what p_i moves by, from the gradient of the prompt [C, l, d] and p_i itself."""
+        """[C, l, d] the gradient that moves p_i, from the gradient of the prompt [C, l, d] and p_i itself."""
         if self.rank == "full":
             return self._noised(gradient, keys, 2, std)
         probe = normal(keys, 0, own.shape[-1], self.rank).to(own)

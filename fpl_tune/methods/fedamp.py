@@ -1,9 +1,9 @@
-"""Prompt + FedAMP: clients are drawn towards a cloud prompt of their own, a mixture of prompts like theirs.
+"""Prompt + FedAMP: each client is attracted to its own cloud prompt, a mixture of similar prompts.
 
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021,
 https://arxiv.org/abs/2007.03797, with the λ and α that pFedPrompt (App. A.3) found best for prompts. PromptFolio's
 version weighs by 1 - exp(+distance) and detaches the attraction; neither is done here. The cloud prompts are
-mixed from the latest uploads of all clients, those that have not trained yet standing at the common start.
+mixed from the latest uploads of all clients; for clients that have not trained yet, the initial prompt is used.
 """
 
 from __future__ import annotations
@@ -70,5 +70,5 @@ class FedAMP(Method):
         return State({}, personal, {"prompt": fl.scatter_rows(state.server["prompt"], clients, prompt)})
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
-        """The client's prompt goes up, its cloud prompt comes down."""
+        """A client sends its prompt, and receives its cloud prompt."""
         return Traffic(up=fl.count(prompt=state.server["prompt"][0]), down=fl.count(cloud=state.server["prompt"][0]))

@@ -23,7 +23,7 @@ from fpl_tune.methods._blocks import image_by_image
 class FedAPT(FederatedAveraging):
     """Meta prompt p [K, l, d] and reader Q [n, D]; a client of domain i trains p ⊙ (1 + kᵢ) and Q on the label i.
 
-    Class-specific prompts have no meaning for other classes: novel classes are refused.
+    Class-specific prompts have no meaning for other classes, so novel classes are rejected.
 
     n_ctx: l, >= 1.
     keys: how the server draws the keys kᵢ [l, d] (Table 9): `uniform` in [0, 1), `normal`, `binary` 0 or 1, or
@@ -55,7 +55,7 @@ class FedAPT(FederatedAveraging):
         return domains.keyed_state(task, self.keys, self.n_ctx, rng, task.n_classes)
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
-        return super().start(task, state, clients)._replace(buffers=domains.held(task, state, clients))
+        return super().start(task, state, clients)._replace(buffers=domains.training_buffers(task, state, clients))
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         loss = fl.cross_entropy(self.logits(task, local, batch), batch)
@@ -82,9 +82,9 @@ class FedAPT(FederatedAveraging):
         return task.scale * torch.einsum("cbd,cnkd,cbn->cbk", fl.normalize(batch.image), text, weight)
 
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
-        """Keys travel once, before training."""
+        """Keys are sent once, before training."""
         return super().start(task, state, clients)._replace(buffers=domains.unlocked(self.unlock, task, state, clients))
 
     def metrics(self, task: Task, state: State) -> dict[str, float]:
-        """Fig. 6."""
+        """Accuracy of the reader (Fig. 6)."""
         return domains.reader_metrics(state.shared["reader"], task) if "reader" in state.shared else {}

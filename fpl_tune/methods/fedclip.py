@@ -3,8 +3,8 @@
 Lu, Hu, Wang, Xie: FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning, IEEE Data
 Engineering Bulletin 2023, https://arxiv.org/abs/2302.13485. Official code: microsoft/PersonalizedFL, fedclip
 (commit 441670e, nets/models.py), whose sentence is `clip.template='a picture of a {}'`. FedAPT
-(https://github.com/leondada/FedAPT) compares with a form of its own; that its script ends an epoch after 131 batches is
-no matter of a method's (`protocol.epochs` below one goes through a part of the images). The official optimiser is
+(https://github.com/leondada/FedAPT) compares with its own form. Its script ends an epoch after 131 batches, which can
+be approximated by `protocol.epochs` below one. The official optimiser is
 `optim.name=adam optim.betas=[0.9,0.98] optim.eps=1e-6 optim.weight_decay=0.2`.
 """
 
@@ -29,8 +29,8 @@ class FedCLIP(FederatedAveraging):
     objective: `ce`, cross-entropy over all classes, or the official `contrastive`, symmetric InfoNCE between the
         images of a batch and their class sentences, where images of one class are each other's negatives.
     weights: `uniform` average over the cohort (both codes) or by `size`.
-    broadcast: False is what FedAPT's script for one client per domain does (prompt-fedclip.py:127): the average is
-        evaluated but never sent back, so that clients train alone.
+    broadcast: if False, the average is evaluated but never sent back, so that clients train separately, as in FedAPT's
+        script for one client per domain (prompt-fedclip.py:127).
     """
 
     represents = "images"

@@ -1,8 +1,8 @@
-"""FedCLIP without labels: a row of FedAPT's Table 3. The adapter learns in the prompt's place, by the same two stages.
+"""FedCLIP without labels, from FedAPT's Table 3: the adapter is trained in place of the prompt, by the same two stages.
 
 Lu, Hu, Wang, Xie: FedCLIP, IEEE Data Engineering Bulletin 2023, https://arxiv.org/abs/2302.13485; without labels in
 FedAPT (Su et al., AAAI 2024, https://arxiv.org/abs/2211.07864; code: leondada/FedAPT, 800ce9b, main-fedclip.py), which
-for one client per domain learns from the test images. That is not offered: methods are handed no test images.
+for one client per domain learns from the test images. That is not offered: methods receive no test images.
 """
 
 from __future__ import annotations

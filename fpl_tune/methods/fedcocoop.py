@@ -2,9 +2,9 @@
 
 Zhou, Yang, Loy, Liu: Conditional Prompt Learning for Vision-Language Models, CVPR 2022,
 https://arxiv.org/abs/2203.05557; federated in FedPGP (Cui et al., ICML 2024, https://arxiv.org/abs/2405.09771),
-which gives no settings: they are CoCoOp's. FedPGP's released loop averages only a tensor called `ctx`, so that the
-network would pass from client to client, which clients that train side by side cannot do; here both are averaged by
-number of training images.
+which gives no settings; those of CoCoOp are used. FedPGP's released loop averages only a tensor called `ctx`, so the
+network would be passed from client to client, which is not possible if clients train in parallel. Here both are
+averaged by number of training images.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fpl_tune.methods._blocks import image_by_image, mapped, new_layers, word_co
 class FedCoCoOp(FederatedAveraging):
     """Context of image x: every token plus π(f̂), π a network D -> D/r -> d on the unit image feature.
 
-    The text tower runs for every image and class: B · K sentences a client and step. A small `optim.batch` (1 in
-    CoCoOp) keeps the rounds of other methods within reach.
+    The text tower runs for every image and class, on B · K sentences per client and step. Use a small `optim.batch` (1
+    in CoCoOp).
 
     n_ctx: tokens of the context, >= 1.
     words: text whose first `n_ctx` tokens the context starts from; empty: N(0, 0.02²).

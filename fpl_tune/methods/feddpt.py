@@ -1,10 +1,11 @@
 """Fed-DPT: a text prompt per domain and visual tokens that weigh how much an image belongs to each.
 
 Wei, Wang, Shah, Chellappa: Dual Prompt Tuning for Domain-Aware Federated Learning, 2023,
-https://arxiv.org/abs/2310.03103. There is no official code: what the paper leaves open is a field or is stated here.
+https://arxiv.org/abs/2310.03103. There is no official code. Where the paper is ambiguous, there is a field, or the
+choice is stated here.
 Visual tokens enter after the positional embedding and before the first LayerNorm; both kinds of prompt start from
-N(0, 0.02²); text features are unit before they are mixed (Eq. 6) and again after; averages over clients are uniform;
-evaluated is the server's state, its text prompts without the lag of Eq. 8.
+N(0, 0.02²); text features have unit length before and after they are mixed (Eq. 6); averages over clients are uniform;
+the server's state is evaluated, with text prompts without the lag of Eq. 8.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ class FedDPT(Method):
     """n domains: text prompts [n, m, d] and visual tokens [n, w]; a client belongs to one domain.
 
     n_ctx: m, tokens of a text prompt, >= 1.
-    text: who trains the text prompts. `own`: a client its domain's, others follow by momentum; `all`: every client
-        all n; `shared`: one prompt for all domains, no mixing (domain-agnostic); `hand`: hand-written (visual only).
-    visual: `average`: every client trains all n tokens; `split`: its domain's only, others follow by momentum;
-        `none`: no tokens, then `text` must be `shared` or `hand`: with `shared` and `ce` this is PromptFL, averaged
-        uniformly.
+    text: the text prompts that a client trains. `own`: that of its domain, while others follow by momentum; `all`: all
+        n prompts; `shared`: one prompt for all domains, without mixing (domain-agnostic); `hand`: none, prompts are
+        hand-written (visual only).
+    visual: the visual tokens that a client trains. `average`: all n tokens; `split`: that of its domain, while others
+        follow by momentum; `none`: there are no tokens. Then `text` must be `shared` or `hand`; with `shared` and `ce`
+        this is PromptFL, averaged uniformly.
     momentum: α of Eq. 8, in [0, 1): share of the old external prompt that a step keeps; 0 overwrites external
         prompts at the start of a round.
     visual_momentum: the same for external tokens under `split`.
-    temperature: τ_d of Eq. 5, > 0; towards 0 an image reads one domain's prompt, towards infinity the mean.
+    temperature: τ_d of Eq. 5, > 0; towards 0 an image uses the prompt of one domain, towards infinity the mean.
     attention: q·k of Eq. 5 with several heads. `scaled`: mean over heads of q·k / √head width, as attention itself
         scales; `raw`: their sum, the product of the whole vectors, which makes weights nearly one-hot; `cosine`: mean
-        over heads of the cosine of q and k, which temperature alone makes sharp.
+        over heads of the cosine of q and k, whose sharpness depends on the temperature only.
     objective: `ce`, cross-entropy over all classes, or `cosine`, Eq. 7 with its sign corrected: 1 - cos of image and
         true class. The paper prefers the second; without negatives it pulls the classes together, and on the
         embedded world its accuracy falls with its loss, far below zero-shot, where cross-entropy's rises.
@@ -98,7 +100,7 @@ class FedDPT(Method):
         return mixed_logits(task.scale, image, text, self._weights(task, looks))
 
     def _tokens(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        """[C, n, w] visual tokens, none of them where there are none to learn."""
+        """[C, n, w] visual tokens; n = 0 if none are learned."""
         if self.visual == "none":
             return batch.image.new_zeros(len(batch.image), 0, task.vision_width or 0)
         own = local.params["visual"]
@@ -107,26 +109,26 @@ class FedDPT(Method):
         return _turned(torch.cat([own, local.buffers["visual.external"]], 1), -local.buffers["domain"])
 
     def _weights(self, task: Task, looks: Tensor) -> Tensor:
-        """Eq. 5: [C, B, heads, n] -> [C, B, n], how much an image belongs to each domain."""
+        """[C, B, heads, n] -> [C, B, n], the weight of each domain for an image (Eq. 5)."""
         head_width = (task.vision_width or 0) / looks.shape[-2]
         score = looks.sum(-2) if self.attention == "raw" else looks.mean(-2)
         score = score / head_width**0.5 if self.attention == "scaled" else score
         return (score / self.temperature).softmax(-1)
 
     def _text(self, task: Task, local: Local) -> Tensor:
-        """Unit text features [C, n, K, D]; others' prompts carry no gradient and are encoded without one."""
+        """Unit text features [C, n, K, D]. Prompts of other domains are encoded without gradient."""
         own = task.encode_prompts(local.params["text"])
         if "text.external" not in local.buffers or own.shape[1] == task.n_domains:
-            return own  # all one's own: fine-tuning, or n = 1
+            return own  # the client trains all prompts: fine-tuning, or n = 1
         with torch.no_grad():
             others = task.encode_prompts(local.buffers["text.external"], cache=False)
         return _turned(torch.cat([own, others], 1), -local.buffers["domain"])
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
         fixed = dict(local.buffers)
-        for name, kept in self._followed().items():  # Eq. 8
+        for name, momentum in self._followed().items():  # Eq. 8
             old, received = fixed[f"{name}.external"], fixed[f"{name}.received"]
-            fixed[f"{name}.external"] = kept * old + (1 - kept) * received
+            fixed[f"{name}.external"] = momentum * old + (1 - momentum) * received
         logits = self.logits(task, local._replace(buffers=fixed), batch)
         if self.objective == "ce":
             return fl.cross_entropy(logits, batch), fixed
@@ -163,13 +165,13 @@ def mixed_logits(scale: float, image: Tensor, text: Tensor, weight: Tensor) -> T
 
 
 def _turned(rows: Tensor, first: Tensor) -> Tensor:
-    """[C, n, ...] in cyclic order from row `first` [C], such as the client's own domain; by -first back in order."""
+    """Rows [C, n, ...] in cyclic order from row `first` [C], such as the client's own domain; -first restores them."""
     order = (first[:, None] + torch.arange(rows.shape[1], device=rows.device)) % rows.shape[1]
     return rows[torch.arange(len(rows), device=rows.device)[:, None], order]
 
 
 def _by_domain(rows: Tensor, domain: Tensor, old: Tensor) -> Tensor:
-    """Mean of the cohort's rows [C, ...] by domain -> [n, ...]; domains without a client keep what they had."""
+    """Mean of the cohort's rows [C, ...] by domain -> [n, ...]. Domains without a client keep their `old` rows."""
     member = F.one_hot(domain, len(old)).to(rows.dtype)  # [C, n]
     column = (-1, *([1] * (old.ndim - 1)))
     number = member.sum(0).view(column)

@@ -1,11 +1,11 @@
-"""LoRA in the towers, federated: what of W + s · B A is shared, and how it is averaged.
+"""LoRA in the towers, federated: W + s · B A with different shared factors and averages.
 
 By default FLoRA (Nguyen, Muñoz, Jannesari: FLoRA: Enhancing Vision-Language Models with Parameter-Efficient Federated
 Learning, 2024, https://arxiv.org/abs/2404.15182). Official code: dphuongn/FLoRA, e6ce44c, whose scripts change the
 output projection of attention in all text blocks; `towers` changes those of the image tower too, other layers are not
 offered. Its optimiser is
-`optim=` {name: adam, lr: 5e-5, betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.2}; in the code Adam's moments live on
-from round to round, here every round begins with new ones. Its average of factors is that of FedIT (Zhang et al.,
+`optim=` {name: adam, lr: 5e-5, betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.2}; in the code Adam's moments are kept
+over rounds, here every round starts with new ones. Its average of factors is that of FedIT (Zhang et al.,
 ICASSP 2024, https://arxiv.org/abs/2305.05644). Two other papers have that name: "FLoRA: Federated Fine-Tuning Large
 Language Models with Heterogeneous Low-Rank Adaptations" (Wang et al., NeurIPS 2024, https://arxiv.org/abs/2409.05976),
 which stacks the clients' factors and starts new ones, and "Flora: Low-Rank Adapters Are Secretly Gradient Compressors"
@@ -14,8 +14,8 @@ which stacks the clients' factors and starts new ones, and "Flora: Low-Rank Adap
 FFA-LoRA: Sun et al., ICLR 2024, https://arxiv.org/abs/2403.12313. FedSA-LoRA: Guo et al., ICLR 2025,
 https://arxiv.org/abs/2410.01463. FedEx-LoRA: Singhal et al., ACL 2025, https://arxiv.org/abs/2410.09432. FedRPCA:
 Jhunjhunwala et al., 2025, https://arxiv.org/abs/2506.01194. LoRA-FAIR: Bian, Wang, Zhang, Xu, ICCV 2025,
-https://arxiv.org/abs/2411.14961, whose Eq. 8 seeks, by SGD, the ΔB of the largest cosine with the exact product less
-λ ‖ΔB‖: here it is that of the least squares, which have a solution in closed form, so that λ is not the paper's.
+https://arxiv.org/abs/2411.14961, whose Eq. 8 maximises the cosine with the exact product minus λ ‖ΔB‖ by SGD. Here ΔB
+is the least-squares solution, which has a closed form, so λ has another scale than in the paper.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from fpl_tune.methods._blocks import contrastive
 
 @fl.dataclass
 class FedLoRA(FederatedAveraging):
-    """W x + s · B A x beside the output projections W of attention. A [J, d, r] starts normal, B [J, r, d] at zero.
+    """Adds s · B A x to the output projections W x of attention. A [J, d, r] starts normal, B [J, r, d] at zero.
 
     rank: r, >= 1.
     alpha: >= 0; 0 is zero-shot CLIP and trains nothing.
-    towers: whose blocks are changed. With `image` and `both`, the image tower runs in every step; its leaves begin with
-        `image.`.
-    scaling: s. `alpha` as in the code; `alpha/rank` as in LoRA, with which the rank may change at one learning rate.
+    towers: towers whose blocks are changed. With `image` and `both`, the image tower runs in every step; names of its
+        leaves begin with `image.`.
+    scaling: s. `alpha` as in the code; `alpha/rank` as in LoRA, so that one learning rate suits several ranks.
     objective: `ce`, cross-entropy over all classes, or the code's `contrastive`, symmetric InfoNCE between the images
         of a batch and their class sentences, where images of one class are each other's negatives.
-    shared: what clients exchange. `both` factors; `a`, while every client keeps a B of its own (FedSA-LoRA); `b`, while
-        A stays at its random start, which all draw from one seed (FFA-LoRA).
+    shared: the factors that clients exchange: `both`; `a`, while every client has its own B (FedSA-LoRA); `b`, while A
+        stays at its random start, which all draw from one seed (FFA-LoRA).
     average: how the server averages over clients, by number of training images.
-        `factors`: A and B apart, although the product of means is not the mean of products.
-        `exact`: what the product of means lacks is added to W (FedEx-LoRA), so that the model is the mean of the
+        `factors`: A and B separately, although the product of means is not the mean of products.
+        `exact`: the difference to the product of means is added to W (FedEx-LoRA), so that the model is the mean of the
         clients' models, as after stacking. It needs `shared=both`.
         `fair`: B̄ moves to B̄ + ΔB, with ΔB at the least ‖mean(B A) - (B̄ + ΔB) Ā‖² + λ t ‖ΔB‖², where t is the mean of
         the squared singular values of Ā (LoRA-FAIR). It needs `shared=both`.
         `robust`: robust PCA splits the clients' moves, block by block and factor by factor, into a low-rank and a
         sparse part, and the server moves by mean(low rank) + β · mean(sparse) (FedRPCA).
     sparse: β of `robust`, >= 0; 1 is `factors`.
-    penalty: λ of the least squares of `fair`, > 0, which is not that of the paper's cosine. The larger, the nearer to
+    penalty: λ of the least squares of `fair`, > 0, on another scale than in the paper. The larger, the closer to
         `factors`.
     """
 
@@ -92,7 +92,7 @@ class FedLoRA(FederatedAveraging):
 
     @property
     def _prefixes(self) -> tuple[str, ...]:
-        """How the names of each changed tower's leaves begin."""
+        """Prefixes of the leaf names of each changed tower."""
         return {"text": ("",), "image": ("image.",), "both": ("", "image.")}[self.towers]
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
@@ -113,17 +113,17 @@ class FedLoRA(FederatedAveraging):
         return state
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
-        held = super().start(task, state, clients).params
-        lacking = {name: held.pop(name) for name in state.shared if name.endswith("lacking")}
-        return Local(held, lacking | {name: fl.replicate(leaf, len(clients)) for name, leaf in state.server.items()})
+        params = super().start(task, state, clients).params
+        lacking = {name: params.pop(name) for name in state.shared if name.endswith("lacking")}
+        return Local(params, lacking | {name: fl.replicate(leaf, len(clients)) for name, leaf in state.server.items()})
 
     def _adapter(self, local: Local, prefix: str) -> Adapter:
         """The branches of one tower."""
         scale = self.alpha / (self.rank if self.scaling == "alpha/rank" else 1)
-        held = {**local.params, **local.buffers}
-        leaf = {"a": held[f"{prefix}a"], "b": scale * held[f"{prefix}b"]}
-        if f"{prefix}lacking" in held:
-            leaf["lacking"] = scale * held[f"{prefix}lacking"]
+        leaves = {**local.params, **local.buffers}
+        leaf = {"a": leaves[f"{prefix}a"], "b": scale * leaves[f"{prefix}b"]}
+        if f"{prefix}lacking" in leaves:
+            leaf["lacking"] = scale * leaves[f"{prefix}lacking"]
         return Adapter(_low_rank, leaf, place="attention")
 
     def _text(self, task: Task, local: Local) -> Tensor:
@@ -178,7 +178,7 @@ class FedLoRA(FederatedAveraging):
 
 
 def _low_rank(leaf: Tree, x: Tensor) -> Tensor:
-    """Mixed values [C, n, d] -> what the update adds to their projection."""
+    """Mixed values [C, n, d] -> the addition to their projection [C, n, d]."""
     added = x @ leaf["a"] @ leaf["b"]
     return added + x @ leaf["lacking"] if "lacking" in leaf else added
 
@@ -186,14 +186,15 @@ def _low_rank(leaf: Tree, x: Tensor) -> Tensor:
 def correction(a: Tensor, lacking: Tensor, penalty: float) -> Tensor:
     """ΔB [J, r, d] of least ‖lacking - A ΔB‖² + penalty · t ‖ΔB‖², t the mean eigenvalue of Aᵀ A; A [J, d, r]."""
     gram = a.mT @ a
-    held = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] * torch.eye(a.shape[-1], device=a.device)
-    return torch.linalg.solve_ex(gram + penalty * held, a.mT @ lacking).result
+    ridge = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] * torch.eye(a.shape[-1], device=a.device)
+    return torch.linalg.solve_ex(gram + penalty * ridge, a.mT @ lacking).result
 
 
 def robust_mean(moves: Tensor, weight: Tensor, sparse: float) -> Tensor:
     """[C, J, ...] -> [J, ...]: mean of the low-rank part of the clients' moves + `sparse` · mean of the rest.
 
-    A client is a column of one matrix for each block. On the CPU: decompositions would wait for a GPU at every step.
+    Each client is a column of one matrix per block. It runs on the CPU, as decompositions would synchronize with a GPU
+    at every step.
     """
     columns = moves.flatten(2).movedim(0, -1).double().cpu()
     low = low_rank_part(columns).movedim(-1, 0).to(moves).view_as(moves)
@@ -210,20 +211,20 @@ def low_rank_part(matrix: Tensor, tolerance: float = 1e-7, iterations: int = 10_
     m, n = matrix.shape[-2:]
     tiny = torch.finfo(matrix.dtype).tiny
     step = 4 * matrix.abs().sum((-2, -1), keepdim=True) / (m * n)  # 1 / μ
-    low, rest, dual, found = (torch.zeros_like(matrix) for _ in range(4))
+    low, rest, dual, solution = (torch.zeros_like(matrix) for _ in range(4))
     size = tolerance * matrix.norm(dim=(-2, -1), keepdim=True)
-    over = torch.zeros_like(size, dtype=torch.bool)  # a matrix that has ended waits for the others as it is
+    over = torch.zeros_like(size, dtype=torch.bool)  # converged matrices no longer change
     for _ in range(iterations):
         free = matrix - rest + dual
         squares, vectors = torch.linalg.eigh(free.mT @ free)
-        kept = (1 - step.squeeze(-1) / squares.clamp(min=tiny).sqrt()).clamp(min=0)
-        low = free @ (vectors * kept.unsqueeze(-2)) @ vectors.mT
+        factor = (1 - step.squeeze(-1) / squares.clamp(min=tiny).sqrt()).clamp(min=0)
+        low = free @ (vectors * factor.unsqueeze(-2)) @ vectors.mT
         away = matrix - low + dual
         rest = away.sign() * (away.abs() - step / max(m, n) ** 0.5).clamp(min=0)
         lacking = matrix - low - rest
-        found = torch.where(over, found, low)
+        solution = torch.where(over, solution, low)
         over = over | (lacking.norm(dim=(-2, -1), keepdim=True) <= size)
         if over.all():
             break
         dual = dual + lacking
-    return found
+    return solution

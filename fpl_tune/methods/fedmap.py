@@ -1,4 +1,4 @@
-"""FedMAP: visual prompts hold the likenesses of images and classes at those that the class sentences have.
+"""FedMAP: visual prompts keep the similarities of images and classes close to those of the class sentences.
 
 Wei: Rethinking Federated Prompt Learning for Medical Images: From Textual Tuning to Visual Manifold Anchoring, ICML
 2026, https://openreview.net/forum?id=3LymHCdeRd. Official code: YipanWei/FedMAP, 12e05f1. Its sentences by a language
@@ -24,7 +24,7 @@ class FedMAP(DeepPrompts):
     - t_c is the anchor of class c, its hand-written prompt; t_y that of the image's class.
     - v_c is the prototype of class c. It follows the unit mean feature of its images in a batch: v ← m v + (1 - m) f̄,
       scaled to unit length. The first batch with the class replaces it.
-    - The mean is over images and the classes seen. A class is seen once any client has seen it.
+    - The mean is over images and over classes that any client has seen.
 
     Prototypes are averaged as prompts are, by number of training images.
 

@@ -2,9 +2,9 @@
 
 Khattak, Rasheed, Maaz, Khan, Khan: MaPLe: Multi-modal Prompt Learning, CVPR 2023, https://arxiv.org/abs/2210.03117
 (code: muzairkhattak/multimodal-prompt-learning, commit 69bce21); federated in FedPGP (Cui et al., ICML 2024,
-https://arxiv.org/abs/2405.09771), which gives no settings: they are MaPLe's. FedPGP's released loop averages only a
-tensor called `ctx` and would pass the rest from client to client, which clients that train side by side cannot do; here
-everything learned is averaged, by number of training images.
+https://arxiv.org/abs/2405.09771), which gives no settings; those of MaPLe are used. FedPGP's released loop averages
+only a tensor called `ctx` and would pass the rest from client to client, which is not possible if clients train in
+parallel. Here all learned leaves are averaged, by number of training images.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class FedMaPLe(DeepPrompts):
     n_ctx: l, tokens of a prompt, >= 1.
     depth: J, >= 1 and at most the number of blocks of either tower; 1 prompts the input only (shallow).
     words: text whose first `n_ctx` words the first prompt starts from; empty: N(0, 0.02²), as the deeper ones do.
-    behind: what becomes of the other words. `frozen`: they stay between prompt and class name, as in MaPLe, so that two
-        tokens of "a photo of a" begin with "a photo of a dog."; `dropped`: they go ("a photo dog.").
+    behind: the other words are `frozen` between prompt and class name, as in MaPLe, so that two tokens of "a photo of
+        a" start from "a photo of a dog.", or `dropped` ("a photo dog.").
     """
 
     n_ctx: fl.AtLeastOne = 2

@@ -2,10 +2,9 @@
 
 Bo, Sun, Wang, Zhang, Li: FedMGP: Personalized Federated Learning with Multi-Group Text-Visual Prompts, NeurIPS 2025,
 https://arxiv.org/abs/2511.00480. Official code: weihao-bo/FedMGP, 3a02697. Its diversity loss has the opposite sign of
-the paper's, so that it makes groups alike (`signs="released"`), and is `l1` in the shipped configuration; its server
-weighs clients uniformly where Eq. 9 weighs them by images. A client receives the newest global groups when it trains or
-is evaluated; the code hands out those of the last round in which it took part, which at full participation are the
-same.
+the paper's, so that it makes groups similar (`signs="released"`), and is `l1` in the shipped configuration. Its server
+weights clients uniformly, Eq. 9 by images. A client receives the newest global groups when it trains or is evaluated;
+in the code, those of the last round in which it took part, which are the same with full participation.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging, Weights
 from fpl_tune.methods._blocks import word_context
 
-_PARTS = ("text", "visual")
+_TOWERS = ("text", "visual")
 
 
 @fl.dataclass
 class FedMGP(FederatedAveraging):
-    """Each of G groups of prompts makes image and text features of its own; predictions are the mean of their logits.
+    """Each of G groups of prompts has its own image and text features; predictions are the mean of their logits.
 
     The loss is mean_j CE(logits_j) + λ · the mean similarity of two groups' features, over pairs, classes or images,
     and both kinds.
 
     After training, a client draws s text groups and s visual groups without replacement:
-    - The probabilities are softmax(score / τ), the score being the largest cosine with a global group. In the first
-      round there is none.
+    - The probabilities are softmax(score / τ), where the score is the largest cosine with a global group. In the first
+      round all scores are equal.
     - Both draws use the same random numbers, as in the code, so that text and visual prompt of a slot mostly come from
       one group.
-    - Slot i of the server is replaced by the mean of what clients drew as their i-th.
+    - Slot i of the server is replaced by the mean of the clients' i-th draws.
 
     groups: G, >= 1.
     select: s, number of global groups, 1 to `groups`. With s = G = 1 and λ = 0, it is federated averaging of prompts in
         both towers.
-    temperature: τ > 0. If it is small, the groups nearest to the global ones are drawn again and again.
+    temperature: τ > 0. If it is small, the groups closest to the global ones are drawn in most rounds.
     lam: λ, >= 0.
     signs: of the diversity loss: as `meant`, or as `released`: 1 - cosine, or the distance instead of its negative.
     inference: `average` of the groups' logits; `max`: the logits of the group with the largest logit of an image;
@@ -80,24 +79,24 @@ class FedMGP(FederatedAveraging):
             "text": start + 0.01 * torch.randn(self.groups, *start.shape, generator=rng).to(start),
             "visual": 0.02 * torch.randn(*shape, generator=rng).to(start),
         }
-        personal = {f"groups.{part}": fl.replicate(leaf, task.n_clients) for part, leaf in groups.items()}
+        personal = {f"groups.{tower}": fl.replicate(leaf, task.n_clients) for tower, leaf in groups.items()}
         nowhere = torch.full((task.n_clients, self.select), -1, device=task.device)
-        places = {f"place.{part}": nowhere.clone() for part in _PARTS}
-        shared = {part: torch.zeros_like(leaf[: self.select]) for part, leaf in groups.items()}
+        places = {f"place.{tower}": nowhere.clone() for tower in _TOWERS}
+        shared = {tower: torch.zeros_like(leaf[: self.select]) for tower, leaf in groups.items()}
         return State(shared, {**personal, **places}, {})
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
         train = {}
-        for part in _PARTS:
-            groups, place = state.personal[f"groups.{part}"][clients], state.personal[f"place.{part}"][clients]
+        for tower in _TOWERS:
+            groups, place = state.personal[f"groups.{tower}"][clients], state.personal[f"place.{tower}"][clients]
             at = place.clamp(min=0).view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
-            slots = torch.where((place >= 0).view(*place.shape, 1, 1), state.shared[part], groups.gather(1, at))
-            train[part] = groups.scatter(1, at, slots)
+            slots = torch.where((place >= 0).view(*place.shape, 1, 1), state.shared[tower], groups.gather(1, at))
+            train[tower] = groups.scatter(1, at, slots)
         return Local(train, buffers={})
 
     def features(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tensor]:
         """Unit features of the groups: images [C, G, B, D] and texts [C, G, K, D]."""
-        prompts, tokens = (local.params[part] for part in _PARTS)
+        prompts, tokens = (local.params[tower] for tower in _TOWERS)
         text = task.encode_prompts(prompts, tail=self.tail)
         images = [task.encode_images(batch.image, tokens[:, j], place="end")[0] for j in range(self.groups)]
         return fl.normalize(torch.stack(images, 1)), text
@@ -123,7 +122,7 @@ class FedMGP(FederatedAveraging):
         return fit + self.lam * (alike if self.signs == "meant" else released), local.buffers
 
     def _alike(self, features: Tensor) -> Tensor:
-        """[C, G, n, D] unit features -> [C, n]: mean likeness of two different groups."""
+        """[C, G, n, D] unit features -> [C, n]: mean similarity of two different groups."""
         groups = features.shape[1]
         if self.diversity == "cosine":
             total = features.sum(1).square().sum(-1) - groups  # Σ over ordered pairs, without a group with itself
@@ -135,20 +134,20 @@ class FedMGP(FederatedAveraging):
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         random = torch.rand(task.n_clients, self.groups, generator=task.rng("draw")).to(clients.device)[clients]
         shared, personal = dict(state.shared), dict(state.personal)
-        for part in _PARTS:
-            groups = local.params[part]
-            place = self.draw(groups, state.shared[part], random)
+        for tower in _TOWERS:
+            groups = local.params[tower]
+            place = self.draw(groups, state.shared[tower], random)
             at = place.view(*place.shape, 1, 1).expand(-1, -1, *groups.shape[2:])
-            shared[part] = fl.average(groups.gather(1, at), self.weight(task, clients))
-            personal[f"groups.{part}"] = fl.scatter_rows(state.personal[f"groups.{part}"], clients, groups)
-            personal[f"place.{part}"] = fl.scatter_rows(state.personal[f"place.{part}"], clients, place)
+            shared[tower] = fl.average(groups.gather(1, at), self.weight(task, clients))
+            personal[f"groups.{tower}"] = fl.scatter_rows(state.personal[f"groups.{tower}"], clients, groups)
+            personal[f"place.{tower}"] = fl.scatter_rows(state.personal[f"place.{tower}"], clients, place)
         return State(shared, personal, state.server)
 
     def draw(self, groups: Tensor, slots: Tensor, random: Tensor) -> Tensor:
-        """[C, s] distinct places among groups [C, G, l, d], in the order drawn; by numbers in (0, 1) [C, G].
+        """[C, s] distinct indices of groups [C, G, l, d] in the order of drawing, by random numbers in (0, 1) [C, G].
 
-        Adding Gumbel's noise and sorting draws one after another without replacement (Plackett, Luce). Slots [s, l, d]
-        of zeros, as before the first round, score nothing.
+        Adding Gumbel noise and sorting draws without replacement, one after another (Plackett, Luce). With slots
+        [s, l, d] of zeros, as before the first round, all scores are 0.
         """
         score = (fl.normalize(groups.flatten(2)) @ fl.normalize(slots.flatten(1)).T).amax(-1)
         return (score / self.temperature - (-random.log()).log()).topk(self.select, -1).indices

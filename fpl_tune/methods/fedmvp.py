@@ -1,10 +1,10 @@
-"""FedMVP: a network turns attribute sentences and the image itself into visual prompts; the network is averaged.
+"""FedMVP: an averaged network generates visual prompts from attribute sentences and the image itself.
 
 Singha et al.: FedMVP: Federated Multimodal Visual Prompt Tuning for Vision-Language Models, ICCV 2025,
 https://arxiv.org/abs/2504.20860. Official code: mainaksingha01/FedMVP, 246800e. Its ten sentences of a class by GPT-4o
 are not shipped: `attributes` are templates instead. Its low-rank branch, which no evaluation uses, and the federation
-of several data sets are not offered. It makes one update a round, from the last batch; `protocol.epochs` below one
-comes near that.
+of several data sets are not offered. It makes one update per round, from the last batch; `protocol.epochs` below one
+approximates that.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fpl_tune.methods._noise import new_keys, uniform
 
 @fl.dataclass
 class FedMVP(PromptNetwork):
-    """A network writes n visual prompts for each image: pooled X + FF(X).
+    """A network generates n visual prompts for each image: pooled X + FF(X).
 
     - X is the attention of the image's patch embeddings over the features of attribute sentences.
     - Logits are the mean over a class's sentences of s · cos.
     - The loss is cross-entropy + consistency · (1 - mean cos(f, f̄)), where f̄ is the frozen tower's feature of the
-      image or of its mirror image, each as likely as the other.
+      image or of its mirror image, with equal probability.
 
     n_tokens: n, >= 1 and at most the number of patches.
     heads: of the attention; divides the width of a vision token.
-    consistency: >= 0; the larger, the nearer to zero-shot CLIP.
+    consistency: >= 0; the larger, the closer to zero-shot CLIP.
     attributes: sentences with {} for the class name; none: only the hand-written one.
     scope: classes whose sentences the network reads, and that the loss compares, in training: the client's `own`, as in
         the code, or `all`.
@@ -89,7 +89,7 @@ class FedMVP(PromptNetwork):
         return pooled.unflatten(0, (n_clients, n_images))
 
     def _image(self, task: Task, local: Local, pixels: Tensor) -> Tensor:
-        """[C, B, D] unit features: every image is a client of its own to the tower."""
+        """[C, B, D] unit features. The tower treats every image as a separate client."""
         tokens = self.prompts(task, local, pixels).flatten(0, 1)
         features = see(task, pixels.flatten(0, 1)[:, None], tokens[:, None])
         return fl.normalize(features[:, 0]).unflatten(0, pixels.shape[:2])

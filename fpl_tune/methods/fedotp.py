@@ -2,9 +2,9 @@
 
 Li, Huang, Wang, Shi: Global and Local Prompts Cooperation via Optimal Transport for Federated Learning, CVPR 2024,
 https://arxiv.org/abs/2403.00041. Official code: HongxiaLee/FedOTP, 9948611. It stops the iteration when the error,
-averaged over everything in the batch, is small, at 100 steps at the latest; here the number of steps is fixed, so
-that clients cannot meet in it, and the iteration runs in double precision, since exp(-1 / ε) is nothing in half. Its
-optimiser hands its momentum from client to client, which clients that train side by side cannot do.
+averaged over the batch, is small, or after 100 steps. Here the number of steps is fixed, so that clients are
+independent, and the iteration runs in double precision, since exp(-1 / ε) underflows in half precision. Its optimiser
+passes its momentum from client to client, which is not possible if clients train in parallel.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class FedOTP(TwoContexts):
     """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n), n the global or the local prompt; T has no gradient.
 
     gamma: γ, share of the patches' mass that is transported, in (0, 1]; 1 is balanced transport.
-    epsilon: weight of the entropy, >= 0.005 for doubles to hold exp(-2 / ε): 0.01 in the few-shot scripts, 0.1 in
-        CIFAR's. The larger, the evener T.
-    iterations: of the scaling, >= 1; where epsilon is small, patches may exceed their mass until it has converged.
+    epsilon: weight of the entropy, >= 0.005, so that exp(-2 / ε) does not underflow: 0.01 in the few-shot scripts, 0.1
+        in CIFAR's. The larger, the more uniform T.
+    iterations: number of iterations, >= 1. With a small epsilon, patches may exceed their mass until convergence.
     n_ctx: number of context tokens of either prompt, >= 1.
     """
 

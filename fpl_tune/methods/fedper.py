@@ -1,8 +1,8 @@
-"""Prompt + FedPer: the first context tokens are averaged, the last ones stay with their client.
+"""Prompt + FedPer: the first context tokens are averaged, the last ones are personal.
 
 Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers, 2019,
 https://arxiv.org/abs/1912.00818, on prompts as in pFedPrompt (Guo, Guo, Wang, Xu, WWW 2023), which keeps the tokens
-next to the class name and does not say how many; half of them is what PromptFolio's baseline keeps.
+next to the class name and does not say how many. PromptFolio's baseline keeps half of them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from fpl_tune.methods._averaging import FederatedAveraging
 
 @fl.dataclass
 class FedPer(FederatedAveraging):
-    """The context is a shared base followed by tokens of the client's own.
+    """The context is a shared base followed by the client's own tokens.
 
-    n_own: last tokens that stay with the client; 0 is PromptFL, n_ctx is CoOp.
+    n_own: number of personal tokens at the end; 0 is PromptFL, n_ctx is CoOp.
     n_ctx: number of context tokens, >= 1.
     """
 

@@ -1,11 +1,11 @@
-"""FedPGP: a shared prompt plus a personal low-rank term, held near CLIP and apart from one another by contrast.
+"""FedPGP: a shared prompt plus a personal low-rank term, with a contrastive loss between them and CLIP.
 
 Cui, Li, Wang, Shi: Harmonizing Generalization and Personalization in Federated Prompt Learning, ICML 2024,
 https://arxiv.org/abs/2405.09771. The released code (TianyuCuiOvO/FedPGP, d43045b) differs: the anchor is the text
 of a placeholder prompt (here `anchor="placeholder"`), and its script trains two prompts (`copies=2`) with rank 8,
 μ = 0.5 and τ = 0.5. τ is not given in the paper; the code's is the default. The ablated losses of App. A.2 are printed
-with the signs turned round (`signs="printed"`: they pull global and personal prompts together). The code's
-optimiser hands its momentum from client to client, which clients that train side by side cannot do.
+with the wrong signs (`signs="printed"`: they pull global and personal prompts together). The code's optimiser passes
+its momentum from client to client, which is not possible if clients train in parallel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fpl_tune.methods._averaging import FederatedAveraging
 
 @fl.dataclass
 class FedPGP(FederatedAveraging):
-    """Client i predicts with p_G + U_i V_i; p_G is averaged, U_i [l, b] and V_i [b, d] stay (Eqs. 9 to 13).
+    """Client i predicts with p_G + U_i V_i; p_G is averaged, U_i [l, b] and V_i [b, d] are personal (Eqs. 9 to 13).
 
     mu: μ, weight of the contrastive loss, >= 0; 0 is PromptFL with a personal term (Fig. 2).
     rank: b, the bottleneck of the personal term, at most min(l, d), or "full" for a free Δ [l, d] (Tables 6, 11);
@@ -34,8 +34,9 @@ class FedPGP(FederatedAveraging):
     anchor: z_C from the `hand`-written prompt, or from a `placeholder` context of n_ctx times X.
     n_ctx: number of context tokens, >= 1.
     signs: of the ablated losses: as `meant` and written here, or as `printed`: 1 - cos(z_G, z_i) and cos(z_G, z_C).
-    copies: prompts of a client, >= 1, each with a logit for every class: [C, B, copies · K]. Labels name columns of the
-        first, so that the others are more wrong answers, in training and in evaluation; the script's NUM_PROMPT is 2.
+    copies: number of prompts of a client, >= 1, each with a logit for every class: [C, B, copies · K]. Labels refer to
+        columns of the first, so that the others are wrong answers in training and evaluation. NUM_PROMPT is 2 in the
+        script.
     """
 
     mu: fl.Weight = 1.0
@@ -76,7 +77,7 @@ class FedPGP(FederatedAveraging):
         return local
 
     def personal(self, local: Local) -> Tensor:
-        """[C, l, d] what the clients predict with; [C, copies, l, d] where there are several."""
+        """[C, l, d] contexts with which the clients predict; [C, copies, l, d] if there are several."""
         train = local.params
         return train["prompt"] + (train["delta"] if self.rank == "full" else train["u"] @ train["v"])
 
@@ -97,12 +98,14 @@ class FedPGP(FederatedAveraging):
         return fit + self.mu * self.contrast(z_g, z_i, z_c).flatten(1).mean(1), local.buffers
 
     def contrast(self, z_g: Tensor, z_i: Tensor, z_c: Tensor) -> Tensor:
-        """Eq. 12, for every class: [C, ..., K].
+        """[C, ..., K] losses of Eq. 12 for every class.
 
-        Unit text features of global and personal [C, ..., K, D] and of anchoring [K, D] prompts, or an anchor a client.
+        The arguments are unit text features of global and personal prompts [C, ..., K, D] and of the anchor [K, D], or
+        of one anchor per client.
         """
-        near, apart = (z_g * z_c).sum(-1), (z_g * z_i).sum(-1)
+        to_anchor, to_personal = (z_g * z_c).sum(-1), (z_g * z_i).sum(-1)
         if self.pairs != "both":
-            one = apart if self.pairs == "negative" else near
+            one = to_personal if self.pairs == "negative" else to_anchor
             return one if (self.pairs == "negative") == (self.signs == "meant") else 1 - one
-        return F.softplus((apart - near) / self.temperature)  # -log of the positive's share of two exponentials
+        # -log of the positive's share of two exponentials
+        return F.softplus((to_personal - to_anchor) / self.temperature)

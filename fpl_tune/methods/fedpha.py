@@ -1,12 +1,12 @@
-"""FedPHA: a personal context, pulled towards what its projection keeps and pushed away from the global one.
+"""FedPHA: a personal context that is attracted to its projection and repelled by the global context.
 
 Fang, Huang, Wan, Yang, Ye: FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation, ICML 2025,
 https://proceedings.mlr.press/v267/. Official code: CYFang6/FedPHA, 1ab33df. The paper speaks of a projection on the
-null space of the global prompt's main directions; the code keeps the weakest directions of its row space and drops all
-that is orthogonal to it (`projection="row"`, the code's default). Directions are those of the context that a client
-received: the code finds them anew at every step and differentiates through the decomposition, whose derivative has
-poles where singular values meet. It also rounds the number of strong directions down in floating point: of 5 tokens at
-a ratio of 0.8, none is strong there, one here.
+null space of the global prompt's main directions; the code keeps the weakest directions of its row space and removes
+everything orthogonal to it (`projection="row"`, the code's default). Here the directions are those of the context that
+a client received. The code computes them again at every step and differentiates through the decomposition, whose
+derivative has poles if singular values are equal. It also truncates the number of strong directions in floating point:
+with 5 tokens and a ratio of 0.8, none is strong there, and one here.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class FedPHA(FederatedAveraging):
     - t_G is the text of the averaged context p_G.
     - t_P is the text of p_L after the projection.
 
-    With a = b = 0 nothing connects the two: p_L is CoOp's, p_G PromptFL's.
+    With a = b = 0 the two are independent: p_L is CoOp's, and p_G PromptFL's.
 
-    alpha: α, distance up to which personal and global text features are pushed apart, in [0, 2]; 0: not at all.
+    alpha: α, distance up to which personal and global text features are separated, in [0, 2]; 0 turns it off.
     ratio: share of p_G's singular directions that count as weak, in (0, 1]; 1 removes none.
     projection: `null` removes p_G's strong directions from p_L; `row` keeps only the weak ones.
     pull: a, >= 0.
     push: b, >= 0.
     n_ctx: number of tokens of the global context, and of own ones where `lengths` is empty, >= 1.
-    lengths: numbers of tokens of own contexts, each >= 1; client i has number i modulo how many there are. The released
-        code reads the features of all but the longest at a place of padding; here a client's are the same as alone.
+    lengths: numbers of tokens of own contexts, each >= 1, which clients take in turn. The released code reads the
+        features of all but the longest contexts at a position of padding; here padding has no effect.
     """
 
     alpha: Annotated[float, Field(ge=0, le=2)] = 1.0
@@ -70,7 +70,7 @@ class FedPHA(FederatedAveraging):
         return right[:strong] if self.projection == "null" else right[strong:]
 
     def projected(self, own: Tensor, directions: Tensor) -> Tensor:
-        """[C, l, d] contexts without, or with nothing but, their part along `directions` [C, n, d]."""
+        """Contexts [C, l, d] without their component along `directions` [C, n, d] (`null`), or only this (`row`)."""
         along = own @ directions.mT @ directions
         return own - along if self.projection == "null" else along
 
@@ -81,14 +81,14 @@ class FedPHA(FederatedAveraging):
     def text(self, task: Task, context: Tensor, length: Tensor) -> Tensor:
         """Unit text features [C, ..., K, D] of the first `length` [C] tokens of contexts [C, ..., l, d].
 
-        Every length in question reads all rows: which rows have it is a value on the device.
+        All rows are encoded with every length, as the lengths are values on the device.
         """
         first, *others = sorted(set(self._lengths))
-        found = task.encode_prompts(context[..., :first, :])
+        features = task.encode_prompts(context[..., :first, :])
         for n in others:
-            mine = (length == n).view(-1, *[1] * (found.ndim - 1))
-            found = torch.where(mine, task.encode_prompts(context[..., :n, :]), found)
-        return found
+            mine = (length == n).view(-1, *[1] * (features.ndim - 1))
+            features = torch.where(mine, task.encode_prompts(context[..., :n, :]), features)
+        return features
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         return fl.cosine_logits(task.scale, batch.image, self.text(task, local.params["own"], local.buffers["length"]))

@@ -2,14 +2,15 @@
 
 Wang, Li, Guo, Jia, Zhang, Sun, Zhang, Tong, Zheng: Towards Privacy-Preserving Federated Prompt Tuning under Data
 Heterogeneity: A Subspace-Decomposed Expert Approach, ACM MM 2026. Official code: https://github.com/yuCoryx/FedSEPT,
-d2fc0a4, which is followed where the paper is open. It has one residual for all experts (`residual=released`). Its gate
-attends from a query to the image feature alone, a single token that always has the weight 1, so that query, key and
-number of heads change nothing: what is left is written here. Not offered: the gate's dropout of 0.1, and the weight
-λ_gate = 10 that its manual names and nothing reads.
+d2fc0a4, which is followed where the paper is ambiguous. It has one residual for all experts (`residual=released`). Its
+gate attends from a query to the image feature only, a single token that always has the weight 1, so query, key and
+number of heads have no effect and are left out. Not offered: the gate's dropout of 0.1, and the weight λ_gate = 10,
+which its manual mentions and the code does not use.
 
-Its accounting does not hold: residuals and gates move by the same images without noise, so that one image changes what
-all others do to A at later steps. `clip` and `noise` are those of the paper, to show their effect; no ε is proven. For
-a proven ε wrap the method: `fedsept_dp` bounds and noises what a round changes in A, for a client, not for an image.
+Its accounting is not valid: residuals and gates are trained on the same images without noise, so one image changes the
+gradients of all others in later steps. `clip` and `noise` are those of the paper, to show their effect; no ε is proven.
+For a proven ε, wrap the method: the study `fedsept_dp` clips and noises the change of A in a round, per client, not per
+image.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from fpl_tune.methods._noise import new_keys, normal
 
 @fl.dataclass
 class FedSEPT(FederatedAveraging):
-    """Mixes the logits of M prompt experts by a gate that each client keeps.
+    """Mixes the logits of M prompt experts by a personal gate.
 
     Logits are Σ_m π_m(f) · s ⟨f, g(A_m B + R_m)⟩:
     - A_m [l, r] is expert m within a subspace. The server averages it.
-    - B [r, d] is the basis of the subspace, N(0, 0.02²). It is drawn once and known to all.
-    - R_m [l, d] is a residual that stays with the client. It starts at zero.
-    - π(f) [M] is the gate, which stays with the client.
+    - B [r, d] is the basis of the subspace, N(0, 0.02²). It is drawn once, and is the same for all.
+    - R_m [l, d] is a personal residual. It starts at zero.
+    - π(f) [M] is the personal gate.
 
     The loss is cross-entropy + λ · mean of cos²(A_m, A_n) over m ≠ n.
 
     experts: M, >= 1. With 1 there is neither gate nor λ term: with `rank` d, it is a shared context plus a private one.
     rank: r, >= 1, at most the width of a context token. A_m alone moves a context within r directions.
     n_ctx: l, number of context tokens, >= 1.
-    lam: λ, >= 0; 0 lets experts be alike. Experts that start random are nearly orthogonal, and the term keeps them so.
+    lam: λ, >= 0; with 0, experts may become similar. Random experts are nearly orthogonal, and the term keeps them so.
     gate: π = softmax(W h + b). `attention`: h = LayerNorm(W_o (W_v f + b_v) + b_o), as in the code; `linear`: h = f.
-    residual: `each` expert has one, or all have one in common, as in the `released` code.
+    residual: one for `each` expert, or one for all, as in the `released` code.
     clip: largest norm of the gradient of one image's loss, λ term included, to all A_m together, > 0; inf: no clipping.
         A finite clip costs a backward pass for every image of a batch.
     noise: z, >= 0. The sum of the clipped gradients receives noise z · clip · N(0, 1) in every number, before it is
@@ -121,7 +122,7 @@ class FedSEPT(FederatedAveraging):
         return square / max(1, self.experts * (self.experts - 1))
 
     def _losses(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        """[C, B] of images, each with the λ term."""
+        """[C, B] losses of images, each with the λ term."""
         fit = F.cross_entropy(self.logits(task, local, batch).mT, batch.label, reduction="none")
         return fit + self.lam * self.alike(local.params["a"])[:, None]
 
@@ -132,9 +133,9 @@ class FedSEPT(FederatedAveraging):
             leaves = fl.fresh_leaves(local.params)
             losses = self._losses(task, local._replace(params=leaves), batch)
             value = fl.mean_over(losses, batch.mask)
-            kept = {name: leaf for name, leaf in leaves.items() if name != "a"}
-            found = torch.autograd.grad(value.sum(), list(kept.values()), retain_graph=True)
-            moves = dict(zip(kept, found, strict=True))
+            private = {name: leaf for name, leaf in leaves.items() if name != "a"}
+            gradients = torch.autograd.grad(value.sum(), list(private.values()), retain_graph=True)
+            moves = dict(zip(private, gradients, strict=True))
             clipped = torch.zeros_like(leaves["a"])
             for column, here in zip(losses.unbind(1), batch.mask.unbind(1), strict=True):
                 (one,) = torch.autograd.grad(column.sum(), [leaves["a"]], retain_graph=True)
@@ -154,6 +155,6 @@ class FedSEPT(FederatedAveraging):
         return merged._replace(shared={**merged.shared, "basis": state.shared["basis"]})
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
-        """B is a matter of a seed, and is not sent."""
+        """B follows from a seed, and is not sent."""
         sent = fl.count(a=state.shared["a"])
         return Traffic(up=sent, down=sent)

@@ -1,10 +1,10 @@
-"""FedTPG: what is averaged is a network that writes the context from the names of the classes at hand.
+"""FedTPG: federated averaging of a network that generates the context from the names of the classes.
 
 Qiu, Li, Mummadi, Ganesh, Li, Peng, Lin: Federated Text-driven Prompt Generation for Vision-Language Models, ICLR 2024,
 https://arxiv.org/abs/2310.06123. Official code: boschresearch/FedTPG, f141c29. Not offered: one federation over several
-data sets, and optimisers that clients keep from round to round, with schedules that stand still while a client does not
-take part (`optim.schedule=rounds_cosine` goes by the server's rounds). The network reads the names of the classes that
-a client is evaluated among: all of its test set and, with `protocol.own_classes`, as in the code, its own.
+data sets, and optimisers that clients keep over rounds, with schedules that pause while a client does not take part
+(`optim.schedule=rounds_cosine` follows the server's rounds). In evaluation, the network reads the names of all classes
+of the test set or, with `protocol.own_classes` as in the code, those of the client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FedTPG(PromptNetwork):
     n_ctx: number of context tokens, >= 1.
     heads: of the attention; divides the width of a context token.
     scope: classes whose names the network reads, and that the loss compares, in training: the client's `own`, or `all`.
-        With `all`, every client of a round begins with one and the same context, as in PromptFL.
+        With `all`, every client of a round starts from the same context, as in PromptFL.
     weights: average over the cohort, `uniform` as in the code, or by `size`.
     """
 
@@ -51,7 +51,7 @@ class FedTPG(PromptNetwork):
         return State(shared, personal={}, server={})
 
     def context(self, names: Tensor, local: Local) -> Tensor:
-        """[C, l, d] what the networks write for the unit features [K, D] of class names."""
+        """[C, l, d] contexts that the networks generate for the unit features [K, D] of class names."""
         leaf, owned = local.params, local.buffers.get("owned")
         keys = normed(leaf, "names", names.expand(len(leaf["query"]), -1, -1))
         rows = {"q": normed(leaf, "queries", leaf["query"]), "k": keys, "v": keys}

@@ -1,14 +1,14 @@
-"""FOCoOp: contexts of classes beside contexts of everything else, trained against the worst features near them.
+"""FOCoOp: contexts of classes and of everything else, trained against the worst features near them.
 
 Liao, Liu, Qian, Zhou, Xu, Wang, Chen, Zheng, Chua: FOCoOp: Enhancing Out-of-Distribution Robustness in Federated Prompt
 Learning for Vision-Language Models, ICML 2025, https://arxiv.org/abs/2506.16218. Official code: PengyangZhou/FOCoOp,
-f30f6f3. It ships with `dro=False, uot=False`, which is `form="released"`. In what these switches turn on, the second
-ascent is held back by the size of the first one's noise, so that its own is not; γ falls with every step until it
-divides by zero; and transported contexts, divided by nothing, shrink by the number of classes: here each noise has its
-own term, γ stays, and a transported context is a mean. The words that the code puts behind the outer contexts, those of
-WordNet least like the classes, are not shipped: an outer context is a sentence of its own. What the paper prints as
-FPR95 is, in the code, the share of known images that are missed where 5 % of the unknown ones pass; `test/fpr95` is the
-share of unknown images that pass where 95 % of the known ones do.
+f30f6f3. It ships with `dro=False, uot=False`, which is `form="released"`. With these switches on, the second ascent is
+penalised by the size of the first one's noise instead of its own; γ falls with every step until it divides by zero; and
+transported contexts are not normalised, so they shrink by the number of classes. Here each noise has its own penalty, γ
+is constant, and a transported context is a mean. The words that the code appends to the outer contexts, those of
+WordNet least similar to the classes, are not shipped: an outer context is a whole sentence. The FPR95 that the paper
+prints is, in the code, the share of known images that are missed if 5 % of the unknown ones pass; `test/fpr95` is the
+share of unknown images that pass if 95 % of the known ones do.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from fpl_tune.method import Batch, Local, State, Task, Tree
 from fpl_tune.methods._averaging import FederatedAveraging
 
 _NO_DIRECTION = 1e-4
-"""Gradients that are shorter make shorter steps: in single precision, they are rounding noise. The code has 1e-8."""
+"""Length of gradients below which steps are shorter: in single precision, these are rounding noise. The code has 1e-8.
+"""
 
 
 @fl.dataclass
 class FOCoOp(FederatedAveraging):
-    """Contexts of the K classes beside M outer contexts without a class.
+    """Contexts of the K classes, and M outer contexts without a class.
 
-    - (1 - φ) P_i + φ P_G [K, l, d] are a client's contexts of the classes. P_i stays with the client, P_G is averaged.
+    - (1 - φ) P_i + φ P_G [K, l, d] are a client's contexts of the classes. P_i is personal, P_G is averaged.
     - O [M, l, d] are the outer contexts, which all clients share.
     - t and u are the features of the two. Predictions run over the K classes, the loss over all K + M.
 
@@ -42,22 +43,22 @@ class FOCoOp(FederatedAveraging):
     - ε on u then ascends CE + the other term - γ mean ‖ε_m‖.
     - Each ascent has `steps` steps of length `rate` along the gradient.
 
-    The loss of a batch is τγ log mean exp(ℓ / τγ) over its images. It lies between their mean and their largest.
+    The loss of a batch is τγ log mean exp(ℓ / τγ) over its images. It lies between their mean and their maximum.
 
     The server transports all clients' outer contexts onto the averaged P_G at squared Euclidean cost, with marginals
-    held by 0.1 KL, and splits them into two clusters by their transported mass:
-    - Those of more mass belong to the classes: P_G ← ema · P_G + (1 - ema) · their transported mean.
-    - Among the others, the M of least mass are the new O.
+    penalised by 0.1 KL, and splits them into two clusters by their transported mass:
+    - Those with more mass belong to the classes: P_G ← ema · P_G + (1 - ema) · their transported mean.
+    - Among the others, the M with the least mass are the new O.
 
     n_ctx: l, number of context tokens, >= 1.
     outer: M, >= 2.
     share: φ, the share of P_G, in [0, 1].
-    gamma: γ > 0. The larger, the smaller the noise, and the nearer the loss of a batch to the mean over its images.
+    gamma: γ > 0. The larger, the smaller the noise, and the closer the loss of a batch to the mean over its images.
     tau: τ > 0.
     steps: number of steps of either ascent, >= 1.
-    rate: length of a step, > 0 and at most 0.5 / `steps`, as features have length one. 0.001 is an option of the code,
-        which takes 1 nevertheless: its noise is four times as long as the features, with losses of some hundreds.
-    ema: share of the averaged P_G that stays, in [0, 1].
+    rate: length of a step, > 0 and at most 0.5 / `steps`, as features have length one. The code has an option 0.001 but
+        uses 1, so that its noise is four times as long as the features, with losses of some hundreds.
+    ema: share of the averaged P_G that is kept, in [0, 1].
     form: as `meant`, or as `released`: plain cross-entropy over K + M, and averages.
     """
 
@@ -92,9 +93,9 @@ class FOCoOp(FederatedAveraging):
         return self._text(task, local), task.encode_prompts(local.params["outer"], names=("",))[:, :, 0]
 
     def certainty(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        """The share of the K classes in the probability over K + M (NegLabel, Jiang et al., ICLR 2024).
+        """Probability of the K classes among K + M (NegLabel, Jiang et al., ICLR 2024).
 
-        The code takes the share of the sum of the logits themselves, which no exponent sets apart.
+        The code uses the share in the sum of the logits, without exponentials.
         """
         logits = fl.cosine_logits(task.scale, batch.image, torch.cat(self._both(task, local), 1))
         return logits.softmax(-1)[..., : task.n_classes].sum(-1)
@@ -117,7 +118,7 @@ class FOCoOp(FederatedAveraging):
         return most + softness * fl.mean_over(raised, batch.mask).clamp(min=tiny).log(), local.buffers
 
     def _worst(self, image: Tensor, text: Tensor, outer: Tensor, batch: Batch) -> list[Tensor]:
-        """Noise on features [C, K, D] and [C, M, D] that raises the loss of images [C, B, D], which s multiplies."""
+        """Noise on features [C, K, D] and [C, M, D] that raises the loss of images [C, B, D], with the scale s."""
         noise = [torch.zeros_like(text), torch.zeros_like(outer)]
         for which in (0, 1):
             for _ in range(self.steps):
@@ -125,10 +126,10 @@ class FOCoOp(FederatedAveraging):
                     moved = noise[which].requires_grad_()
                     fit, apart = _terms(image, text + noise[0], outer + noise[1], batch)
                     gain = fl.mean_over(fit + apart if which else fit, batch.mask)
-                    # Rounded off at zero, where noise that a step brings back is rounding noise without a direction.
+                    # Smoothed at zero, where noise is rounding noise without a direction.
                     lengths = (moved.square().sum(-1) + (self.rate / 100) ** 2).sqrt()
-                    held = self.gamma * lengths.mean(1)
-                    (uphill,) = torch.autograd.grad((gain - held).sum(), moved)
+                    penalty = self.gamma * lengths.mean(1)
+                    (uphill,) = torch.autograd.grad((gain - penalty).sum(), moved)
                 length = torch.linalg.vector_norm(uphill, dim=-1, keepdim=True)
                 noise[which] = moved.detach() + self.rate * uphill / length.clamp(min=_NO_DIRECTION)
         return noise
@@ -145,12 +146,12 @@ class FOCoOp(FederatedAveraging):
         moved = plan * inside[:, None]
         mean = torch.tensordot(moved.T / moved.sum(0)[:, None].clamp(min=torch.finfo(plan.dtype).tiny), pool, 1)
         mixed = torch.where(inside.any(), torch.lerp(mean, prompt, self.ema), prompt)
-        least = order[torch.arange(self.outer, device=pool.device) % (~inside).sum()]  # too few come round again
+        least = order[torch.arange(self.outer, device=pool.device) % (~inside).sum()]  # repeated if there are too few
         return merged._replace(shared={"prompt": mixed, "outer": pool[least]})
 
 
 def _terms(image: Tensor, text: Tensor, outer: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """[C, B] each: cross-entropy over classes and outer features, and how uneven the outer logits are."""
+    """[C, B] each: cross-entropy over classes and outer features, and non-uniformity of the outer logits."""
     logits = image @ torch.cat([text, outer], 1).mT  # [C, B, K + M]
     fit = F.cross_entropy(logits.flatten(0, 1), batch.label.flatten(), reduction="none").view_as(batch.label)
     outside = logits[..., text.shape[1] :]
@@ -175,7 +176,7 @@ def transport_plan(cost: Tensor, hold: float = 0.1, iterations: int = 1000) -> T
 
 
 def _split(ordered: Tensor) -> Tensor:
-    """The last place of the lower of two clusters of ascending numbers, those of least variance within."""
+    """Last index of the lower one of two clusters of ascending numbers with the least variance within clusters."""
     n = torch.arange(1, len(ordered), device=ordered.device)
     away = ordered.cumsum(0)[:-1] - n * ordered.mean()
     return (away.square() / (n * (len(ordered) - n))).argmax()

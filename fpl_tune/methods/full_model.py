@@ -2,9 +2,9 @@
 
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
 Decentralized Data, AISTATS 2017, https://arxiv.org/abs/1602.05629; compared with prompts in FedAPT (Su et al., AAAI
-2024, https://arxiv.org/abs/2211.07864) and Fed-DPT (https://arxiv.org/abs/2310.03103). No code of theirs for it is
-public. Here the tower starts from CLIP's weights (theirs: ImageNet's, but for FedAPT's ViT, whose size is CLIP's)
-and keeps its BatchNorm statistics. Around `proximal` this is FedProx.
+2024, https://arxiv.org/abs/2211.07864) and Fed-DPT (https://arxiv.org/abs/2310.03103), which published no code for it.
+Here the tower starts from CLIP's weights (theirs from ImageNet's, except for FedAPT's ViT, which has the size of
+CLIP's) and keeps its BatchNorm statistics. Wrapped in `proximal`, this is FedProx.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fpl_tune.methods._blocks import mapped, new_layers
 
 @fl.dataclass
 class FullModel(FederatedAveraging):
-    """Logits W f(x) + b over the training classes, f the tower with each client's own weights while it trains.
+    """Logits W f(x) + b over the training classes, where f is the tower with each client's own weights in training.
 
-    The one method with weights per client: a cohort needs four times its number of towers in memory (weights,
-    gradients, momentum, and the next), and clients run one after another. Optimiser groups: `tower` and `head`.
+    This is the only method with weights per client: a cohort needs memory for four times its number of towers (weights,
+    gradients, momentum, and the next weights), and clients run one after another. Optimiser groups: `tower` and `head`.
 
     weights: average over the cohort by `size` (FedAvg) or `uniform` (FedAPT's Eq. 12).
     """

@@ -3,8 +3,7 @@
 Rasheed, Khattak, Maaz, Khan, Khan: Fine-tuned CLIP Models are Efficient Video Learners, CVPR 2023,
 https://arxiv.org/abs/2212.03640; as a baseline of PromptSRC (code: muzairkhattak/PromptSRC, bb95c77: 4 tokens, depth 9)
 and, federated, of FedMGP (Bo et al., NeurIPS 2025, https://arxiv.org/abs/2511.00480; code: weihao-bo/FedMGP, 3a02697),
-whose settings are the defaults. FedTPG's "VLP" lets the visual tokens in behind the first LayerNorm, which is not
-offered.
+whose settings are the defaults. FedTPG's "VLP", which adds the visual tokens after the first LayerNorm, is not offered.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class IVLP(DeepPrompts):
     n_ctx: l, tokens of a text prompt, >= 1.
     n_tokens: n, tokens of a visual prompt, >= 1.
     depth: J, >= 1 and at most the number of blocks of either tower; 1 prompts the inputs only (shallow).
-    words: text whose first `n_ctx` words the first text prompt starts from, while the others stay between it and the
-        class name; empty: N(0, 0.02²), as the deeper ones do.
+    words: text whose first `n_ctx` words are the start of the first text prompt, while the others stay between it and
+        the class name; if empty, N(0, 0.02²), as for the deeper ones.
     """
 
     n_ctx: fl.AtLeastOne = 2

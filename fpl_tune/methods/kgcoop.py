@@ -1,4 +1,4 @@
-"""KgCoOp, federated: PromptFL whose text features are held near those of the hand-written prompts.
+"""KgCoOp, federated: PromptFL whose text features are kept close to those of the hand-written prompts.
 
 Yao, Zhang, Xu: Visual-Language Prompt Tuning with Knowledge-guided Context Optimization, CVPR 2023,
 https://arxiv.org/abs/2303.13283 (code: htyao89/KgCoOp, c43ccc3); federated in FedTPG (Qiu et al., ICLR 2024,
@@ -20,9 +20,9 @@ from fpl_tune.methods._averaging import OneContext, Weights
 class KgCoOp(OneContext):
     """Cross-entropy + w · (1 - mean_k cos(ĝ_k(V), ĝ_k(hand))) of one averaged context V.
 
-    w: weight of the term, >= 0; 0 is PromptFL. The larger, the nearer to zero-shot CLIP. It weighs against gradients
-        that grow with the scale of the logits: at the embedded CLIP's 23, 8 is what 35 is at CLIP's 100, and holds the
-        predictions at zero-shot CLIP's at every rate.
+    w: weight of the term, >= 0; 0 is PromptFL. The larger, the closer to zero-shot CLIP. Gradients of the cross-entropy
+        grow with the scale of the logits: 8 with the embedded CLIP's scale of 23 is like 35 with CLIP's 100, and keeps
+        the predictions at those of zero-shot CLIP with every learning rate.
     n_ctx: number of context tokens, >= 1, and at most the number of tokens of `words`.
     words: text that the context starts from; empty: N(0, 0.02²), as in FedTPG.
     weights: average over the cohort by `size` or `uniform` (FedTPG).

@@ -3,7 +3,7 @@
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from
 Decentralized Data, AISTATS 2017, https://arxiv.org/abs/1602.05629; compared with prompts in FedAPT (Su et al., AAAI
 2024, https://arxiv.org/abs/2211.07864), whose ViT-tuning head has 512 · 345 + 345 parameters, so that its ViT is
-CLIP's ViT-B/32. Around `proximal` this is the head-only FedProx.
+CLIP's ViT-B/32. Wrapped in `proximal`, this is the head-only FedProx.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fpl_tune.methods._blocks import linear, new_linear
 
 @fl.dataclass
 class LinearHead(FederatedAveraging):
-    """Logits W f + b over the training classes; other classes (base-to-novel) are refused.
+    """Logits W f + b over the training classes. Other classes (base-to-novel) are rejected.
 
-    feature: `raw` as the tower gives it, or `unit` length times s, the scale of CLIP's own logits.
-    start_from: `random`, PyTorch's default, or `text`: W are the hand-written prompts' features, which with `unit`
-        begins as zero-shot CLIP.
+    feature: `raw` features of the tower, or `unit` length times s, the scale of CLIP's own logits.
+    start_from: `random`, PyTorch's default, or `text`, the features of the hand-written prompts as W, which is
+        zero-shot CLIP with `unit`.
     weights: average over the cohort by `size` (FedAvg) or `uniform` (FedAPT's Eq. 12).
     """
 

@@ -1,4 +1,4 @@
-"""pFedMMA: adapters in the last blocks of both towers; what they share between the towers is shared among clients.
+"""pFedMMA: adapters in the last blocks of both towers; the layer that towers share is also shared among clients.
 
 Ghiasvand, Alizadeh, Pedarsani: pFedMMA: Personalized Federated Fine-Tuning with Multi-Modal Adapter for Vision-Language
 Models, ICLR 2026, https://arxiv.org/abs/2507.05394. Official code: sajjad-ucsb/pFedMMA, 84197bb, whose adapters are
@@ -21,15 +21,15 @@ from fpl_tune.methods._blocks import mapped
 
 @fl.dataclass
 class PFedMMA(FederatedAveraging):
-    """Block output + α · Up(relu(S(relu(Down(LN₁ x))))) with Down and Up personal and by tower, S shared.
+    """Block output + α · Up(relu(S(relu(Down(LN₁ x))))) with personal Down and Up for each tower, and shared S.
 
-    A block of the text tower and the block as far from the end of the image tower have one S between them.
+    A block of the text tower and the block of the image tower with the same distance to the end share one S.
 
-    blocks: the last blocks of each tower that get an adapter, >= 1; all of them in a tower with fewer.
+    blocks: number of last blocks of each tower with an adapter, >= 1; all blocks of a tower with fewer.
     rank: width of S, >= 1.
     alpha: α >= 0; 0 is zero-shot CLIP. Up does not start at zero: with a large α the start is far from CLIP.
-    gradient: `scaled`: adapters see their gradients 1/α times as large, as in the code, without which hardly anything
-        moves at its α of 0.001 (optim.weight_decay is not scaled); `true`: the gradients as they are.
+    gradient: `scaled`: gradients of adapters are multiplied by 1/α, as in the code, without which training is too slow
+        with its α of 0.001 (optim.weight_decay is not scaled); `true`: gradients are not changed.
     text_features: of the evaluation. `own`: each client's; `first`: the released defect (see above).
     """
 
@@ -49,7 +49,7 @@ class PFedMMA(FederatedAveraging):
         n, rank = min(self.blocks, task.n_text_blocks, task.n_vision_blocks or 0), self.rank
 
         def layer(name: str, n_in: int, n_out: int) -> Tree:
-            """Kaiming's normal start by fan-out, in every block."""
+            """Kaiming's normal initialisation by fan-out, in every block."""
             weight = (2 / n_out) ** 0.5 * torch.randn(n, n_out, n_in, generator=rng)
             bias = torch.zeros(n, n_out, device=task.device, dtype=task.dtype)
             return {f"{name}.weight": weight.to(bias), f"{name}.bias": bias}
@@ -80,7 +80,7 @@ class PFedMMA(FederatedAveraging):
         return Adapter(_branch, leaf, first=n_blocks - leaf["s.bias"].shape[1])
 
     def _scaled(self, leaf: Tensor) -> Tensor:
-        """The same numbers; gradients 1/α times as large."""
+        """The same numbers, with gradients multiplied by 1/α."""
         if self.gradient == "true" or not self.alpha:
             return leaf
         return leaf.detach() + (leaf - leaf.detach()) / self.alpha
@@ -94,12 +94,12 @@ class PFedMMA(FederatedAveraging):
 
     @staticmethod
     def _first_text(shared: Tree, own: Tree) -> Tree:
-        """The leaves from which the first client's text features are computed."""
+        """The leaves for the first client's text features."""
         return {f"first.{n}": leaf.clone() for n, leaf in {**shared, **own}.items() if not n.startswith("image.")}
 
 
 def _branch(leaf: Tree, x: Tensor) -> Tensor:
-    """Tokens [C, n, width] through each client's adapter of one block."""
+    """Applies each client's adapter of one block to tokens [C, n, width]."""
     for name in ("down", "s"):
         x = mapped(leaf, name, x).relu()
     return mapped(leaf, "up", x)

@@ -1,11 +1,11 @@
-"""pFedMoAP: every client mixes its own prompt with prompts of other clients, image by image, by a gate of its own.
+"""pFedMoAP: every client mixes its own prompt with prompts of other clients for each image by a personal gate.
 
 Luo, Chen, Wu: Mixture of Experts Made Personalized: Federated Prompt Learning for Vision-Language Models, ICLR 2025,
 https://arxiv.org/abs/2410.10114. Where the released code (ljaiverson/pFedMoAP, a481de3) differs from the paper, the
-paper is followed, and the code's way is an option: experts are the nearest of the pool of the round before. What the
-printed figures were made with is kept from the code where the paper is open: an attention scale of 10 instead of
-1/√d_head, pooling by strides, dot products instead of cosines. Not offered, since clients that train side by side see
-nothing of each other: experts, gates and momentum that the code takes over from clients earlier in the same round.
+paper is followed, and the code's form is an option: experts are the nearest in the pool of the round before. Where the
+paper is ambiguous, the settings of the code are kept, with which the printed results were made: an attention scale of
+10 instead of 1/√d_head, pooling by strides, dot products instead of cosines. Experts, gates and momentum that the code
+takes over from clients earlier in the same round are not offered, since clients train in parallel.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from torch import Generator, Tensor
 import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic
 
-_ELEMENTS = 1 << 24  # numbers of the largest tensor held at once: 64 MB in float32
+_ELEMENTS = 1 << 24  # numbers of the largest tensor in memory: 64 MB in float32
 _GATE = ("gate.weight", "gate.bias")
 _WIDTH = 128
-"""Of the gate, in the paper."""
+"""Width of the gate in the paper."""
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
 _FACTORS = -7046029254386353131, -4658895280553007687, -7723592293110705685  # odd and 64 bits long, as of any hash
 
 _FEW = 1_000
-"""Clients whose distances cost less than to wait for the device, which knows who has entered the pool."""
+"""Number of clients up to which all distances are computed, which is faster than a device sync to select clients."""
 
 
 class Experts(NamedTuple):
-    """The experts of each client as all its images see them; of the linear gate, features instead of keys."""
+    """The experts of each client for all its images. The linear gate has features in place of keys and values."""
 
     key: Tensor
     """[C, E, K, h, x]"""
@@ -51,8 +51,8 @@ class Experts(NamedTuple):
 class PFedMoAP(Method):
     """One prompt averaged as in PromptFL; a personal gate over the client's prompt and the prompts of E-1 others.
 
-    Logits are s · ⟨pool(f), MoE⟩ + λ · s · cos(f, T_local) (Eq. 10). A client without experts - at its first
-    participation, or alone - trains and is evaluated as PromptFL's; then the gate rests.
+    Logits are s · ⟨pool(f), MoE⟩ + λ · s · cos(f, T_local) (Eq. 10). A client without experts, in its first round or
+    if it is the only one, trains and is evaluated as in PromptFL, without the gate.
 
     lam: λ, weight of the local prompt's own logits, >= 0 (Fig. 4).
     experts: E = K + 1, the local prompt included, 2 to the number of clients (Table 8).
@@ -62,18 +62,18 @@ class PFedMoAP(Method):
     attention_scale: factor of the attention's dot products, or "sqrt" for 1/√(d_gating / heads).
     selection: `nearest` in l2 distance to the client's entry in the pool (section 3.2), or `random`: the first in
         one order drawn at the start, as the released code does.
-    experts_from: whose prompts the E-1 others are. `others`, as published, or a control, which shows how much of a gain
-        the gate's own parameters explain: `own` repeats the client's entry of the pool, `hand` the hand-written prompt,
-        `random` is unit vectors in place of text features. Clients start every round from one average, so that their
-        prompts may stay so close that `others` collapses to `own`.
+    experts_from: origin of the E-1 other prompts. `others`: other clients, as published, or a control, which shows how
+        much of a gain is due to the gate's own parameters: `own` repeats the client's entry in the pool, `hand` the
+        hand-written prompt, `random` has unit vectors in place of text features. Clients start every round from one
+        average, so their prompts may stay so close that `others` is like `own`.
     gate: `attention`, or `linear` weights from the image alone, softmax(W f + b), mixing features of full width and
         compared by cosine (Table 7).
-    aggregate_gate: the gates are averaged by the server too and nobody keeps one (Table 7).
+    aggregate_gate: the gates are averaged by the server too, and are not personal (Table 7).
     n_ctx: number of context tokens, >= 1.
-    pooling: `stride` keeps every (D / d_gating)-th number, as the code does; `mean` averages so many neighbours. The
+    pooling: `stride` keeps every (D / d_gating)-th number, as the code does; `mean` averages as many neighbours. The
         paper says pooling.
-    similarity: of pooled image and mixed text: `dot` product, as in the code, or `cosine`, which the paper names as an
-        example. The linear gate always takes the cosine.
+    similarity: similarity of pooled image and mixed text: `dot` product, as in the code, or `cosine`, which the paper
+        gives as an example. The linear gate always has the cosine.
     """
 
     lam: fl.Weight = 0.5
@@ -107,7 +107,7 @@ class PFedMoAP(Method):
             fl.require(gating % self.heads == 0, "heads", rule, self.heads, f"Set method.heads={heads}.")
 
     def _width(self, embed_dim: int) -> int:
-        """Of the gate's attention."""
+        """Width of the gate's attention."""
         return self.d_gating or (_WIDTH if embed_dim % _WIDTH == 0 else embed_dim)
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class PFedMoAP(Method):
     def _local(
         self, task: Task, state: State, clients: Tensor, prompt: Tensor, experts: Tensor, usable: Tensor
     ) -> Local:
-        """The leaves of a client: its prompt [C, l, d], gate, and experts [C, E-1, l, d], encoded once each."""
+        """The leaves of clients with prompts [C, l, d], their gates, and experts [C, E-1, l, d], each encoded once."""
         if self.aggregate_gate:
             gate = {name: fl.replicate(state.shared[name], len(clients)) for name in _GATE}
         else:
@@ -169,9 +169,9 @@ class PFedMoAP(Method):
         chosen, usable = choose_experts(state, clients, self.experts - 1, self.selection)
         if self.experts_from == "own":
             chosen = clients.unsqueeze(1).expand_as(chosen)
-        kept = usable[..., None, None] & (self.experts_from in ("others", "own"))
+        used = usable[..., None, None] & (self.experts_from in ("others", "own"))
         prompt = fl.replicate(state.shared["prompt"], len(clients))
-        experts = torch.where(kept, state.server["pool"][chosen], 0)
+        experts = torch.where(used, state.server["pool"][chosen], 0)
         return self._local(task, state, clients, prompt, experts, usable)
 
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
@@ -184,10 +184,10 @@ class PFedMoAP(Method):
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         prompt, usable = local.params["prompt"], local.buffers["usable"]
         shared = {"prompt": fl.average(prompt, task.size[clients])}  # Eq. 6
-        kept = {"own": prompt, "experts": local.buffers["experts"], "usable": usable}
-        personal = {name: fl.scatter_rows(state.personal[name], clients, rows) for name, rows in kept.items()}
+        latest = {"own": prompt, "experts": local.buffers["experts"], "usable": usable}
+        personal = {name: fl.scatter_rows(state.personal[name], clients, rows) for name, rows in latest.items()}
         gated = usable.any(1)
-        for name in _GATE:  # weight decay moves what no gradient reaches: not kept
+        for name in _GATE:  # changes by weight decay alone are not kept
             leaf = local.params[name]
             if self.aggregate_gate:
                 weight = task.size[clients] * gated
@@ -201,7 +201,7 @@ class PFedMoAP(Method):
         return State(shared, personal, {**state.server, "pool": pool, "entered": entered})  # Eq. 7
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
-        """Prompts of the experts come down as they are, each client's own number of them; those of a control do not."""
+        """Clients receive the prompts of their experts, except for controls, whose experts are not sent."""
         size = state.shared["prompt"].numel()
         _, usable = choose_experts(state, clients, self.experts - 1, self.selection)
         up: dict[str, int | Tensor] = {"prompt": size}
@@ -220,19 +220,20 @@ class PFedMoAP(Method):
         experts = self._experts(local, text)
         wide = max(self.experts * self.heads, self._width(task.embed_dim) if self.similarity == "cosine" else 1)
         rows = max(1, _ELEMENTS // (len(text) * text.shape[1] * wide))
-        parts = [self._mixed(local, experts, part) for part in image.split(rows, 1)]
+        parts = [self._mixed(local, experts, images) for images in image.split(rows, 1)]
         mixed = torch.cat(parts, 1) if len(parts) > 1 else parts[0]  # a copy is a launch
         return (local.buffers["weight.own"] * own).addcmul(local.buffers["weight.mixed"], mixed)
 
     def attention(self, local: Local, image: Tensor, text: Tensor) -> Tensor:
-        """Weights [C, h, B, E, K] of the experts, the local one first; they sum to one over E.
+        """Weights [C, h, B, E, K] of the experts, the local one first, which sum to one over E.
 
-        For unit images [C, B, D] and the local prompt's text features [C, K, D]. The linear gate has h = K = 1.
+        The arguments are unit images [C, B, D] and the local prompt's text features [C, K, D]. The linear gate has
+        h = K = 1.
         """
         return self._attention(local, self._experts(local, text), image)
 
     def _experts(self, local: Local, text: Tensor) -> Experts:
-        """The experts that all images of a client meet, the local one first."""
+        """The experts for all images of a client, the local one first."""
         features = torch.cat([self._pooled(text).unsqueeze(1), local.buffers["features"]], 1)
         weight, bias = local.params["gate.weight"], local.params["gate.bias"]
         if self.gate == "linear":
@@ -252,7 +253,7 @@ class PFedMoAP(Method):
         return (scores + local.buffers["hidden"]).softmax(3)
 
     def diagnose(self, task: Task, local: Local, batch: Batch) -> dict[str, Tensor]:
-        """Fig. 6: [C, E] mean attention on the local expert (first) and on the others in falling order.
+        """[C, E] mean attention on the local expert (first), and on the others in descending order (Fig. 6).
 
         The weights of an image are averaged over heads and classes and sorted before images are averaged.
         """
@@ -263,7 +264,7 @@ class PFedMoAP(Method):
         return {"attention by expert, the local one first": torch.stack(shares, 1)}
 
     def _mixed(self, local: Local, experts: Experts, image: Tensor) -> Tensor:
-        """Unit images [C, B, D] against what the gate makes of the experts (Eq. 11) -> [C, B, K]."""
+        """[C, B, K] similarities of unit images [C, B, D] and the mixture of the experts (Eq. 11)."""
         share, value = self._attention(local, experts, image), experts.value
         if self.gate == "linear":
             weight = share[:, 0, :, :, 0]  # [C, B, E]
@@ -277,12 +278,12 @@ class PFedMoAP(Method):
             mixed = torch.einsum("chbek,cekhx->cbkhx", share, value).flatten(-2)
             mixed = mixed @ weight.unsqueeze(1).mT + bias.unsqueeze(1)
             return torch.einsum("cbg,cbkg->cbk", fl.normalize(image), fl.normalize(mixed))
-        # <image, W_O mix + b_O> = <W_O' image, mix> + <image, b_O>: no mixed feature [C, B, K, G] is formed
+        # <image, W_O mix + b_O> = <W_O' image, mix> + <image, b_O>, so no mixed feature [C, B, K, G] is needed
         dots = torch.einsum("cbhx,cekhx->chbek", self._heads(image @ weight), value)
         return (share * dots).sum((1, 3)) + image @ bias.mT
 
     def _pooled(self, features: Tensor) -> Tensor:
-        """[..., D] -> [..., G] what the gate sees of unit features: the linear one all of it."""
+        """[..., D] -> [..., G] unit features after pooling; the linear gate uses them as they are."""
         if self.gate == "linear":
             return features
         width = self._width(features.shape[-1])
@@ -294,15 +295,15 @@ class PFedMoAP(Method):
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct rows of [N, n], and the place [N] of each given row among them.
+    """The distinct rows of [N, n], and the index [N] of each row among them.
 
-    `unique(dim=0)` sorts whole rows, which takes a GPU as long as ten steps of training. Here a row is known by a
-    64-bit digest of its bits: a thousand different rows all have digests of their own but for a chance of 3e-14.
+    `unique(dim=0)` sorts whole rows, which takes as long on a GPU as ten training steps. Here rows are compared by
+    64-bit digests of their bits: a collision among a thousand different rows has a probability of 3e-14.
     """
     column = torch.arange(rows.shape[1], device=rows.device) * _FACTORS[0]
     digests = []
-    for part in rows.view(_INTEGERS[rows.element_size()]).split(max(1, _ELEMENTS // rows.shape[1])):
-        mixed = (part + column) * _FACTORS[1]
+    for block in rows.view(_INTEGERS[rows.element_size()]).split(max(1, _ELEMENTS // rows.shape[1])):
+        mixed = (block + column) * _FACTORS[1]
         digests.append(((mixed ^ (mixed >> 32)) * _FACTORS[2]).sum(1))  # all modulo 2^64
     distinct, at = torch.cat(digests).unique(return_inverse=True)
     one = torch.empty_like(distinct).scatter_(0, at, torch.arange(len(rows), device=rows.device))
@@ -310,17 +311,17 @@ def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def choose_experts(state: State, clients: Tensor, n: int, selection: str) -> tuple[Tensor, Tensor]:
-    """Ids [C, n] of the other clients whose pool entries serve `clients`, and which of them [C, n] may be used.
+    """Ids [C, n] of the clients whose pool entries are experts of `clients`, and a mask [C, n] of those that exist.
 
-    A client without an entry of its own gets none: it has nothing to measure distances from.
+    A client without its own entry has no experts, as distances are measured from it.
     """
     pool, entered, order = (state.server[name] for name in ("pool", "entered", "order"))
     if selection == "nearest":
         flat = pool.flatten(1)
         everybody = torch.arange(len(pool), device=pool.device)
-        known = everybody if len(pool) <= _FEW else everybody[entered]
-        apart = torch.cdist(flat[clients], flat[known], compute_mode="donot_use_mm_for_euclid_dist")
-        rank = apart.new_full((len(clients), len(pool)), torch.inf).index_copy(1, known, apart)
+        candidates = everybody if len(pool) <= _FEW else everybody[entered]
+        apart = torch.cdist(flat[clients], flat[candidates], compute_mode="donot_use_mm_for_euclid_dist")
+        rank = apart.new_full((len(clients), len(pool)), torch.inf).index_copy(1, candidates, apart)
     else:
         rank = order.to(pool.dtype).expand(len(clients), -1)
     others = torch.arange(len(pool), device=clients.device) != clients.unsqueeze(1)

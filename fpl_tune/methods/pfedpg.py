@@ -1,12 +1,13 @@
-"""pFedPG: the server learns to generate each client's visual prompts from what local training makes of them.
+"""pFedPG: the server learns to generate each client's visual prompts from the results of local training.
 
 Yang, Wang, Wang: Efficient Model Personalization in Federated Learning via Client-Specific Prompt Generation, ICCV
-2023, https://arxiv.org/abs/2308.15367. The authors have published no code. Read: the re-implementation MSungK/pFedPG,
-071525b. It has no residual (`output=attention`), gives a client the rows of several clients or none for its tokens,
-never assigns them to the client's model, and takes trained minus generated prompts for the gradient of the loss, which
-is its opposite (`signs=released`); its AdamW of the server is not offered. Another, for language models, has the
-residual and a descriptor for each token (`descriptor=tokens`). The attention's inner widths are that of a token. The
-paper's head is a linear layer of the client (`head=linear`); under CLIP, text features take its place.
+2023, https://arxiv.org/abs/2308.15367. The authors have published no code. The re-implementation MSungK/pFedPG,
+071525b, was read: it has no residual (`output=attention`), gives a client the rows of several clients or none for its
+tokens, never assigns them to the client's model, and uses trained minus generated prompts as the gradient of the loss,
+which is its opposite (`signs=released`). Its AdamW of the server is not offered. Another re-implementation, for
+language models, has the residual and a descriptor for each token (`descriptor=tokens`). The attention's inner widths
+are that of a token. The paper's head is a linear layer of the client (`head=linear`); with CLIP, text features replace
+it.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ _INPUTS, _OUTPUT = ("attention.q", "attention.k", "attention.v"), "attention.out
 
 @fl.dataclass
 class PFedPG(Method):
-    """Client i starts a round from prompts that the server generates, P_i, and keeps what it trains.
+    """Client i starts a round from prompts P_i that the server generates, and keeps the trained ones.
 
     P_i = P_b + softmax(d_i W_q (P_b W_k)ᵀ / √w) P_b W_v W_o:
     - P_b [J n, w] is a basis of prompts.
-    - d_i [w] is the descriptor of client i. It moves in the rounds of its client alone.
+    - d_i [w] is the descriptor of client i. It changes only in rounds of this client.
     - W are projections.
 
-    The server holds all of them and steps them by α Σ_i ⟨ΔP_i, ∂P_i⟩, summed over the cohort, where ΔP_i is what
-    training adds to P_i: -ΔP_i stands for the gradient.
+    They are parameters of the server, which adds α Σ_i ⟨ΔP_i, ∂P_i⟩ to them, summed over the cohort. ΔP_i is the change
+    of P_i by training, so that -ΔP_i replaces the gradient.
 
     n_tokens: n, tokens of a prompt, >= 1.
     depth: J, blocks with prompts, as in `vpt`, >= 1 and at most the number of blocks; the paper has 1.
-    server_lr: α, >= 0. At 0 every round begins from the same prompts, so that a client's training is that of one round.
-        The sum grows with the cohort: at 1, P_b alone moves by as many times the mean ΔP as there are clients.
+    server_lr: α, >= 0. With 0, every round starts from the same prompts. The sum grows with the cohort: with 1, P_b
+        alone moves by the mean ΔP times the number of clients.
     heads: of the attention, >= 1; divides the width of a token.
     output: `residual`, as above, or `attention`, without the first P_b.
-    descriptor: `one` vector for a client, so that its tokens are P_b's, all shifted alike (without the residual they
-        are all the same), or one for each of its `tokens`.
-    signs: of the server's step: as `meant`, or as `released`, which moves away from what clients found.
-    head: `text`, the hand-written prompts' features, or `linear`, W f + b of the client's own. A linear head has no
-        meaning for other classes.
+    descriptor: `one` vector for a client, so that its tokens are those of P_b with the same shift (without the residual
+        they are all equal), or one for each of its `tokens`.
+    signs: of the server's step: as `meant`, or as `released`, which moves away from the clients' prompts.
+    head: `text`, the features of hand-written prompts, or `linear`, a personal W f + b. A linear head has no meaning
+        for other classes.
     deployed: clients are evaluated with the prompts that they `trained` last, or with those that the server has
-        `generated` since. Clients that never trained have the latter.
+        `generated` since. Clients that never trained use the latter.
     """
 
     needs = "pixels"
@@ -92,16 +93,16 @@ class PFedPG(Method):
         return State({}, personal, server)
 
     def prompts(self, server: Tree, clients: Tensor) -> Tensor:
-        """[C, J, n, w] what the server generates."""
+        """[C, J, n, w] prompts that the server generates."""
         basis = server["visual"]
         rows = basis.flatten(0, 1)
         projected = zip((server["descriptor"][clients], rows, rows), _INPUTS, strict=True)
         wide = (x @ server[name].T for x, name in projected)
         q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for x in wide)
         share = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)  # [C, heads, 1 or J n, J n]
-        found = (share @ v).transpose(-3, -2).flatten(-2) @ server[_OUTPUT].T
-        found = found.expand(-1, len(rows), -1).unflatten(1, basis.shape[:2])
-        return basis + found if self.output == "residual" else found
+        attended = (share @ v).transpose(-3, -2).flatten(-2) @ server[_OUTPUT].T
+        attended = attended.expand(-1, len(rows), -1).unflatten(1, basis.shape[:2])
+        return basis + attended if self.output == "residual" else attended
 
     def _head(self, state: State, clients: Tensor) -> Tree:
         return {name: leaf[clients] for name, leaf in state.personal.items() if name.startswith("head.")}
@@ -131,9 +132,9 @@ class PFedPG(Method):
             steps = torch.autograd.grad((generated * moved).sum(), list(leaves.values()))
         rate = self.server_lr if self.signs == "meant" else -self.server_lr
         server = {name: leaf + rate * step for (name, leaf), step in zip(state.server.items(), steps, strict=True)}
-        kept = {"own": local.params["visual"], "trained": torch.ones_like(clients, dtype=torch.bool)}
-        kept |= {name: local.params[name] for name in state.personal if name.startswith("head.")}
-        personal = {name: fl.scatter_rows(state.personal[name], clients, rows) for name, rows in kept.items()}
+        latest = {"own": local.params["visual"], "trained": torch.ones_like(clients, dtype=torch.bool)}
+        latest |= {name: local.params[name] for name in state.personal if name.startswith("head.")}
+        personal = {name: fl.scatter_rows(state.personal[name], clients, rows) for name, rows in latest.items()}
         return State({}, personal, server)
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:

@@ -1,9 +1,9 @@
-"""pFedPrompt: a prompt by consensus, and each client's memory of its own training images at inference.
+"""pFedPrompt: a prompt by consensus, and at inference a memory of each client's training images.
 
 Guo, Guo, Wang, Xu: pFedPrompt: Learning Personalized Prompt for Vision-Language Models in Federated Learning, WWW
-2023, https://doi.org/10.1145/3543507.3583518. No code was released. The paper searches α by accuracy, as far as
-stated on the test set; here it is chosen on each client's own validation images, or given, so that a study over α shows
-what choosing by test would have found (`pfedprompt_t5`).
+2023, https://doi.org/10.1145/3543507.3583518. No code was released. The paper searches α by accuracy, apparently on the
+test set. Here it is chosen on each client's validation images, or given, so that a study over α shows the result of a
+choice by test accuracy (`pfedprompt_t5`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from fpl_tune.method import Batch, Local, State, Table, Task
 from fpl_tune.methods._averaging import FederatedAveraging
 
 GRID = tuple(0.1 + 0.245 * k for k in range(20))
-"""The values of α on which all printed best ones lie (Tables 3 and 5)."""
+"""Values of α, which include all best ones in Tables 3 and 5."""
 
 
 @fl.dataclass
 class PFedPrompt(FederatedAveraging):
     """Trains as PromptFL; predicts with s · cos(f, text) + α · Σ_m cos(f, key_m) · value_m (Eqs. 3 to 7).
 
-    alpha: α, weight of the memory, >= 0; 0 is PromptFL; "val" takes for each client the best of `GRID` on its own
+    alpha: α, weight of the memory, >= 0; 0 is PromptFL; "val" chooses for each client the best of `GRID` on its own
         validation images, by accuracy, then by loss.
-    memory: `class`: one key a class, the mean of its images' features (section 3.2); `image`: one key a training image,
-        as the printed figures have it (those of Tables 2, 4 and 5 are the unreduced ones of Tables 3 and 6).
-    features: `pooled`; or `patches`: the mean over all positions of the spatial feature, for the consensus too, as
-        Eq. 7 is printed.
-    weighted: average by number of images as PromptFL does; the paper takes the plain mean (Eq. 2).
+    memory: `class`: one key per class, the mean of its images' features (section 3.2); `image`: one key per training
+        image, as in the printed results (those of Tables 2, 4 and 5 are the unreduced ones of Tables 3 and 6).
+    features: `pooled`; or `patches`: the mean over all positions of the spatial feature, also for the consensus, as in
+        Eq. 7.
+    weighted: average by number of images as in PromptFL; the paper has the plain mean (Eq. 2).
     n_ctx: number of context tokens, >= 1.
     """
 
@@ -52,7 +52,7 @@ class PFedPrompt(FederatedAveraging):
         return State(shared={"prompt": fl.new_context(task, self.n_ctx, rng)}, personal={}, server={})
 
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
-        """The consensus beside each client's memory, built anew from its training images: it needs no state."""
+        """The consensus and each client's memory, which is computed from its training images and needs no state."""
         memory = self._memory(task, task.table("train"), clients)
         local = self.start(task, state, clients)._replace(buffers=memory)
         if self.alpha == "val":
@@ -66,7 +66,7 @@ class PFedPrompt(FederatedAveraging):
         return fl.normalize(image.mean(-2) if self.features == "patches" else image)
 
     def _memory(self, task: Task, table: Table, clients: Tensor) -> dict[str, Tensor]:
-        """Keys [C, S, D], unit or zero where there is nothing, and values [C, S, K]."""
+        """Keys [C, S, D] of unit length, or zero without an image, and values [C, S, K]."""
         truth = F.one_hot(table.label[clients], task.n_classes).to(task.dtype) * table.mask[clients].unsqueeze(-1)
         key = self._image(table.image[clients])
         if self.memory == "image":
@@ -75,9 +75,9 @@ class PFedPrompt(FederatedAveraging):
         return {"key": fl.normalize(truth.mT @ key), "value": classes}
 
     def _choose(self, task: Task, local: Local, clients: Tensor) -> Tensor:
-        """[C] the best α of `GRID` on each client's validation images, the smallest of equals."""
-        held = task.table("val")
-        batch = Batch(held.image[clients], held.label[clients], held.mask[clients], index=held.label[clients])
+        """[C] the best α of `GRID` on each client's validation images; ties are broken by the smallest."""
+        table = task.table("val")
+        batch = Batch(table.image[clients], table.label[clients], table.mask[clients], index=table.label[clients])
         consensus, bonus = self._terms(task, local, batch)
         accuracy, loss = [], []
         for alpha in GRID:
@@ -97,7 +97,7 @@ class PFedPrompt(FederatedAveraging):
         return consensus, affinity @ local.buffers["value"]
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
-        if "key" not in local.buffers:  # while training: the memory is for inference only
+        if "key" not in local.buffers:  # in training: the memory is for inference only
             return fl.cosine_logits(task.scale, self._image(batch.image), task.encode_prompts(local.params["prompt"]))
         consensus, bonus = self._terms(task, local, batch)
         return consensus + local.buffers["alpha"].view(-1, 1, 1) * bonus

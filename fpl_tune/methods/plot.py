@@ -3,7 +3,7 @@
 Chen, Yao, Song, Li, Rao, Zhang: PLOT: Prompt Learning with Optimal Transport for Vision-Language Models, ICLR 2023,
 https://arxiv.org/abs/2210.01253. Official code: CHENGY12/PLOT, 728539f; federated in FLIP (0-ml/flip, ec3a848), whose
 script has one prompt, with which every plan is uniform. The code stops the iteration when a batch has converged; here
-the number of steps is fixed, so that clients cannot meet in it. On ImageNet the code adds the logit of the pooled
+the number of steps is fixed, so that clients are independent. On ImageNet the code adds the logit of the pooled
 feature, which is left out.
 """
 
@@ -21,9 +21,9 @@ from fpl_tune.methods._transport import Entropy, transported
 class PLOT(FederatedAveraging):
     """Logit of a class: s · Σ_mn T_mn · cos(patch_m, text_n); T is the balanced plan, without gradient.
 
-    prompts: N, shared contexts of a class, >= 1; 1 is PromptFL on the mean of the patches' similarities.
-    epsilon: weight of the entropy, >= 0.005. The larger, the evener T, and the more alike the prompts.
-    iterations: of the scaling, >= 1.
+    prompts: N, number of shared contexts, >= 1; 1 is PromptFL on the mean of the patches' similarities.
+    epsilon: weight of the entropy, >= 0.005. The larger, the more uniform T, and the more similar the prompts.
+    iterations: number of iterations, >= 1.
     n_ctx: number of context tokens of each prompt, >= 1.
     """
 

@@ -1,8 +1,8 @@
-"""ProGrad, federated: PromptFL whose steps never go against what zero-shot CLIP would teach.
+"""ProGrad, federated: PromptFL whose steps never contradict zero-shot CLIP as a teacher.
 
 Zhu, Niu, Han, Wu, Zhang: Prompt-aligned Gradient for Prompt Tuning, ICCV 2023, https://arxiv.org/abs/2205.14865 (code:
-BeierZhu/Prompt-align, 1b76203). The federated port of FLIP (0-ml/flip, ec3a848) adds the teacher's loss and projects
-nothing, which is distillation: `form="distil"`.
+BeierZhu/Prompt-align, 1b76203). The federated port of FLIP (0-ml/flip, ec3a848) adds the teacher's loss without
+projection, which is distillation: `form="distil"`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fpl_tune.methods._blocks import hand_logits
 
 @fl.dataclass
 class ProGrad(OneContext):
-    """One averaged context, whose steps never go against a teacher, the hand-written prompts.
+    """One averaged context, whose steps never contradict a teacher, the hand-written prompts.
 
     - g_a is the gradient of the cross-entropy.
     - g_b is the gradient of the teacher's loss, T² times the cross-entropy of predictions with the teacher's, both at
-      temperature T. It is never descended itself.
-    - Where ⟨g_a, g_b⟩ < 0, a client steps along g_a - λ ⟨g_a, ĝ_b⟩ ĝ_b, elsewhere along g_a.
+      temperature T. There are no steps along g_b itself.
+    - If ⟨g_a, g_b⟩ < 0, a client steps along g_a - λ ⟨g_a, ĝ_b⟩ ĝ_b, else along g_a.
 
     lam: λ, share of the conflicting component that is removed, in [0, 1]; 0 is PromptFL. A teacher with broad
-        predictions, such as the embedded CLIP with its logit scale of 23, conflicts with nearly every step to the
+        predictions, such as the embedded CLIP with its logit scale of 23, conflicts with nearly every step towards the
         labels.
     temperature: T, > 0.
     n_ctx: number of context tokens, >= 1, and at most the number of tokens of `words`.
@@ -62,10 +62,10 @@ class ProGrad(OneContext):
         return fl.cross_entropy(logits, batch), fl.mean_over(teach, batch.mask)
 
     def aligned(self, g_a: Tensor, g_b: Tensor) -> Tensor:
-        """g_a [C, ...] without λ of its component against g_b [C, ...].
+        """g_a [C, ...] without the share λ of its component against g_b [C, ...].
 
-        Where the context equals the teacher's, g_b is rounding noise, whose direction means nothing: a g_b of less than
-        100 rounding errors of g_a removes nothing. The official code projects on it.
+        If the context equals the teacher's, g_b is rounding noise without a meaningful direction. A g_b of less than
+        100 rounding errors of g_a is therefore ignored. The official code projects on it.
         """
         along = (g_a * g_b).flatten(1).sum(1)
         a, b = (g.flatten(1).square().sum(1) for g in (g_a, g_b))

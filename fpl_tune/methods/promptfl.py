@@ -2,10 +2,10 @@
 
 Guo, Guo, Wang, Tang, Xu: PromptFL: Let Federated Participants Cooperatively Learn Prompts Instead of Models,
 IEEE Transactions on Mobile Computing 2023, https://arxiv.org/abs/2208.11625.
-The authors' released loop (PEILab-Federated-Learning/PromptFL, da401e7) averages references to one live model, so that
-its average is the last client's prompt; by default the average is real and weighted by the number of training images.
-One optimiser serves all its clients and hands its momentum on, which clients that train side by side cannot do; what it
-makes of the learning rate is `optim.schedule=shared_cosine`.
+The authors' released loop (PEILab-Federated-Learning/PromptFL, da401e7) averages references to the same model, so its
+average is the last client's prompt. Here it is a true average by default, weighted by the number of training images.
+There, one optimiser trains all clients and passes on its momentum, which is not possible if clients train in parallel;
+its learning rate is that of `optim.schedule=shared_cosine`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fpl_tune.methods._averaging import OneContext
 
 @fl.dataclass
 class PromptFL(OneContext):
-    """One context shared by all clients; what is evaluated is the aggregated context.
+    """One context is shared by all clients. The averaged context is evaluated.
 
     n_ctx: number of context tokens, >= 1.
-    weights: of the average over the cohort: by `size`, or `uniform` (pFedPrompt, Eq. 2; FedAPT, Eq. 12); `last` is the
-        released loop, which keeps the last client's prompt.
+    weights: average over the cohort by `size` or `uniform` (pFedPrompt, Eq. 2; FedAPT, Eq. 12); `last` keeps the last
+        client's prompt, as the released loop does.
     """
 
     n_ctx: fl.AtLeastOne = 16

@@ -1,10 +1,10 @@
 """PromptFolio: a portfolio of a global and a local prompt, mixed as text features.
 
 Pan, Huang, Shi: Federated Learning from Vision-Language Foundation Models: Theoretical Analysis and Method, NeurIPS
-2024, https://arxiv.org/abs/2409.19610. Official code: PanBikang/PromptFolio, 8f729aa. Two unit features that are mixed
-are shorter than one; the code does not scale the mix back to unit length (`normalise`), and its θ is a constant where
-the paper derives the best one. Its single optimiser hands momentum from client to client, which clients that train side
-by side cannot do.
+2024, https://arxiv.org/abs/2409.19610. Official code: PanBikang/PromptFolio, 8f729aa. A mixture of two unit features is
+shorter than one; the code does not scale it to unit length (`normalise`), and has a constant θ, while the paper derives
+the best one. Its single optimiser passes momentum from client to client, which is not possible if clients train in
+parallel.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fpl_tune.methods._averaging import TwoContexts
 
 @fl.dataclass
 class PromptFolio(TwoContexts):
-    """Client i compares images with t = (1 - θ) ĝ(p_G) + θ ĝ(p_i); p_G is averaged, p_i stays.
+    """Client i compares images with t = (1 - θ) ĝ(p_G) + θ ĝ(p_i), where p_G is averaged and p_i is personal.
 
     theta: θ, the share of the client's own prompt, in [0, 1]; 0 is PromptFL, 1 is CoOp.
     n_ctx: number of context tokens of either prompt, >= 1: 16 in the ports, 8 in the released scripts.
-    normalise: whether t is scaled to unit length. No effect where θ is 0 or 1.
+    normalise: scale t to unit length. It has no effect if θ is 0 or 1.
     """
 
     theta: fl.Share = 0.4

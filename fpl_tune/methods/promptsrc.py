@@ -1,9 +1,10 @@
-"""PromptSRC, federated: prompts in both towers, held near the frozen towers, and averaged over rounds by a Gaussian.
+"""PromptSRC, federated: prompts in both towers, kept close to the frozen towers, with a Gaussian average over rounds.
 
 Khattak, Wasim, Naseer, Khan, Yang, Khan: Self-regulating Prompts: Foundational Model Adaptation without Forgetting,
 ICCV 2023, https://arxiv.org/abs/2307.06948. Official code: muzairkhattak/PromptSRC, bb95c77 (centralised). There the
-Gaussian average of the weights after each epoch replaces the model once training has ended; here it is the server's,
-over rounds, and is evaluated but never sent. FLIP's federated port (0-ml/flip, ec3a848) sends it, see `gaussian`.
+Gaussian average of the weights after each epoch replaces the model at the end of training. Here the server averages
+over rounds, and the average is evaluated but never sent. FLIP's federated port (0-ml/flip, ec3a848) sends it; see
+`gaussian`.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from fpl_tune.methods._blocks import Template
 from fpl_tune.methods._deep import DeepPrompts, both_features, both_prompts
 
 _NEVER = -1e30
-"""Logarithm of a weight of zero that is a number."""
+"""A finite logarithm of a weight of zero."""
 
 
 @fl.dataclass
 class PromptSRC(DeepPrompts):
-    """The prompts of IVLP, held near the frozen towers.
+    """The prompts of IVLP, kept close to the frozen towers.
 
     The loss is cross-entropy + text · mean|t - t̄| + image · mean|f - f̄| + agreement · KL(q ‖ p) / K:
-    - t and f are unit text and image features of the prompted towers, p what they predict.
-    - t̄ and f̄ are those of the frozen towers, on the templates and on the same images, q what they predict.
+    - t and f are unit text and image features of the prompted towers, and p their predictions.
+    - t̄ and f̄ are those of the frozen towers, on the templates and on the same images, and q their predictions.
 
     n_ctx, n_tokens: l and n, tokens of a text and of a visual prompt, >= 1.
     depth: J, >= 1 and at most the number of blocks of either tower.
     words: as in IVLP.
-    text, image, agreement: weights of the three terms, >= 0; all 0 is IVLP. The larger, the nearer to zero-shot CLIP.
+    text, image, agreement: weights of the three terms, >= 0; all 0 is IVLP. The larger, the closer to zero-shot CLIP.
     templates: sentences with {} for the class name, whose mean feature is t̄; none: the task's own. The code has 60.
     gaussian: use of the average of the rounds' prompts, weighted by N(mean · T, (spread · T)²) at round t of T.
         `deploy`: it is evaluated. `none`: the last round is evaluated.
-        `sent`: FLIP's port, in which every round sends the sum so far, of weights that add up to one after T rounds, so
-        that prompts are about 0 in the first half of a run and stand still at its end.
-    mean, spread: of the Gaussian, as shares of the number of rounds: 15 and 1 of 20 epochs in the code.
+        `sent`: as in FLIP's port, every round sends the sum so far. The weights add up to one after T rounds, so that
+        prompts are about 0 in the first half of a run and do not change at its end.
+    mean, spread: parameters of the Gaussian as shares of the number of rounds: 15 and 1 of 20 epochs in the code.
     """
 
     n_ctx: fl.AtLeastOne = 4
@@ -107,5 +108,5 @@ class PromptSRC(DeepPrompts):
 
 
 def _distance(one: Tensor, other: Tensor) -> Tensor:
-    """Mean absolute difference along the last axis. What rounding leaves of equal numbers has no sign to descend."""
+    """Mean absolute difference along the last axis. Differences by rounding have no gradient."""
     return F.hardshrink(one - other, 1e-6).abs().mean(-1)

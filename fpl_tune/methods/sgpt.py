@@ -1,13 +1,13 @@
-"""SGPT: shared prompts in the early blocks, and in later ones the prompts of the group that an image belongs to.
+"""SGPT: shared prompts in the first blocks, and prompts of an image's group in later ones.
 
 Deng, Thrampoulidis, Li: Unlocking the Potential of Prompt-Tuning in Bridging Generalized and Personalized Federated
 Learning, CVPR 2024, https://arxiv.org/abs/2310.18285. Official code: ubc-tea/SGPT, 213c95b. Its blocks take turns of
-whole epochs, the shared prompts' without any group prompt; here a method does not know how many steps a round has, so
-that turns are counted in steps, and group prompts are always there. It adds tokens at a block to those of the blocks
-before and reads the mean of the class token and of the group tokens; here the tokens of a block replace those before,
-as in `vpt`, and the class token is read. Frequencies are those before the round, where the code counts from client to
-client. Not offered: its queries after six blocks of the tower. The paper's head is linear and averaged (`head=linear`);
-under CLIP, text features take its place.
+whole epochs, without group prompts in turns of the shared prompts. Here turns are counted in steps, as a method does
+not know the number of steps in a round, and group prompts are always used. The code adds the tokens of a block to those
+of the blocks before, and reads the mean of the class token and the group tokens; here the tokens of a block replace
+those before, as in `vpt`, and the class token is read. Frequencies are those before the round, while the code counts
+from client to client. Its queries after six blocks of the tower are not offered. The paper's head is linear and
+averaged (`head=linear`); with CLIP, text features replace it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fpl_tune.methods._blocks import hand_logits, mapped, new_layers
 from fpl_tune.methods._deep import see, visual_prompts
 
 _RARE = 5e-4
-"""Added to a group's frequency: no group is free of charge."""
+"""Added to a group's frequency, so that no frequency is zero."""
 _FEW = 50
-"""Images of a group and round up to which the released code does not weigh clients by them."""
+"""Number of images of a group in a round up to which the released code weights clients uniformly."""
 
 
 @fl.dataclass
@@ -39,31 +39,31 @@ class SGPT(FederatedAveraging):
     - An image belongs to the group j(x) = argmin_j (1 - cos(f(x), k_j)). In training, the distance is multiplied by the
       group's share of all choices so far + 0.0005, so that rare groups are chosen too.
 
-    The loss is cross-entropy + pull · mean (1 - cos(f(x), k_j(x))); the second term moves keys alone. Prompts are
-    averaged by images, keys by the images that chose them. Of group prompts and keys, the server keeps a share of the
-    old ones. Nothing is personal: the images choose.
+    The loss is cross-entropy + pull · mean (1 - cos(f(x), k_j(x))); the second term trains keys only. Prompts are
+    averaged by images, keys by the images that chose them. The server keeps a share of the old group prompts and keys.
+    Nothing is personal.
 
     groups: G, >= 1, at most the width of the embedding; with 1 it is `vpt` of depth S + L, if `momentum` is 0 and turns
         are ignored.
     shared_blocks: S, >= 1. S + L is at most the number of blocks.
     group_blocks: L, >= 1.
     n_tokens: n, tokens of a prompt, >= 1.
-    turn: number of local steps in which the shared prompts move, and then group prompts and keys, in turns; >= 1. The
-        paper's turns are half a round. With a turn as long as a round, group prompts and keys never move. The
-        optimiser's momentum and weight decay go on in all steps. A linear head moves in all steps.
+    turn: number of local steps, >= 1, in which the shared prompts are trained, and then group prompts and keys, in
+        turns. The paper's turns are half a round. With a turn as long as a round, groups and keys are never trained.
+        The optimiser's momentum and weight decay continue in all steps. A linear head is trained in all steps.
     pull: >= 0; 0 leaves the keys where they started.
     momentum: share of the old group prompts and keys that the server keeps, in [0, 1): 0.5 in the code, which has 0 for
         keys where clients are domains.
-    balance: of the groups in training. `frequency`, as above, or `none`: the nearest key. Then a few groups may take
-        all images.
-    choice: of an image's group in training. `image`: each image has its own; `batch`: all have the most frequent group
-        of the batch, as the code does where clients are domains.
+    balance: balance of the groups in training: by `frequency`, as above, or `none`: the nearest key is chosen, and a
+        few groups may get all images.
+    choice: choice of an image's group in training. `image`: each image has its own; `batch`: all have the most frequent
+        group of the batch, as in the code if clients are domains.
     query: f(x) as it is (`feature`), or its positive part (`relu`), as in the code.
-    keys: weights of their average. `chosen`: the numbers of images that chose them; a key that none chose stays.
-        `released`: so, but equal weights for keys that 50 images or fewer chose. `size`: the numbers of training
-        images.
-    head: `text`, the hand-written prompts' features, or `linear`, W f + b, averaged. A linear head has no meaning for
-        other classes.
+    keys: weights of their average. `chosen`: the numbers of images that chose them; a key that none chose does not
+        change. `released`: the same, but uniform weights for keys that 50 images or fewer chose. `size`: the numbers of
+        training images.
+    head: `text`, the features of hand-written prompts, or `linear`, an averaged W f + b. A linear head has no meaning
+        for other classes.
     """
 
     needs = "pixels"
@@ -121,7 +121,7 @@ class SGPT(FederatedAveraging):
         return super().start(task, state._replace(shared=learned), clients)
 
     def likeness(self, task: Task, local: Local, image: Tensor) -> Tensor:
-        """[C, B, G] cosines of images' features and keys; no gradient to the features."""
+        """[C, B, G] cosines of image features and keys, without gradient to the features."""
         none = local.params["visual"][:, 0, :0].detach()
         with torch.no_grad():
             feature = task.encode_images(image, none)[0]
@@ -129,11 +129,11 @@ class SGPT(FederatedAveraging):
         return feature @ fl.normalize(local.params["keys"]).mT
 
     def seen(self, task: Task, leaf: Tree, image: Tensor, group: Tensor) -> Tensor:
-        """[C, B, D] raw features of images under the shared prompts and those of their groups [C, B]."""
+        """[C, B, D] raw features of images with the shared prompts and those of their groups [C, B]."""
         picked = F.one_hot(group, self.groups).to(leaf["groups"].dtype) @ leaf["groups"].flatten(2)
         picked = picked.unflatten(-1, leaf["groups"].shape[2:])  # [C, B, L, n, w]
         shared = leaf["visual"][:, None].expand(*group.shape, -1, -1, -1)
-        # every image is a client of its own to the tower, which knows no prompts of images
+        # the tower has prompts per client only, so every image is passed as a client
         alone = see(task, image.flatten(0, 1).unsqueeze(1), torch.cat([shared, picked], 2).flatten(0, 1))
         return alone.squeeze(1).unflatten(0, group.shape)
 
@@ -147,7 +147,7 @@ class SGPT(FederatedAveraging):
         return self.seen(task, local.params, image, self.likeness(task, local, image).argmax(-1))
 
     def choose(self, likeness: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
-        """[C, B] groups in training, by cosines [C, B, G] and weights of the groups [C, G]."""
+        """[C, B] groups of images in training, from cosines [C, B, G] and weights of the groups [C, G]."""
         group = ((1 - likeness) * weight[:, None]).argmin(-1)
         if self.choice == "batch":
             votes = (F.one_hot(group, self.groups) * mask[..., None]).sum(1)
@@ -166,12 +166,12 @@ class SGPT(FederatedAveraging):
         return fit + self.pull * fl.mean_over(away, batch.mask), moved
 
     def on_turn(self, leaf: Tree, shared: Tensor) -> Tree:
-        """The leaves, with a gradient to those whose turn it is: the shared prompts' where `shared` [C]."""
+        """The leaves, with a gradient only to those whose turn it is: the shared prompts if `shared` [C]."""
         turns = {"visual": shared, "groups": ~shared, "keys": ~shared}
-        found = dict(leaf)
+        leaves = dict(leaf)
         for name, mine in turns.items():
-            found[name] = torch.where(mine.view(-1, *[1] * (leaf[name].ndim - 1)), leaf[name], leaf[name].detach())
-        return found
+            leaves[name] = torch.where(mine.view(-1, *[1] * (leaf[name].ndim - 1)), leaf[name], leaf[name].detach())
+        return leaves
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         old, chosen = dict(state.shared), local.buffers["chosen"]
@@ -184,7 +184,7 @@ class SGPT(FederatedAveraging):
         return state._replace(shared={**shared, "chosen": total + chosen.sum(0)})
 
     def averaged_keys(self, keys: Tensor, chosen: Tensor, old: Tensor) -> Tensor:
-        """[G, D] mean of keys [C, G, D] by the images that chose them [C, G]; `old` where there is none."""
+        """[G, D] mean of keys [C, G, D], weighted by the images that chose them [C, G]; `old` if there is none."""
         weight = chosen.to(keys.dtype)
         if self.keys == "released":
             weight = torch.where(weight.sum(0) > _FEW, weight, 1)

@@ -1,9 +1,9 @@
-"""TOFA: one round and no training; Gaussian classes over frozen features, personal and everybody's, beside the text.
+"""TOFA: Gaussian classes over frozen features of the client and of all clients, with text; one round, no training.
 
 Zhang et al.: TOFA: Training-Free One-Shot Federated Adaptation for Vision-Language Models, AAAI 2026,
-https://arxiv.org/abs/2511.16423. There is no released code, and the paper's power prior α and shrinkage are not known:
-the defaults are ours. The text half is the hand-written prompt; sentences of a language model, which the paper weighs
-by the clients' confidence, are not shipped.
+https://arxiv.org/abs/2511.16423. There is no released code, and the paper does not give its power prior α and
+shrinkage, so the defaults are ours. The text half is the hand-written prompt; sentences of a language model, which the
+paper weights by the clients' confidence, are not shipped.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import fpl_tune.method as fl
 from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, Tree
 from fpl_tune.methods._blocks import hand_logits
 
-_ROWS = 8  # clients whose second moments are held at once
+_ROWS = 8  # clients whose second moments are computed in one batch
 
 
 @fl.dataclass
 class TOFA(Method):
     """A Gaussian classifier of each client over frozen image features, mixed with zero-shot CLIP by their confidence.
 
-    Class c of client k has the mean w_c and the covariance Σ, which all its classes share. Own images count once,
-    everybody's α times:
+    Class c of client k has the mean w_c and the covariance Σ, which all its classes share. The client's images count
+    once, those of all clients α times:
     - ν_c = n_kc + α n_c
     - w_c = (Σ_own z + α Σ_all z) / ν_c
     - Σ = (Σ_own z zᵀ + α Σ_all z zᵀ - Σ_c ν_c w_c w_cᵀ) / Σ_c ν_c, shrunk to a multiple of the identity
@@ -37,13 +37,12 @@ class TOFA(Method):
     - f_V = w_cᵀ Σ⁻¹ z - ½ w_cᵀ Σ⁻¹ w_c are the visual logits. A class without images has the lowest of the image.
     - f_T are those of zero-shot CLIP.
 
-    Clients send sums, never images. One round in which all take part gives what many would. A client that takes part
-    again sends nothing.
+    Clients send sums, never images. One round with all clients suffices. A client that takes part again sends nothing.
 
-    alpha: α, weight of everybody's images, >= 0; 0 is a local Gaussian classifier, inf the global one.
+    alpha: α, weight of all clients' images, >= 0; 0 is a local Gaussian classifier, inf the global one.
     shrink: share of the covariance that is replaced by its mean variance, in (0, 1]; 1 gives nearest class means.
     prior: true adds log ν_c to f_V, which favours the client's own classes.
-    inference: by `both` halves, or by one; `text` is zero-shot CLIP.
+    inference: `both` halves, or one of them; `text` is zero-shot CLIP.
     """
 
     learns = False
@@ -70,7 +69,7 @@ class TOFA(Method):
         return State(shared, state.personal, {"received": state.server["received"].index_fill(0, clients, True)})
 
     def deploy(self, task: Task, state: State, clients: Tensor) -> Local:
-        """The classifier of each client: weight [C, K, D] and bias [C, K]; -inf for classes without images."""
+        """The classifier of each client: weight [C, K, D] and bias [C, K], -inf for classes without images."""
         weights, biases = [], []
         for own in _statistics(task, clients):
             for row in range(len(own["count"])):
@@ -80,10 +79,10 @@ class TOFA(Method):
         return Local(params={}, buffers={"weight": torch.stack(weights), "bias": torch.stack(biases)})
 
     def classifier(self, own: Tree, everybody: Tree) -> tuple[Tensor, Tensor]:
-        """Weight [K, D] and bias [K] of one client, from its sums and those of all, in double precision."""
-        part, share = (0.0, 1.0) if math.isinf(self.alpha) else (1.0, self.alpha)
+        """Weight [K, D] and bias [K] of one client, from its sums and those of all clients, in double precision."""
+        own_weight, all_weight = (0.0, 1.0) if math.isinf(self.alpha) else (1.0, self.alpha)
         names = ("count", "sum", "moment")
-        count, total, moment = (part * own[n].double() + share * everybody[n].double() for n in names)
+        count, total, moment = (own_weight * own[n].double() + all_weight * everybody[n].double() for n in names)
         mean = total / count.clamp(min=torch.finfo(count.dtype).tiny).unsqueeze(-1)
         width = mean.shape[-1]
         upper = torch.triu_indices(width, width).to(mean.device)
@@ -91,7 +90,7 @@ class TOFA(Method):
         square[upper[0], upper[1]] = moment
         square = square + square.T - square.diag().diag()
         spread = (square - (mean * count.unsqueeze(-1)).T @ mean) / count.sum().clamp(min=1)
-        level = spread.diagonal().mean().clamp(min=1e-6)  # also where there is one image, or none
+        level = spread.diagonal().mean().clamp(min=1e-6)  # not 0, even with one image or none
         eye = torch.eye(width, dtype=mean.dtype, device=mean.device)
         weight = torch.linalg.solve((1 - self.shrink) * spread + self.shrink * level * eye, mean.T).T
         bias = -(weight * mean).sum(-1) / 2 + (count.log() if self.prior else 0)
@@ -102,23 +101,23 @@ class TOFA(Method):
         if self.inference == "text" or "weight" not in local.buffers:
             return text
         seen = (local.buffers["bias"] > -torch.inf).unsqueeze(1)
-        found = fl.normalize(batch.image) @ local.buffers["weight"].mT + local.buffers["bias"].unsqueeze(1)
-        lowest = torch.where(seen, found, torch.inf).amin(-1, keepdim=True)
-        visual = torch.where(seen, found, torch.where(lowest.isfinite(), lowest, 0))
+        scores = fl.normalize(batch.image) @ local.buffers["weight"].mT + local.buffers["bias"].unsqueeze(1)
+        lowest = torch.where(seen, scores, torch.inf).amin(-1, keepdim=True)
+        visual = torch.where(seen, scores, torch.where(lowest.isfinite(), lowest, 0))
         if self.inference == "visual":
             return visual
         sure, other = (values.softmax(-1).amax(-1, keepdim=True) for values in (visual, text))
         return torch.lerp(text, visual, sure / (sure + other))
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
-        """A client's sums go up once; everybody's come down in the same round."""
+        """A client sends its sums once, and receives those of all clients in the same round."""
         first = (~state.server["received"][clients]).long()
         sent: dict[str, int | Tensor] = {name: first * leaf.numel() for name, leaf in state.shared.items()}
         return Traffic(up=sent, down=sent)
 
 
 def _statistics(task: Task, clients: Tensor) -> Iterator[Tree]:
-    """Sums of a few clients' unit features at a time: by class [C, K], [C, K, D], and the upper half of Σ z zᵀ."""
+    """Yields sums over unit features for a few clients: by class [C, K] and [C, K, D], and the upper half of Σ z zᵀ."""
     table, classes = task.table("train"), torch.arange(task.n_classes, device=task.device)
     upper = torch.triu_indices(task.embed_dim, task.embed_dim).to(task.device)
     for rows in clients.split(_ROWS):

@@ -1,4 +1,4 @@
-"""VPT, federated: prompts in the image tower, averaged; sentences are hand-written.
+"""VPT, federated: averaged prompts in the image tower, with hand-written sentences.
 
 Jia, Tang, Chen, Cardie, Belongie, Hariharan, Lim: Visual Prompt Tuning, ECCV 2022, https://arxiv.org/abs/2203.12119;
 federated in FedMGP (Bo et al., NeurIPS 2025, https://arxiv.org/abs/2511.00480; code: weihao-bo/FedMGP, 3a02697), whose
@@ -17,7 +17,7 @@ from fpl_tune.methods._deep import DeepPrompts, see, visual_prompts
 
 @fl.dataclass
 class VPT(DeepPrompts):
-    """J visual prompts [J, n, w] behind the patches, one for each of the first J blocks of the image tower.
+    """J visual prompts [J, n, w] after the patches, one for each of the first J blocks of the image tower.
 
     n_tokens: n, tokens of a prompt, >= 1.
     depth: J, >= 1 and at most the number of blocks; 1 prompts the input only (shallow), more replace the tokens at

@@ -1,4 +1,4 @@
-"""Zero-shot CLIP: hand-written prompts, nothing learned.
+"""Zero-shot CLIP: hand-written prompts without training.
 
 Radford et al.: Learning Transferable Visual Models From Natural Language Supervision, ICML 2021,
 https://arxiv.org/abs/2103.00020. The template is the task's (`clip.template`): generic, or the data set's own.
@@ -15,7 +15,7 @@ from fpl_tune.methods._blocks import hand_logits
 
 @fl.dataclass
 class ZeroShot(Method):
-    """The lower reference of every table: s · cos(image, hand-written prompt)."""
+    """The lower baseline of every table: s · cos(image, hand-written prompt)."""
 
     learns = False
 

@@ -1,7 +1,7 @@
 """Compares other code with fpl-tune: `export_world`, run the code on it, `compare_trace`.
 
 `fpl-tune world` exports weights, images and clients; the code runs on them and records a trace; `fpl-tune parity` runs
-the same and compares, array by array. `trace` says what a trace holds, `run` computes one, `compare` compares two.
+the same and compares, array by array. `trace` defines traces, `run` computes one, and `compare` compares two.
 """
 
 from fpl_tune.parity.compare import ComparedArray, Comparison, compare_trace

@@ -1,4 +1,4 @@
-"""Compares two traces: which arrays agree, which differ, by how much and where first."""
+"""Compares two traces: the arrays that agree and differ, by how much, and where they differ first."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.worlds import threads_of
 
 TOLERANCE = 1e-4
-"""Of differences, relative to the largest number of the array."""
+"""Largest difference of arrays that agree, relative to the largest number of the array."""
 _POINTS = 1e-3
-"""Of accuracies in %: less than one image."""
+"""Tolerance of accuracies in %, which is less than one image."""
 _DIGIT, _TIMES = 1e-6, 10.0
-"""Training enlarges rounding: later numbers agree within so many times what a change of the start by a digit does."""
+"""Training amplifies rounding: later numbers agree within this multiple of the effect of a change of the last digit."""
 
 
 class ComparedArray(NamedTuple):
@@ -32,32 +32,32 @@ class ComparedArray(NamedTuple):
 
     name: str
     verdict: str
-    """`equal`, `agrees` within the tolerance or what rounding does, `differs`, `taken over` or `not compared`."""
+    """`equal`, `agrees` (within the tolerance or rounding), `differs`, `taken over` or `not compared`."""
     difference: float | None
-    """The largest one, relative to the largest number of the platform's array; of accuracies, in points."""
+    """The largest difference, relative to the largest number of fpl-tune's array; for accuracies, in points."""
     where: str
-    """First place that differs, or why nothing was compared."""
+    """First place that differs, or the reason why nothing was compared."""
     rounding: float | None = None
-    """The same difference between two runs of the platform, one of them with the last digit of its start changed."""
+    """The difference between two runs of fpl-tune, one of them with a change in the last digit of its start."""
 
 
 class Comparison(NamedTuple):
-    """A trace against the platform's."""
+    """The comparison of a trace with that of fpl-tune."""
 
     finding: str
-    """The first difference, with its cause where the numbers prove one; "" where nothing differs."""
+    """The first difference, with its cause if the numbers prove one; "" if nothing differs."""
     rows: list[ComparedArray]
-    """In the order in which a run computes."""
+    """Arrays in the order in which a run computes them."""
     ours: Trace
-    """The platform's arrays."""
+    """The arrays of fpl-tune."""
     notes: tuple[str, ...] = ()
     """Differences between the lengths of the trace and the run, which do not count as differences of numbers."""
     seconds: tuple[float, float] | None = None
-    """Of a round, the median, in the trace and in a simulation on this machine; None where the trace has none."""
+    """Median seconds of a round in the trace and in a simulation on this machine; None if the trace has none."""
 
     @property
     def agrees(self) -> bool:
-        """True if something was compared and nothing differs."""
+        """True if arrays were compared and none differs."""
         return not self.finding
 
 
@@ -71,19 +71,19 @@ def compare_trace(
     cache_dir: Path | None = None,
     progress: Any = None,
 ) -> Comparison:
-    """Runs what a trace is of, from its start and with its batches, and compares what follows.
+    """Runs a configuration from the start and with the batches of a trace, and compares the results.
 
     Args:
-        run: the configuration that the trace should be of, or overrides as `fpl_tune.run` takes them.
+        run: the configuration of the trace, or overrides as for `fpl_tune.run`.
         given: the trace; see `fpl_tune.parity.trace.NAMES`.
-        seed: whose partition the clients have.
-        tolerance: of differences, relative to the largest number of each array.
-        fingerprint: of the data set that the trace was made with; None: not known.
-        cache_dir: of image features; None: the usual one.
+        seed: seed of the clients' partition.
+        tolerance: largest difference, relative to the largest number of each array.
+        fingerprint: fingerprint of the trace's data set; None if it is not known.
+        cache_dir: folder of image features; the usual one if None.
         progress: called while images are encoded.
 
     Raises:
-        ConfigError: the run has no such leaf, or is none that can be compared; see `SeedRun`.
+        ConfigError: the run does not have a leaf of the trace, or cannot be compared; see `SeedRun`.
     """
     run = as_run(run)
     cell = SeedRun(run, seed, cache_dir=cache_dir, progress=progress)
@@ -105,7 +105,7 @@ def compare_trace(
 
 
 def _notes(cell: SeedRun, given: Trace) -> Iterator[str]:
-    """Notes where the trace is shorter than the run, or has other numbers of epochs and images."""
+    """Yields notes if the trace is shorter than the run, or has other numbers of epochs and images."""
     if "steps" not in given:
         return
     steps, run = given["steps"], cell.run
@@ -114,16 +114,16 @@ def _notes(cell: SeedRun, given: Trace) -> Iterator[str]:
     if rounds != run.rounds:
         yield f"The trace has {counted(rounds, 'round')} of protocol.rounds={run.rounds}."
     if epochs != np.ceil(cell.epochs):
-        yield f"A round has {counted(epochs, 'epoch')} in the trace, whatever protocol.epochs={cell.epochs:g} says."
+        yield f"A round has {counted(epochs, 'epoch')} in the trace, not protocol.epochs={cell.epochs:g}."
     batch = given["images"].shape[1]
     if batch != run.optim.batch:
-        yield f"A batch has {counted(batch, 'image')} in the trace, whatever optim.batch={run.optim.batch} says."
+        yield f"A batch has {counted(batch, 'image')} in the trace, not optim.batch={run.optim.batch}."
     if clients < cell.task.n_clients and run.protocol.participation == 1:
         yield f"Only {clients} of {cell.task.n_clients} clients train in the trace."
 
 
 def _pace(cell: SeedRun, given: Trace, progress: Any) -> float:
-    """Median seconds of a round as simulations run it, tests included, with the trace's epochs and batches."""
+    """Median seconds of a round in a simulation, including tests, with the trace's epochs and batches."""
     (stage,) = cell.run.stages
     epochs, batch = int(given["steps"][:, 2].max()) + 1, given["images"].shape[1]
     run = replace(cell.run, stages=(replace(stage, epochs=epochs),), optim=replace(cell.run.optim, batch=batch))
@@ -132,13 +132,13 @@ def _pace(cell: SeedRun, given: Trace, progress: Any) -> float:
     return float(np.median(np.diff([0.0, *ends])))
 
 
-# -- what a run is given ---------------------------------------------------------------------------------------------
+# -- inputs of a run ---------------------------------------------------------------------------------------------------
 
 
 def _inputs(cell: SeedRun, given: Trace, fingerprint: str | None) -> Iterator[str]:
-    """Differences of inputs: images, classes, clients, sentences or labels. Everything after them would differ too."""
+    """Yields differences of inputs: images, classes, clients, sentences or labels. Later arrays would differ too."""
     if fingerprint not in (None, cell.dataset.fingerprint):
-        yield f"Your images are others: data={cell.dataset.name} has changed since the world was exported."
+        yield f"Your images differ: data={cell.dataset.name} has changed since the world was exported."
     if "classes" in given:
         theirs = [name.replace("_", " ") for name in given["classes"].tolist()]
         ours = [name.replace("_", " ") for name in cell.classes]
@@ -147,7 +147,7 @@ def _inputs(cell: SeedRun, given: Trace, fingerprint: str | None) -> Iterator[st
             yield f"Your labels are permuted: class {i} is {theirs[i]!r} in the trace and {ours[i]!r} here."
         elif theirs != ours:
             odd = [name for name in theirs if name not in ours] or [name for name in ours if name not in theirs]
-            yield f"Your classes are others: {len(theirs)} in the trace and {len(ours)} here, among them {odd[0]!r}."
+            yield f"Your classes differ: {len(theirs)} in the trace and {len(ours)} here, among them {odd[0]!r}."
     yield from _clients(cell, given)
     if "tokens" in given:
         yield from _sentences(cell, given["tokens"])
@@ -170,28 +170,29 @@ def _clients(cell: SeedRun, given: Trace) -> Iterator[str]:
             if name.startswith(f"{side}/")
         }
         if len(listed) > len(ours):
-            yield f"Your split is another one: {len(listed)} clients in the trace and {len(ours)} here."
+            yield f"Your split differs: {len(listed)} clients in the trace and {len(ours)} here."
         for client, theirs in sorted(listed.items()):
             mine = set(ours[client])
             if theirs != mine:
                 yield (
-                    f"Your split is another one: client {client} has {counted(len(theirs), f'{side}ing image')}, "
+                    f"Your split differs: client {client} has {counted(len(theirs), f'{side}ing image')}, "
                     f"{len(theirs & mine)} of them among the {len(mine)} that it has here."
                 )
                 return
 
 
 def _sentences(cell: SeedRun, tokens: np.ndarray) -> Iterator[str]:
-    """The ends of the sentences: what follows the tokens of a context."""
+    """Yields a difference in the ends of the sentences, after the tokens of the context."""
     tokenizer, n_ctx = standard_tokenizer(), getattr(cell.run.method, "n_ctx", 0)
     for k, (row, text) in enumerate(zip(tokens.tolist(), sentences(cell), strict=False)):
         wanted = [*tokenizer.encode(text), tokenizer.eot][n_ctx:]
         end = int(np.argmax(row)) + 1
         if row[max(0, end - len(wanted)) : end] != wanted:
-            there, here = (tokenizer.tokenizer.decode(ids[:-1]).strip() for ids in (row[:end][-len(wanted) :], wanted))
+            ends = (row[:end][-len(wanted) :], wanted)
+            in_trace, in_run = (tokenizer.tokenizer.decode(ids[:-1]).strip() for ids in ends)
             yield (
                 f"Your tokenizer or class names differ: the sentence of class {k} ({cell.classes[k]!r}) ends with "
-                f"{there!r} in the trace and {here!r} here."
+                f"{in_trace!r} in the trace and {in_run!r} here."
             )
             return
 
@@ -210,19 +211,19 @@ def _labels(cell: SeedRun, given: Trace, places: list[list[int]]) -> Iterator[st
         yield f"Your labels are permuted: images of class {k} ({cell.classes[k]!r}) are labelled {label}."
 
 
-# -- what it computes ------------------------------------------------------------------------------------------------
+# -- results of a run --------------------------------------------------------------------------------------------------
 
 _ORDER = (
     "classes", "train/<client>", "test/<client>", "tokens", "initial/<leaf>", "accuracy/0", "steps", "images", "labels",
     "rates", "first/features", "first/logits", "losses", "first/gradient/<leaf>",
 )  # fmt: skip
 _MAY_LACK = ("after/", "accuracy/", "rates")
-"""Arrays whose nan stands for what was not recorded."""
+"""Arrays in which nan means that a number was not recorded."""
 _TAKEN = ("classes", "train/<client>", "test/<client>", "tokens", "initial/<leaf>", "steps", "images", "labels")
 
 
 def _ordered(given: Trace) -> list[str]:
-    """Names in the order of computation, the arrays of all clients as one."""
+    """Names in the order of computation, with one name for the arrays of all clients."""
 
     def place(name: str) -> tuple[int, int, str]:
         kind = name if name in _ORDER else kind_of(name)
@@ -236,13 +237,13 @@ def _ordered(given: Trace) -> list[str]:
 
 
 def _nudged(ours: Trace) -> Trace:
-    """The start, every number changed in its last digit."""
+    """The initial leaves with a change in the last digit of every number."""
     rng, leaves = np.random.default_rng(0), {n: leaf for n, leaf in ours.items() if n.startswith("initial/")}
     return {n: leaf * (1 + rng.uniform(-1, 1, leaf.shape) * _DIGIT).astype(leaf.dtype) for n, leaf in leaves.items()}
 
 
 def _rounded(row: ComparedArray, nearby: Trace, ours: Trace, given: Trace) -> ComparedArray:
-    """The row beside what rounding alone does to the platform's own numbers."""
+    """The row with the effect of rounding on fpl-tune's own numbers."""
     late = row.name == "losses" or row.name.startswith(("after/", "accuracy/"))
     if row.difference is None or not late:
         return row
@@ -297,7 +298,7 @@ def _where(name: str, apart: np.ndarray, tolerance: float, given: Trace) -> str:
 
 
 def _finding(rows: list[ComparedArray], given: Trace, ours: Trace) -> str:
-    """The first array that differs, with what its numbers prove; "" where none differs."""
+    """A sentence about the first array that differs, and the cause if its numbers prove one; "" if none differs."""
     wrong = [row for row in rows if row.verdict == "differs"]
     if not wrong:
         return ""
@@ -307,7 +308,7 @@ def _finding(rows: list[ComparedArray], given: Trace, ours: Trace) -> str:
 
 
 def _proven(name: str, where: str, theirs: np.ndarray, mine: np.ndarray, rows: list[ComparedArray]) -> str:
-    """The cause of a difference, if two arrays of one shape prove it."""
+    """The cause of a difference, if two arrays of the same shape prove it, else ""."""
     if not name.startswith(_MAY_LACK) and not np.isfinite(theirs).all():
         return "It has numbers that are not finite."
     if name == "rates":
@@ -323,7 +324,7 @@ def _proven(name: str, where: str, theirs: np.ndarray, mine: np.ndarray, rows: l
 
 
 def _when(row: ComparedArray, given: Trace) -> tuple[int, int, int]:
-    """Round of the first difference, the array's place in it, and the step."""
+    """Round of the first difference, the array's position in the round, and the step."""
     places = [*_ORDER, "steps after the first", "after/", "accuracy/"]
     place = next(i for i, name in enumerate(places) if row.name.startswith(name.partition("<")[0]))
     if row.name.startswith(("after/", "accuracy/")):
@@ -335,10 +336,10 @@ def _when(row: ComparedArray, given: Trace) -> tuple[int, int, int]:
 
 
 def _of_logits(theirs: np.ndarray, mine: np.ndarray) -> str:
-    """Classes in another order, another temperature, or features of another length; [B, K] each."""
-    near = np.abs(theirs[:, :, None] - mine[:, None, :]).max(0) <= 1e-3 * np.abs(mine).max()  # [theirs, mine]
-    if not near.diagonal().all() and (near.sum(0) == 1).all() and (near.sum(1) == 1).all():
-        i, j = next((i, j) for i, j in np.argwhere(near).tolist() if i != j)
+    """The cause of differing logits [B, K]: the order of classes, the temperature, or the length of features."""
+    same = np.abs(theirs[:, :, None] - mine[:, None, :]).max(0) <= 1e-3 * np.abs(mine).max()  # [theirs, mine]
+    if not same.diagonal().all() and (same.sum(0) == 1).all() and (same.sum(1) == 1).all():
+        i, j = next((i, j) for i, j in np.argwhere(same).tolist() if i != j)
         return f"Your labels are permuted: column {i} of the trace is column {j} here."
     if (factor := _factors(theirs, mine)) is not None:
         return f"They are {float(factor):.6g} times those here: another temperature."
@@ -349,7 +350,7 @@ def _of_logits(theirs: np.ndarray, mine: np.ndarray) -> str:
 
 
 def _factors(theirs: np.ndarray, mine: np.ndarray, axis: int | None = None) -> np.ndarray | None:
-    """The factors between two arrays, one of all numbers or one of each line along an axis; None if there are none."""
+    """The factors between two arrays, one for all numbers or one per line along an axis; None if there are none."""
     squares = (mine * mine).sum(axis, keepdims=True)
     factors = (theirs * mine).sum(axis, keepdims=True) / np.where(squares > 0, squares, 1.0)
     fits = np.allclose(theirs, factors * mine, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())

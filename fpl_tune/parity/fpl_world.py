@@ -1,6 +1,6 @@
-"""The fork's half of `fpl-tune parity`: gives a fork this world, and writes down what the fork computes.
+"""The part of `fpl-tune parity` that runs in a fork: connects it to this world, and records its results.
 
-`fpl-tune world` copies this file beside the world; it needs PyTorch and NumPy. In code derived from Dassl (PromptFL,
+`fpl-tune world` copies this file into the world; it needs PyTorch and NumPy. In code derived from Dassl (PromptFL,
 FedOTP, FedPGP, pFedMoAP), these lines after the imports of `federated_main.py` are enough::
 
     import sys
@@ -8,8 +8,8 @@ FedOTP, FedPGP, pFedMoAP), these lines after the imports of `federated_main.py` 
     import fpl_world
     fpl_world.attach("trace.npz")
 
-Other code calls `adapt` on the model that it builds from `WEIGHTS`, reads its images from `clients`, and hands what it
-computes to a `Recorder`.
+Other code calls `adapt` on the model that it builds from `WEIGHTS`, reads its images from `clients`, and passes its
+results to a `Recorder`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Named = dict[str, Any]  # by name: tensors, arrays
 
 
 def adapt(model: Any) -> Any:
-    """Sets what no checkpoint states, and returns the model: the number of heads, and GELU where CLIP has QuickGELU."""
+    """Sets properties that checkpoints lack, the number of heads and the use of GELU, and returns the model."""
     for module in model.modules():
         kind = type(module).__name__
         if kind == "MultiheadAttention" and str(module.embed_dim) in WORLD["heads"]:
@@ -45,20 +45,20 @@ def adapt(model: Any) -> Any:
 
 
 def clients(side: str, seed: int) -> list[list[tuple[str, int]]]:
-    """[path, label] of the images of every client; `side` is train, val or test."""
+    """[path, label] of the images of every client. `side` is train, val or test."""
     with open(os.path.join(HERE, f"split-seed{seed}.json"), encoding="utf-8") as file:
         listed = json.load(file)[side]
     return [[(os.path.join(HERE, "images", path), label) for path, label in one] for one in listed]
 
 
 def attach(path: str, leaves: Callable[[Named], Named] | None = None, seed: int | None = None) -> Recorder:
-    """Points the modules of a fork of Dassl at this world, and records a run, to be written when the process ends.
+    """Lets the modules of a fork of Dassl use this world, and records a run, which is written when the process ends.
 
     Args:
-        path: of the trace to write.
-        leaves: names what is learned as `fpl-tune` does, from the model's parameters by name; it is called on their
-            gradients too. Default: the context as `prompt`.
-        seed: whose split clients have; default: the first exported one.
+        path: path of the trace.
+        leaves: returns the learned leaves with fpl-tune's names, given the model's parameters by name. It is also
+            called with their gradients. Default: the context as `prompt`.
+        seed: seed of the clients' split; by default the first exported one.
     """
     chosen: int = WORLD["seeds"][0] if seed is None else seed
     try:
@@ -96,7 +96,7 @@ def _dataset(cfg: Any, base: Any, seed: int) -> Any:
 
 
 class Recorder:
-    """Collects a trace; every method may be left out, and the names are those of the documentation of fpl-tune."""
+    """Collects a trace. All calls are optional, and names are those in the documentation of fpl-tune."""
 
     def __init__(self, path: str, leaves: Callable[[Named], Named] | None = None) -> None:
         """See `attach`."""
@@ -108,7 +108,7 @@ class Recorder:
         self._clock: dict[int, tuple[float, float]] = {}
 
     def note(self, name: str, value: Any) -> None:
-        """Anything with a documented name; what came first stays."""
+        """Records an array with a documented name. Later calls with the same name are ignored."""
         if name not in self._arrays:
             self._arrays[name] = np.array(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
 
@@ -119,13 +119,13 @@ class Recorder:
     def step(
         self, round_: int, client: int, epoch: int, images: Any, labels: Any, loss: float, rate: float = float("nan")
     ) -> None:
-        """One local step: rounds counted from 1, clients and epochs from 0; files of the images."""
+        """Records a local step: rounds counted from 1, clients and epochs from 0, and image files."""
         self._tick(round_)
         names = [os.path.basename(str(image)) for image in images]
         self._steps.append(((round_, client, epoch), names, [int(label) for label in labels], float(loss), float(rate)))
 
     def test(self, round_: int, client: int, accuracy: float, params: Named | None = None) -> None:
-        """Accuracy of a client in per cent after a round, or before all with round 0, and what it was tested with."""
+        """Records a client's accuracy in % after a round (0: before training), and the parameters that were tested."""
         self._tick(round_)
         accuracies = self._tested.setdefault(f"accuracy/{round_}", {})
         accuracies[client] = np.float64(accuracy)
@@ -137,7 +137,7 @@ class Recorder:
         self._clock[round_] = began, time.perf_counter()
 
     def save(self) -> None:
-        """Writes the file, unless nothing was computed."""
+        """Writes the file, unless nothing was recorded."""
         if not self._steps and not self._tested:
             return
         arrays = dict(self._arrays)
@@ -163,7 +163,7 @@ class Recorder:
 
 
 def _watch(trainer: Any, recorder: Recorder) -> None:
-    """Records what a Dassl trainer does: its loops, its backward pass, its update and its tests."""
+    """Records the steps of a Dassl trainer: its loops, backward pass, update and tests."""
     base, looped, tested = trainer.TrainerBase, trainer.TrainerX.run_epoch, trainer.SimpleTrainer.test
     backward, update = base.model_backward, base.model_update
     now: Named = {"round": 0}
@@ -220,7 +220,7 @@ def _watch(trainer: Any, recorder: Recorder) -> None:
 
 
 def _describe(trainer: Any, recorder: Recorder) -> None:
-    """The classes, sentences and clients' images of a trainer, before anything is computed."""
+    """Records the classes, sentences and clients' images of a trainer."""
     recorder.note("classes", list(trainer.dm.dataset.classnames))
     tokens = getattr(trainer.model, "tokenized_prompts", None)
     if tokens is not None:

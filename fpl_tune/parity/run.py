@@ -1,4 +1,4 @@
-"""The platform's side of a comparison: one seed of a run, with the start and the batches of a trace."""
+"""Computes fpl-tune's trace of one seed of a run, with the start and the batches of another trace."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from fpl_tune.simulation.worlds import cohort_of, task_of, threads_of, world_of
 
 
 class Clients:
-    """The clients of one seed of a run as a trace names them: their images by file, and the classes."""
+    """The clients of one seed of a run, with names as in traces: their images by file, and the classes."""
 
     def __init__(self, run: RunSpec, seed: int) -> None:
-        """Lists the images; none is read.
+        """Lists the images without reading them.
 
         Raises:
             ConfigError: the run has several stages.
@@ -50,22 +50,22 @@ class Clients:
         self.classes = [self.dataset.classes[k] for k in self.split.classes]
 
     def files(self, side: str) -> list[list[str]]:
-        """Names of the images of every client, as an exported world has them: train, val or test, and the row."""
+        """Names of the images of every client as in exported worlds: train, val or test, and the row."""
         rows = {"train": self.split.train, "val": self.split.val, "test": self.test.index}[side]
         pool = "test" if side == "test" else "train"
         return [[file_name(pool, row) for row in mine.tolist()] for mine in rows]
 
     def labels(self, side: str) -> list[list[int]]:
-        """Their classes, as places in `classes`."""
+        """Labels of the images of every client, as indices of `classes`."""
         place = {k: i for i, k in enumerate(self.split.classes.tolist())}
         labels = {"train": self.split.train_label, "val": self.split.val_label, "test": self.test.label}[side]
         return [[place[k] for k in mine.tolist()] for mine in labels]
 
     def places(self, given: Trace) -> list[list[int]]:
-        """[T] places of each step's images in the table of its client.
+        """[T] indices of each step's images in the table of its client.
 
         Raises:
-            ConfigError: a client trains on an image that it does not hold.
+            ConfigError: a client trains on an image of another client.
         """
         own = [{name: i for i, name in enumerate(mine)} for mine in self.files("train")]
         by_step = []
@@ -81,17 +81,17 @@ class Clients:
                 lacking = next((image for image in places if image not in table), None)
                 if lacking is not None:
                     others = [c for c, mine in enumerate(own) if lacking in mine]
-                    whose = f"which is client {others[0]}'s here" if others else "which nobody holds here"
-                    raise ConfigError(f"Your split is another one: client {client} trains on {lacking}, {whose}.")
+                    whose = f"which client {others[0]} has here" if others else "which no client has here"
+                    raise ConfigError(f"Your split differs: client {client} trains on {lacking}, {whose}.")
                 places = [table[image] for image in places]
             elif places and not 0 <= min(places) <= max(places) < len(table):
-                raise ConfigError(f"Your split is another one: client {client} has {len(table)} training images here.")
+                raise ConfigError(f"Your split differs: client {client} has {len(table)} training images here.")
             by_step.append(places)
         return by_step
 
 
 class SeedRun(Clients):
-    """One seed of a run, ready to be run: its clients, the method and the task."""
+    """One seed of a run, ready to start: its clients, the method and the task."""
 
     def __init__(self, run: RunSpec, seed: int, *, cache_dir: Path | None = None, progress: Any = None) -> None:
         """Loads towers and encodes images.
@@ -110,7 +110,7 @@ class SeedRun(Clients):
         self.epochs = stage.epochs
 
     def _exact(self, world: SharedData) -> SharedData:
-        """The world with patch features in float32 of the images in use; the cache keeps them in half precision."""
+        """The world with patch features of used images in float32, as the cache has them in half precision."""
         towers, tables = world.towers, []
         pools = ((self.dataset.train, [*self.split.train, *self.split.val]), (self.dataset.test, self.test.index))
         for pool, parts in pools:
@@ -124,7 +124,7 @@ class SeedRun(Clients):
 
 
 def file_name(side: str, row: int) -> str:
-    """Of an image of the data set's training or test pool in an exported world."""
+    """File name of an image of the data set's training or test pool in an exported world."""
     return f"{side}-{row:06d}.png"
 
 
@@ -139,17 +139,17 @@ def trace_of(
     """Runs a configuration and records its trace, on the CPU in float32.
 
     Args:
-        run: the configuration, of one stage, or overrides as `fpl_tune.run` takes them.
-        seed: whose partition is used, and start and batches where `given` has none.
-        given: its `initial/...`, `steps` and `images` replace the platform's own draws, and its rounds alone are run.
-        cache_dir: of image features; None: the usual one.
+        run: the configuration, with one stage, or overrides as for `fpl_tune.run`.
+        seed: seed of the partition, and of start and batches unless `given` has them.
+        given: a trace whose `initial/...`, `steps` and `images` replace fpl-tune's own draws. Only its rounds are run.
+        cache_dir: folder of image features; the usual one if None.
         progress: called while images are encoded.
 
     Returns:
         All arrays of `fpl_tune.parity.trace.NAMES`.
 
     Raises:
-        ConfigError: `given` has leaves, images or sizes that this run has not.
+        ConfigError: `given` has leaves, images or sizes that this run does not have.
     """
     run = as_run(run)
     with fixed_settings(threads_of(run)):
@@ -157,12 +157,12 @@ def trace_of(
 
 
 def as_run(run: RunSpec | Mapping[str, Any]) -> RunSpec:
-    """A run, composed where overrides are given."""
+    """The run, composed from overrides if necessary."""
     return run if isinstance(run, RunSpec) else config.compose_run([run])
 
 
 def compute(cell: SeedRun, given: Trace) -> Trace:
-    """`trace_of` for a cell that is loaded."""
+    """`trace_of` for a loaded run."""
     method, task, spec = cell.method, cell.task, cell.run.optim
     if "images" in given:
         spec = replace(spec, batch=given["images"].shape[1])
@@ -196,13 +196,13 @@ def compute(cell: SeedRun, given: Trace) -> Trace:
         trace |= {f"after/{number}/{name}": _numbers(leaf) for name, leaf in after.items()}
         trace[f"accuracy/{number}"] = _accuracy(method, task, state)
     if steps:
-        trace |= {name: np.concatenate([part[name] for part in steps]) for name in steps[0]}
+        trace |= {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
         trace["losses"] = np.array(losses)
     return trace
 
 
 class _LossRecorder:
-    """A method that records its losses, one a step, as clients train one after another."""
+    """A method that records its loss in every step, in which clients train one after another."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -232,7 +232,7 @@ def _described(cell: SeedRun) -> Trace:
 
 
 def sentences(cell: SeedRun) -> list[str]:
-    """The sentence of every class, with X for the tokens of a context; none where a context stands elsewhere."""
+    """The sentence of every class, with X for the tokens of a context; [] if the context is not at the start."""
     n_ctx, clip = getattr(cell.run.method, "n_ctx", 0), cell.run.clip
     if n_ctx and clip.class_position != "end":
         return []
@@ -241,14 +241,14 @@ def sentences(cell: SeedRun) -> list[str]:
 
 
 def _started(state: State, given: Trace, n_clients: int) -> State:
-    """The state before round 1 with the leaves that a trace gives: shared ones, and every client's own."""
+    """The state before round 1 with the shared and personal leaves of a trace."""
     leaves = {name.removeprefix("initial/"): value for name, value in given.items() if name.startswith("initial/")}
     shared, personal = dict(state.shared), dict(state.personal)
     for name, value in leaves.items():
         like = shared.get(name, personal[name][0] if name in personal else None)
         if like is None:
             own = f"It has {', '.join([*shared, *personal])}." if shared or personal else "It learns nothing."
-            raise ConfigError(f"The trace has initial/{name}, but the method of the run no leaf {name!r}. {own}")
+            raise ConfigError(f"The trace has initial/{name}, but the run's method has no leaf {name!r}. {own}")
         if value.shape != tuple(like.shape):
             raise ConfigError(f"initial/{name} must have the shape {list(like.shape)}, but has {list(value.shape)}.")
         leaf = torch.from_numpy(value).to(like)
@@ -260,7 +260,7 @@ def _started(state: State, given: Trace, n_clients: int) -> State:
 
 
 def _given_cohorts(cell: SeedRun, given: Trace) -> dict[int, Cohort]:
-    """By round: the clients in the order in which they trained, and the batches of each, pass by pass."""
+    """Cohorts by round, with clients in the order of training, and their batches by epoch."""
     taken: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for (number, client, epoch), places in zip(given["steps"].tolist(), cell.places(given), strict=True):
         if not 1 <= number <= cell.run.rounds:
@@ -286,11 +286,11 @@ def _own_cohort(cell: SeedRun, number: int) -> Cohort:
 
 
 def _steps(cell: SeedRun, cohort: Cohort, plan: Plan, spec: OptimSpec) -> dict[str, np.ndarray]:
-    """The steps of a round, client by client: who, on which images, at which rate."""
+    """The steps of a round, client by client, with images, labels and learning rates."""
     files, labels = cell.files("train"), cell.labels("train")
     arrays: dict[str, list[Any]] = {name: [] for name in ("steps", "images", "labels", "rates")}
     for row, (client, orders) in enumerate((cohort.orders or {}).items()):
-        batches = [(epoch, part.tolist()) for epoch, order in enumerate(orders) for part in order.split(spec.batch)]
+        batches = [(epoch, batch.tolist()) for epoch, order in enumerate(orders) for batch in order.split(spec.batch)]
         for t, (epoch, places) in enumerate(batches):
             pad = spec.batch - len(places)
             arrays["steps"].append((cohort.round, client, epoch))

@@ -1,7 +1,6 @@
-"""Traces: what a run of federated prompt learning computed, step by step, as named arrays in one `.npz` file.
+"""Traces: the numbers of a run of federated prompt learning, step by step, as named arrays in one `.npz` file.
 
-Letters in shapes: K classes, N clients, T local steps of the whole run in the order in which they were taken, B images
-of the largest batch.
+Letters in shapes: K classes, N clients, T local steps of the whole run in their order, B images of the largest batch.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem, did_you_mean
 from fpl_tune.core.files import atomic_write
 
 Trace = dict[str, np.ndarray]
-"""Arrays by the names of `NAMES`; any of them may be absent."""
+"""Arrays with the names in `NAMES`, all of which are optional."""
 
 NAMES: dict[str, tuple[str, str]] = {
     "classes": ("[K] text", "class names, in the order of the logits"),
     "tokens": ("[K, L]", "ids of the sentences under CLIP's own tokenizer, zeros after the end token"),
     "train/<client>": ("[n] text", "files of a client's training images"),
     "test/<client>": ("[n] text", "files of a client's test images"),
-    "initial/<leaf>": ("as the leaf", "what is learned, before the first step; of what every client has, one client's"),
+    "initial/<leaf>": ("as the leaf", "learned leaf before the first step; of a leaf of every client, one client's"),
     "steps": ("[T, 3]", "round (from 1), client (from 0) and local epoch (from 0) of each step"),
     "images": (
         "[T, B] text",
@@ -37,7 +36,7 @@ NAMES: dict[str, tuple[str, str]] = {
     "first/features": ("[B, D]", "image features of the first step, normalised or not"),
     "first/logits": ("[B, K]", "logits of the first step, temperature included"),
     "first/gradient/<leaf>": ("as the leaf", "gradient of the first step's loss"),
-    "after/<round>/<leaf>": ("[N, ...]", "what each client is tested with after a round; nan if it is not"),
+    "after/<round>/<leaf>": ("[N, ...]", "leaf with which each client is tested after a round; nan if it is not"),
     "seconds": ("[R]", "wall-clock seconds of each round, its tests included"),
     "accuracy/<round>": (
         "[N]",
@@ -64,11 +63,11 @@ def write_trace(path: str | Path, trace: Mapping[str, Any]) -> Path:
     """Writes a trace, atomically.
 
     Args:
-        path: of the `.npz` file.
-        trace: arrays, or what NumPy and PyTorch make arrays of, by the names of `NAMES`.
+        path: path of the `.npz` file.
+        trace: arrays, tensors or lists, with the names in `NAMES`.
 
     Raises:
-        ConfigError: a name or a shape is none of those.
+        ConfigError: a name or a shape is not in `NAMES`.
         EnvironmentProblem: the file cannot be written.
     """
     arrays = {name: np.asarray(value) for name, value in trace.items()}
@@ -85,8 +84,8 @@ def read_trace(path: str | Path) -> Trace:
     """Reads a trace.
 
     Raises:
-        ConfigError: it is none, or has an array of another name or shape.
-        EnvironmentProblem: there is no such file, or it cannot be read.
+        ConfigError: the file is not a trace, or has an array with another name or shape.
+        EnvironmentProblem: the file does not exist or cannot be read.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -113,10 +112,10 @@ def _check(arrays: Trace, what: str) -> None:
         fits = array.dtype.kind in ("U" if kind in _TEXT else "Uiu" if kind == "images" else "fiu")
         if not fits:
             wanted = "text" if kind in _TEXT else "numbers"
-            raise ConfigError(f"{name} of {what} must hold {wanted}, but holds {array.dtype}.")
+            raise ConfigError(f"{name} of {what} must contain {wanted}, but contains {array.dtype}.")
     lengths = {name: len(arrays[name]) for name in ("steps", "images", "labels", "losses", "rates") if name in arrays}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} {n}" for name, n in lengths.items())
         raise ConfigError(f"The arrays of steps in {what} must be equally long, but are: {listed}.")
     if ("images" in arrays) != ("steps" in arrays):
-        raise ConfigError(f"{what} needs both `steps` and `images`, which say who trained on what.")
+        raise ConfigError(f"{what} needs both `steps` and `images`, the clients and images of the local steps.")

@@ -1,4 +1,4 @@
-"""A CLIP's weights as OpenAI's code and its forks read them: names, shapes and vocabulary of its checkpoints."""
+"""A CLIP's weights with the names, shapes and vocabulary of checkpoints of OpenAI's code and its forks."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def openai_state(towers: Towers, texts: Iterable[str]) -> dict[str, Tensor]:
     """The tensors of a CLIP by OpenAI's names, in float32 on the CPU.
 
     A smaller vocabulary is scattered to the rows of CLIP's own, where the same pieces have the same embedding and all
-    others none; positions are filled up to 77 with zeros, which come after the end token and change nothing.
+    others are zero. Positions are padded to 77 with zeros, which come after the end token and have no effect.
 
     Args:
-        towers: whose model is one of open_clip's plain CLIPs.
-        texts: that have to be encoded alike.
+        towers: towers whose model is one of open_clip's plain CLIPs.
+        texts: texts that must have the same encoding.
 
     Raises:
-        ConfigError: the model is another kind, or its tokenizer splits one of the texts into other pieces.
+        ConfigError: the model is of another kind, or its tokenizer splits one of the texts into other pieces.
     """
     state = {name: value.detach().cpu().float() for name, value in towers.model.state_dict().items()}
     if "token_embedding.weight" not in state or not {"visual.proj", "visual.attnpool.c_proj.weight"} & state.keys():
         raise ConfigError(
-            f"clip.name={towers.name} is not of OpenAI's layout. Export compact, RN50, ViT-B-16 or ViT-B-32."
+            f"clip.name={towers.name} does not have OpenAI's layout. Export compact, RN50, ViT-B-16 or ViT-B-32."
         )
     state["positional_embedding"] = F.pad(
         state["positional_embedding"], (0, 0, 0, POSITIONS - len(state["positional_embedding"]))
@@ -71,7 +71,7 @@ def openai_state(towers: Towers, texts: Iterable[str]) -> dict[str, Tensor]:
 
 
 def save_torchscript(state: dict[str, Tensor], path: Path) -> None:
-    """Writes an archive whose `state_dict` is `state`, as `clip.load` reads OpenAI's; it has no code of its own."""
+    """Writes an archive without code whose `state_dict` is `state`, which `clip.load` reads like OpenAI's."""
     root = nn.Module()
     for name, value in state.items():
         *parents, leaf = name.split(".")

@@ -1,4 +1,4 @@
-"""Exports a world: the weights, images and clients of a run, for other code to run on."""
+"""Exports a world: the weights, images and clients of a run, for use by other code."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def export_world(
     """Exports the towers, images and clients of a run, so that a fork can run on them.
 
     Args:
-        run: whose towers, data set and partition they are.
-        folder: a new one.
-        seeds: whose partitions are written.
-        overrides: what `run` was composed from, for `fpl-tune parity`.
-        progress: called with the images written, their number, and a text.
+        run: the run with the towers, data set and partition.
+        folder: a new folder.
+        seeds: seeds whose partitions are written.
+        overrides: the overrides of `run`, for `fpl-tune parity`.
+        progress: called with the number of written images, the number of all images, and a description.
 
     Returns:
         The folder: `clip.pt` (TorchScript) and `clip_state_dict.pt` in OpenAI's layout, `images/<class>/`,
@@ -59,8 +59,8 @@ def export_world(
     first = partitions[0]
     if first.dataset.train.transform != "clip":
         raise ConfigError(
-            f"Images of {first.dataset.name} are prepared as {first.dataset.train.transform}, which files of 8 bits "
-            "cannot hold. Set data.transform=clip."
+            f"Images of {first.dataset.name} are prepared as {first.dataset.train.transform}, which files with 8 bits "
+            "cannot represent. Set data.transform=clip."
         )
     towers = towers_for(run.clip)
     state = openai_state(towers, first.classes)
@@ -99,14 +99,14 @@ class World(NamedTuple):
     overrides: list[str]
     seeds: list[int]
     fingerprint: str
-    """Of the data set."""
+    """Fingerprint of the data set."""
 
 
 def read_world(folder: str | Path) -> World:
-    """Reads how a world was made.
+    """Reads the overrides and seeds of a world.
 
     Raises:
-        ConfigError: the folder holds none, or one of another version.
+        ConfigError: the folder is not a world, or one of another version.
     """
     path = Path(folder) / "world.json"
     try:
@@ -115,8 +115,8 @@ def read_world(folder: str | Path) -> World:
         world = World(content["overrides"], content["seeds"], content["fingerprint"])
     except (OSError, KeyError, TypeError, ValueError):
         raise ConfigError(
-            f"There is no world in {folder}: put the trace into the folder that fpl-tune world wrote, or name that by "
-            "--world."
+            f"There is no world in {folder}: put the trace into the folder that fpl-tune world wrote, or name the "
+            "folder by --world."
         ) from None
     if not current:
         raise ConfigError(f"{path} is of another version. Export the world again: fpl-tune world FOLDER.")
@@ -124,9 +124,9 @@ def read_world(folder: str | Path) -> World:
 
 
 def _write_images(partitions: Sequence[Clients], home: Path, size: int, progress: Any) -> dict[str, str]:
-    """Writes every image that a client holds as the model sees it; paths below `home` by file name.
+    """Writes every image of the clients after the transform, and returns the paths below `home` by file name.
 
-    What a fork does to an image of another shape differs: without random crops Dassl stretches training images.
+    Forks treat images of another shape differently: without random crops, Dassl stretches training images.
     """
     dataset, paths = partitions[0].dataset, dict[str, str]()
     how = transform(dataset.train.transform)
@@ -148,7 +148,7 @@ def _write_images(partitions: Sequence[Clients], home: Path, size: int, progress
 
 
 def _by_client(clients: Clients, paths: dict[str, str]) -> dict[str, Any]:
-    """[path, label] by client."""
+    """[path, label] of images by client."""
     by_side: dict[str, Any] = {"seed": clients.seed, "hash": clients.split.hash, "classes": clients.classes}
     for side in ("train", "val", "test"):
         both = zip(clients.files(side), clients.labels(side), strict=True)
@@ -157,7 +157,7 @@ def _by_client(clients: Clients, paths: dict[str, str]) -> dict[str, Any]:
 
 
 def _coop(partitions: Sequence[Clients], paths: dict[str, str]) -> dict[str, list[Any]]:
-    """CoOp's list, [path, label, class name]: all images of the clients; what no client trains on is validation."""
+    """CoOp's list of [path, label, class name] with all images of the clients. No client trains on those of `val`."""
     listed: dict[str, dict[str, Any]] = {"train": {}, "val": {}, "test": {}}
     for clients in partitions:
         for side in listed:
@@ -168,13 +168,13 @@ def _coop(partitions: Sequence[Clients], paths: dict[str, str]) -> dict[str, lis
 
 
 def _heads(model: nn.Module) -> dict[str, int]:
-    """Attention heads by width, of which OpenAI's code has width / 64."""
+    """Numbers of attention heads by width. OpenAI's code always has width / 64."""
     attentions = [module for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
     return {str(module.embed_dim): module.num_heads for module in attentions}
 
 
 def _dassl(towers: Towers) -> str:
-    """Options for the command line of Dassl: these towers' pixels, no random crops, no workers and no GPU."""
+    """Options for the command line of Dassl: the towers' pixels, without random crops, workers and GPU."""
     size, mean, std = (str(tuple(x)).replace(" ", "") for x in ((towers.image_size,) * 2, towers.mean, towers.std))
     pixels = f"INPUT.SIZE {size} INPUT.PIXEL_MEAN {mean} INPUT.PIXEL_STD {std} INPUT.INTERPOLATION bicubic"
     machine = "DATALOADER.NUM_WORKERS 0 USE_CUDA False MODEL.BACKBONE.NAME ViT-B/16"

@@ -1,4 +1,4 @@
-"""For authors of plug-ins: the contracts of methods, data sets and towers, and tiny towers and tasks to test on."""
+"""For authors of plug-ins: contracts of methods, data sets and towers, and tiny towers and tasks for tests."""
 
 from fpl_tune.testing.contract import CONTRACT, check_method
 from fpl_tune.testing.extensions import check_dataset, check_towers

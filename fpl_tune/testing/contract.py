@@ -1,4 +1,4 @@
-"""The contract of methods: properties that each of them has, each a function that asserts."""
+"""The contract of methods: properties that all of them must have, each checked by a function with assertions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _each(state: State, action: Callable[[torch.Tensor], torch.Tensor]) -> State
 
 
 def _later(case: Toy) -> dict[str, Any]:
-    """Arguments of `play` for the rounds after the first: clients of the first one take part in them, and a new one."""
+    """Arguments of `play` for the rounds after the first, with clients of the first round and a new one."""
     return {"states": [_each(case.history[1], torch.clone)], "cohorts": COHORTS[1:], "first": 2}
 
 
 def one_batch_equals_clients_alone(case: Toy) -> None:
-    """A cohort trained as one batch ends where the same clients trained one after another end.
+    """A cohort trained as one batch has the same result as its clients trained one after another.
 
-    So it does where merges write into the memory of the states that they receive, and into nothing else.
+    The latter also let merges write into the states that they receive, which must not change anything else.
     """
     together, data = case.history[-1], case.tasks[0].train
     tables = data.rows.clone(), data.label.clone(), data.mask.clone()
@@ -39,14 +39,14 @@ def one_batch_equals_clients_alone(case: Toy) -> None:
 
 
 def cohort_order_does_not_matter(case: Toy) -> None:
-    """Neither in training nor in merging."""
+    """The order of clients in a cohort has no effect on training and merging."""
     backwards = {**_later(case), "cohorts": [clients[::-1] for clients in COHORTS[1:]]}
     (backward,) = play(case.method, case.tasks[:1], **backwards)[-1]
     assert_same(backward, case.history[-1], tolerance=1e-9)
 
 
 def absent_clients_are_untouched(case: Toy) -> None:
-    """Personal state of clients outside the cohort stays bit for bit."""
+    """The personal state of clients outside the cohort does not change, bit for bit."""
     for clients, before, after in zip(COHORTS, case.history[:-1], case.history[1:], strict=True):
         absent = [client for client in range(case.tasks[0].n_clients) if client not in clients]
         for name, leaf in before.personal.items():
@@ -54,7 +54,7 @@ def absent_clients_are_untouched(case: Toy) -> None:
 
 
 def personal_state_stays_with_its_client(case: Toy) -> None:
-    """The personal state of others changes neither a client's start, nor its deployment, nor a merge without them."""
+    """The personal state of other clients has no effect on a client's start and deployment, or a merge without them."""
     method, state, last = case.method, case.history[-1], len(COHORTS)
     task, clients = case.tasks[0].during(last, last, key=1), torch.tensor([1])
     swapped = state._replace(personal={n: leaf[1:2].expand_as(leaf).clone() for n, leaf in state.personal.items()})
@@ -66,7 +66,7 @@ def personal_state_stays_with_its_client(case: Toy) -> None:
 
 
 def seeds_together_equal_seeds_alone(case: Toy) -> None:
-    """Seeds ride on the client axis without touching each other, in training and in evaluation; clients, there."""
+    """Seeds on the client axis are independent in training and evaluation, as are clients in evaluation."""
     two = {"cohorts": COHORTS[:2], "rounds": len(COHORTS)}
     together = play(case.method, case.tasks, **two)[-1]
     scores = evaluate(case.method, case.tasks, together)
@@ -83,23 +83,23 @@ def seeds_together_equal_seeds_alone(case: Toy) -> None:
 
 
 def shapes_never_change(case: Toy) -> None:
-    """Names, shapes and types of a state are those of `init`; personal leaves have N rows, local ones C."""
+    """Names, shapes and types of a state stay as in `init`; personal leaves have N rows, local ones C."""
     task, first = case.tasks[0], case.history[0]
     for state in case.history:
         assert all(len(leaf) == task.n_clients for leaf in state.personal.values())
-        for part, wanted in zip(state, first, strict=True):
-            assert {n: (v.shape, v.dtype) for n, v in part.items()} == {
+        for tree, wanted in zip(state, first, strict=True):
+            assert {n: (v.shape, v.dtype) for n, v in tree.items()} == {
                 n: (v.shape, v.dtype) for n, v in wanted.items()
             }
-            assert not any(leaf.requires_grad for leaf in part.values())
-            assert all(bool(leaf.isfinite().all()) for leaf in part.values() if leaf.is_floating_point())
+            assert not any(leaf.requires_grad for leaf in tree.values())
+            assert all(bool(leaf.isfinite().all()) for leaf in tree.values() if leaf.is_floating_point())
         local = case.method.start(task, state, torch.tensor([2, 0]))
         assert all(len(leaf) == 2 for tree in local for leaf in tree.values())
         assert all(leaf.dtype == task.dtype for leaf in local.params.values())
 
 
 def arguments_are_not_written_to(case: Toy) -> None:
-    """A round and an evaluation leave the state they were given as it was."""
+    """A round and an evaluation do not change the state that they receive."""
     for state in (case.history[0], case.history[-1]):
         copied = _each(state, torch.clone)
         play(case.method, case.tasks[:1], states=[state], cohorts=COHORTS[-1:])
@@ -108,14 +108,14 @@ def arguments_are_not_written_to(case: Toy) -> None:
 
 
 def pickling_keeps_the_method(case: Toy) -> None:
-    """Ray sends methods between processes."""
+    """A method can be pickled, as Ray sends methods between processes."""
     assert pickle.loads(pickle.dumps(case.method)) == case.method
 
 
 def everyone_can_be_deployed(case: Toy) -> None:
-    """At any time, clients that never trained included, and one without images of its own as a new client.
+    """Clients can be deployed at any time, including those that never trained, and new clients without own images.
 
-    What hooks return is checked as in a simulation.
+    Return values are checked as in a simulation.
     """
     method = checked(case.method)
     for state in case.history:
@@ -131,14 +131,14 @@ def everyone_can_be_deployed(case: Toy) -> None:
 
 
 def state_survives_storage(case: Toy) -> None:
-    """A state stored as safetensors and read back goes on bit for bit."""
+    """Training continues bit for bit from a state that was stored as safetensors."""
     method, tasks, state = case.method, case.tasks[:1], case.history[-2]
-    flat = {f"{part}/{n}": v.contiguous() for part in State._fields for n, v in getattr(state, part).items()}
+    flat = {f"{kind}/{n}": v.contiguous() for kind in State._fields for n, v in getattr(state, kind).items()}
     stored = safetensors.torch.load(safetensors.torch.save(flat))
-    trees: dict[str, dict[str, torch.Tensor]] = {part: {} for part in State._fields}
+    trees: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in State._fields}
     for key, leaf in stored.items():
-        part, _, name = key.partition("/")
-        trees[part][name] = leaf
+        kind, _, name = key.partition("/")
+        trees[kind][name] = leaf
     again = trees_like(method.init(tasks[0], generator("other")), trees)
     assert_same(again, state)
     (after,) = play(method, tasks, states=[again], cohorts=COHORTS[-1:], first=len(COHORTS))[-1]
@@ -146,12 +146,12 @@ def state_survives_storage(case: Toy) -> None:
 
 
 def check_accepts_the_task(case: Toy) -> None:
-    """The sizes that a method trains with are sizes that it accepts."""
+    """A method accepts the sizes with which it is trained here."""
     case.method.check(case.tasks[0])
 
 
 def traffic_counts_scalars(case: Toy) -> None:
-    """Integers, the same for a client whoever else is in the cohort."""
+    """Traffic is counted in integers, which do not depend on the other clients of the cohort."""
     method, task = case.method, case.tasks[0]
     for state in case.history:
         clients = torch.tensor([2, 0, 3])
@@ -160,8 +160,8 @@ def traffic_counts_scalars(case: Toy) -> None:
             *(method.traffic(task, state, clients[i : i + 1]) for i in range(3)),
         ]
         for sent in zip(*both, strict=True):
-            for name, found in sent[0].items():
-                rows = found if isinstance(found, torch.Tensor) else torch.tensor([found] * 3)
+            for name, number in sent[0].items():
+                rows = number if isinstance(number, torch.Tensor) else torch.tensor([number] * 3)
                 assert rows.dtype == torch.int64
                 assert rows.shape == (3,)
                 assert bool((rows >= 0).all())
@@ -169,7 +169,7 @@ def traffic_counts_scalars(case: Toy) -> None:
 
 
 def padding_is_silent(case: Toy) -> None:
-    """Images and labels under the mask change no loss."""
+    """Images and labels of padding have no effect on losses."""
     method, task, state = case.method, case.tasks[0], case.history[-1]
     local = method.start(task, state, torch.arange(task.n_clients))
     rows = torch.arange(task.train.spare).expand(task.n_clients, -1)
@@ -187,7 +187,7 @@ def padding_is_silent(case: Toy) -> None:
 
 
 def a_client_without_images_harms_nobody(case: Toy) -> None:
-    """It trains nothing, and leaves no number that is not one, with others or alone."""
+    """A client without images, alone or with others, leads to finite numbers only."""
     task = toy_task(case.method.needs, sizes=(6, 0, 7, 3))
     for (state,) in play(case.method, [task], cohorts=[(0, 1), (1,), (1, 2)]):
         for tree in state:
@@ -210,21 +210,21 @@ CONTRACT: tuple[Callable[[Toy], None], ...] = (
     padding_is_silent,
     a_client_without_images_harms_nobody,
 )
-"""The properties, each a function that asserts."""
+"""The properties, each a function with assertions."""
 
 
 def check_method(method: Method, *, kind: TowerKind = "vit") -> list[str]:
-    """Runs the whole contract on tiny towers.
+    """Runs all checks of the contract on tiny towers.
 
     Args:
         method: the method with its hyper-parameters, small ones for speed.
         kind: the image tower.
 
     Returns:
-        The names of the checks, each of which holds: all of `CONTRACT`.
+        The names of the checks, which all passed.
 
     Raises:
-        AssertionError: the method breaks one of them.
+        AssertionError: a check failed.
     """
     case = toy(method, kind=kind)
     for check in CONTRACT:

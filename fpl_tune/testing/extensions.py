@@ -1,4 +1,4 @@
-"""The contracts of data sets and towers of other packages."""
+"""The contracts of data sets and towers in other packages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _check_pool(pool: Pool, n_classes: int, n_domains: int) -> None:
 
 
 def check_towers(towers: Towers, *, tolerance: float = 1e-4) -> None:
-    """Checks that the fast path of prompts equals open_clip's own modules, and that only the context is trained.
+    """Checks that the fast path for prompts agrees with open_clip's own modules, and that only the context is trained.
 
     Raises:
         AssertionError: a check fails; its message states the rule.

@@ -1,4 +1,4 @@
-"""A few rounds of a method on toy tasks."""
+"""Runs a few rounds of a method on toy tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing.toys import TowerKind, toy_task
 
 COHORTS = ((0, 2), (1, 2), (2, 0, 1))
-"""Clients by round: one trains three times, two twice, the last one never."""
+"""Clients by round: one trains three times, two train twice, and the last one never."""
 SIZES = ((6, 5, 7, 3), (3, 7, 5, 6))
 """Training images by seed and client."""
 
 
 @dataclass
 class Toy:
-    """A method and the tasks of two seeds that it is checked on."""
+    """A method, and the tasks of two seeds on which it is checked."""
 
     method: Method
     tasks: tuple[ClientTask, ClientTask]
@@ -32,12 +32,12 @@ class Toy:
 
     @cached_property
     def history(self) -> list[State]:
-        """States of the first seed, the initial one first, after the rounds of `COHORTS`; not to be written to."""
+        """States of the first seed, the initial one and those after each round of `COHORTS`. Do not write to them."""
         return [states[0] for states in play(self.method, self.tasks[:1])]
 
 
 def toy(method: Method, *, kind: TowerKind = "vit") -> Toy:
-    """Builds the method and tasks that every check takes."""
+    """Builds the argument of all checks: a method and tasks."""
     one, two = (toy_task(method.needs, kind=kind, seed=seed, sizes=sizes) for seed, sizes in enumerate(SIZES))
     return Toy(method, (one, two), kind)
 
@@ -57,10 +57,13 @@ def play(
     rounds: int | None = None,
     reuse: bool = False,
 ) -> list[list[State]]:
-    """States by round (the initial ones first) and seed, of two local epochs a round in batches of four.
+    """Runs rounds of two local epochs in batches of four.
 
-    `rounds` is the length of the stage; None: it ends with the last cohort. With `reuse`, states of one round may hold
-    the numbers of the next.
+    `rounds` is the length of the stage; None: it ends with the last cohort. With `reuse`, states of one round may be
+    overwritten by the next.
+
+    Returns:
+        The states by round (the initial ones first) and seed.
     """
     spec = spec or OptimSpec(lr=0.05, batch=4)
     if states is None:
@@ -75,12 +78,12 @@ def play(
     return history
 
 
-def assert_same(found: State | Local, wanted: State | Local, *, tolerance: float = 0.0) -> None:
-    """Equal names and shapes; numbers equal bit for bit, or floating ones to `tolerance`."""
-    for part in wanted._fields:
-        assert getattr(found, part).keys() == getattr(wanted, part).keys(), part
-        for name, leaf in getattr(wanted, part).items():
-            near = tolerance if leaf.is_floating_point() else 0.0
+def assert_same(actual: State | Local, expected: State | Local, *, tolerance: float = 0.0) -> None:
+    """Asserts equal names and shapes, and equal numbers; floating-point numbers within `tolerance`."""
+    for kind in expected._fields:
+        assert getattr(actual, kind).keys() == getattr(expected, kind).keys(), kind
+        for name, leaf in getattr(expected, kind).items():
+            bound = tolerance if leaf.is_floating_point() else 0.0
             torch.testing.assert_close(
-                getattr(found, part)[name], leaf, rtol=near, atol=near, msg=lambda m, n=name: f"{n}: {m}"
+                getattr(actual, kind)[name], leaf, rtol=bound, atol=bound, msg=lambda m, n=name: f"{n}: {m}"
             )

@@ -1,4 +1,4 @@
-"""Small worlds of the true architecture: towers that run in milliseconds, and a task of random images on them."""
+"""Tiny towers with CLIP's architecture, which run in milliseconds, and tasks of random images for them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def toy_towers(
     embed: int = 24,
     **text: Any,
 ) -> Towers:
-    """The smallest open_clip CLIP with a ViT or a ResNet: 3 text blocks of width 32, embedding width `embed`.
+    """The smallest open_clip CLIP with a ViT or a ResNet: 3 text blocks of width 32, and embeddings of width `embed`.
 
-    Weights are random, drawn from `seed`, spread so that every block matters. `text` changes single fields of
-    the text tower (`no_causal_mask=True`, ...).
+    Weights are drawn from `seed`, with a spread such that every block matters. `text` changes fields of the text tower
+    (`no_causal_mask=True`, ...).
     """
     ensure_importable()
     from open_clip import SimpleTokenizer
@@ -80,24 +80,24 @@ def toy_task(
 ) -> ClientTask:
     """A task of random images around a centre per class and domain, on toy towers that all toy tasks share.
 
-    The clients hold `sizes` training images, two validation and three test images each; the second half of the
-    clients lives in a second domain.
+    Each client has two validation images, three test images, and training images as in `sizes`. The second half of the
+    clients is in a second domain.
 
     Args:
-        needs: what `Batch.image` holds.
+        needs: content of `Batch.image`.
         kind: the image tower.
-        seed: of the images; the towers are the same for all seeds.
-        sizes: training images of each client.
-        n_classes: up to 6.
-        dtype: of what is learned, and of the towers unless `tower` says otherwise.
-        device: where towers and tables are; None is the CPU.
-        tower: the towers' arithmetic.
-        views: random views of each training image.
+        seed: seed of the images; the towers are the same for all seeds.
+        sizes: number of training images of each client.
+        n_classes: number of classes, at most 6.
+        dtype: dtype of learned leaves, and of the towers unless `tower` is given.
+        device: device of towers and tables; the CPU if None.
+        tower: dtype of the towers.
+        views: number of random views of each training image.
     """
     device = device or torch.device("cpu")
-    known = _toy_classes(kind, dtype, n_classes, device, tower or dtype)
+    classes = _toy_classes(kind, dtype, n_classes, device, tower or dtype)
     rng = torch.Generator().manual_seed(seed)
-    towers, n_clients = known.towers, len(sizes)
+    towers, n_clients = classes.towers, len(sizes)
     domain = torch.arange(n_clients) * 2 // n_clients
     shape = {
         "pooled": (towers.embed_dim,),
@@ -121,4 +121,4 @@ def toy_task(
         return ClientData(images, index, label, towers=towers, **more)
 
     train, val, test = clients(sizes), clients([2] * n_clients), clients([3] * n_clients)
-    return ClientTask(towers, known, train, val, {"test": (known, test)}, domain.to(device), 2)
+    return ClientTask(towers, classes, train, val, {"test": (classes, test)}, domain.to(device), 2)

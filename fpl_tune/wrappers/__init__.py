@@ -1,1 +1,1 @@
-"""Methods made from methods: each forwards to `inner` and changes one thing. A wrapper is known by its file's name."""
+"""Methods that wrap another method, `inner`, and change one aspect of it. A wrapper's name is that of its file."""

@@ -1,7 +1,7 @@
-"""The privacy that Gaussian noise on clients' uploads gives, by the accountants of Google's `dp-accounting`.
+"""The privacy of Gaussian noise on clients' uploads, by the accountants of Google's `dp-accounting`.
 
-The unit is a client: neighbouring runs differ in one client's participation, so that one upload of l2 norm at most S
-has sensitivity S. Noise is given in units of S.
+The unit is a client: neighbouring runs differ in the participation of one client, so an upload with an l2 norm of at
+most S has the sensitivity S. Noise is given in units of S.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from dp_accounting.pld import PLDAccountant
 
 _STEPS = 1000
-"""Steps of the numerical accountant per unit of ε found; what it gives is an upper bound at any number."""
+"""Steps of the numerical accountant per unit of ε. Its result is an upper bound with any number of steps."""
 
 
 def classical_noise(epsilon: float, delta: float) -> float:
-    """√(2 ln(1.25/δ)) / ε: enough for one upload where ε < 1, too little above (Dwork, Roth, 2014, App. A)."""
+    """√(2 ln(1.25/δ)) / ε: enough for one upload if ε < 1, but too little for larger ε (Dwork, Roth, 2014, App. A)."""
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
 @cache
 def smallest_noise(epsilon: float, delta: float, rounds: int = 1, sampling: float = 1.0) -> float:
-    """The smallest noise that makes `rounds` rounds (ε, δ)-private for a client that uploads in a share `sampling` of
-    them, drawn at random and kept secret; with a share of 1 it uploads in all.
+    """The smallest noise with which `rounds` rounds are (ε, δ)-private.
 
-    Without sampling it is exact: T uploads are one with noise √T times as small (Balle, Wang, ICML 2018, Theorem 8;
-    Dong, Roth, Su, JRSS-B 2022). With sampling it is found numerically, from above.
+    A client uploads in a share `sampling` of the rounds, which are drawn at random and kept secret, or in all of them
+    if the share is 1. Without sampling, the result is exact: T uploads are like one with noise √T times as small
+    (Balle, Wang, ICML 2018, Theorem 8; Dong, Roth, Su, JRSS-B 2022). With sampling, it is a numerical upper bound.
     """
     from dp_accounting import LowerEndpointAndGuess, calibrate_dp_mechanism, get_sigma_gaussian
 
@@ -49,7 +49,7 @@ def smallest_noise(epsilon: float, delta: float, rounds: int = 1, sampling: floa
 
 @cache
 def spent(noise: float, delta: float, rounds: int, sampling: float = 1.0) -> float:
-    """ε at δ after so many rounds; the inverse of `smallest_noise`. Infinite without noise, 0 before the first."""
+    """ε at δ after `rounds` rounds, the inverse of `smallest_noise`; infinite without noise, and 0 without rounds."""
     from dp_accounting import get_epsilon_gaussian
 
     if rounds == 0:
@@ -59,16 +59,16 @@ def spent(noise: float, delta: float, rounds: int, sampling: float = 1.0) -> flo
     always = float(get_epsilon_gaussian(noise / math.sqrt(rounds), delta))
     if sampling == 1 or always == 0:
         return always
-    found = always
-    for _ in range(2):  # the second time with steps that suit what sampling leaves of it
-        accountant = _accountant(found)
+    epsilon = always
+    for _ in range(2):  # the second time with steps that suit the smaller ε with sampling
+        accountant = _accountant(epsilon)
         accountant.compose(_uploads(noise, rounds, sampling))
-        found = float(accountant.get_epsilon(delta))
-    return found
+        epsilon = float(accountant.get_epsilon(delta))
+    return epsilon
 
 
 def _accountant(epsilon: float) -> PLDAccountant:
-    """By distributions of the privacy loss, in steps that suit an ε of this size."""
+    """An accountant by distributions of the privacy loss, in steps that suit an ε of this size."""
     from dp_accounting.pld import PLDAccountant
 
     return PLDAccountant(value_discretization_interval=max(epsilon, 0.01) / _STEPS)

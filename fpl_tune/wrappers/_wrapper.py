@@ -1,7 +1,7 @@
-"""A wrapper leaves everything to the method that it wraps, but for what it changes.
+"""The base class of wrappers, which forwards everything to the wrapped method.
 
-Names say which leaves clients exchange: a leaf of `Local.params` with the name of a leaf of `State.shared` starts from
-what the server sent.
+Clients exchange leaves by name: a leaf of `Local.params` with the name of a leaf of `State.shared` starts from the
+received one.
 """
 
 from __future__ import annotations
@@ -19,30 +19,35 @@ from fpl_tune.method import Batch, Local, Method, Sizes, State, Task, Traffic, T
 
 
 class Wrapper(Method):
-    """Abstract: forwards everything to the method that it wraps. A wrapper overrides what it changes."""
+    """Abstract: forwards everything to the wrapped method. A subclass overrides what it changes."""
 
     inner: Method
     adds: tuple[str, ...] = ()
-    """Prefixes of the leaves that the wrapper adds to a state; the first is that of copies."""
+    """Prefixes of the leaves that the wrapper adds to a state; the first is the prefix of copies."""
 
     copies: bool = False
-    """True if every client keeps a copy of all that it trains."""
+    """True if every client keeps a copy of all leaves that it trains."""
 
     def inner_state(self, state: State) -> State:
-        """The state of `inner`, without the wrapper's leaves: a method may go through all of its own."""
+        """The state of `inner`, without the wrapper's leaves, since methods may iterate over all leaves."""
         return State(*({n: leaf for n, leaf in tree.items() if not n.startswith(self.adds)} for tree in state))
 
     def exchanged(self, task: Task, state: State, *, whole: bool = False) -> list[str]:
-        """Names of the leaves that clients receive and train; with `whole` of those that they receive as they are.
+        """The names of the leaves that clients receive and train; with `whole`, of those that start as received.
+
+        Args:
+            task: the task.
+            state: the state of `inner`.
+            whole: leave out leaves that are only partly received.
 
         Raises:
-            ConfigError: there is none. `state` is that of `inner`.
+            ConfigError: there are none.
         """
         local = self.inner.start(task, state, torch.zeros(1, dtype=torch.int64, device=task.device))
-        known = [n for n in state.shared if n in local.params]
-        if whole:  # a client of FedMGP puts the server's slots in the places of some of its groups
-            known = [n for n in known if local.params[n].shape[1:] == state.shared[n].shape]
-        return exchanged(local, known, type(self).__module__.rpartition(".")[2])
+        names = [n for n in state.shared if n in local.params]
+        if whole:  # a client of FedMGP replaces some of its groups by the server's slots
+            names = [n for n in names if local.params[n].shape[1:] == state.shared[n].shape]
+        return exchanged(local, names, type(self).__module__.rpartition(".")[2])
 
     needs: Any = property(attrgetter("inner.needs"))
     image_blocks: Any = property(attrgetter("inner.image_blocks"))
@@ -52,7 +57,7 @@ class Wrapper(Method):
 
     def check(self, sizes: Sizes) -> None:
         inner, rule = self.inner, "must not be wrapped in the same way again, nor keep copies of its own twice"
-        while self.adds and isinstance(inner, Wrapper):  # two of a kind would have their leaves in one place
+        while self.adds and isinstance(inner, Wrapper):  # two of a kind would have leaves of the same names
             once = type(inner) is not type(self) and not (inner.copies and self.copies)
             fl.require(once, "inner", rule, type(inner).__name__)
             inner = inner.inner
@@ -77,12 +82,12 @@ class Wrapper(Method):
         return self.inner.deploy(task, self.inner_state(state), clients)
 
     def newcomers(self, task: Task, state: State, fresh: State) -> State:
-        known = self.inner.newcomers(task, self.inner_state(state), self.inner_state(fresh))
-        copied = self.copied(task, known) if self.copies else {}
-        return state._replace(personal={**fresh.personal, **known.personal, **copied})
+        renewed = self.inner.newcomers(task, self.inner_state(state), self.inner_state(fresh))
+        copied = self.copied(task, renewed) if self.copies else {}
+        return state._replace(personal={**fresh.personal, **renewed.personal, **copied})
 
     def copied(self, task: Task, state: State) -> Tree:
-        """Every client's copy of what it would be evaluated with by `inner`, under the wrapper's name for copies."""
+        """Every client's copy of the leaves with which `inner` evaluates it, named with the prefix of copies."""
         everyone = torch.arange(task.n_clients, device=task.device)
         copies = self.inner.deploy(task, state, everyone).params
         return {f"{self.adds[0]}{name}": leaf.clone() for name, leaf in copies.items()}
@@ -103,13 +108,13 @@ class Wrapper(Method):
         return self.inner.traffic(task, self.inner_state(state), clients)
 
 
-def exchanged(local: Local, known: Iterable[str], wrapper: str) -> list[str]:
-    """Names of the trained leaves that are also in `known`.
+def exchanged(local: Local, received: Iterable[str], wrapper: str) -> list[str]:
+    """The names of the trained leaves that are also in `received`.
 
     Raises:
-        ConfigError: there is none, so that the wrapper would do nothing.
+        ConfigError: there are none, so that the wrapper would have no effect.
     """
-    names = [name for name in local.params if name in known]
+    names = [name for name in local.params if name in received]
     if not names:
         raise ConfigError(
             f"{wrapper} acts on what clients exchange, but none of {sorted(local.params)} is exchanged. "

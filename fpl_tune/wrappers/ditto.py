@@ -1,4 +1,4 @@
-"""Ditto around any method with a shared part: a personal copy beside it, held near what was received.
+"""Ditto around any method with shared leaves: an additional personal copy, which is kept close to the received leaves.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021,
 https://arxiv.org/abs/2012.04221 (Algorithm 1, both parts trained in the same steps).
@@ -13,18 +13,18 @@ from fpl_tune.method import Batch, Local, Method, State, Task, Tree
 from fpl_tune.wrappers._wrapper import Wrapper
 
 _COPY = ".ditto"
-"""Ends the names of a copy's leaves, which thus belong to the optimiser's group of the leaf that they copy."""
+"""Suffix of the names of a copy's leaves, which are therefore in the optimiser's group of the leaf that they copy."""
 
 
 @fl.dataclass
 class Ditto(Wrapper):
     """Client k trains w as `inner` does, and a copy v_k by the loss of `inner` + λ/2 · ‖v_k - w_received‖².
 
-    Only w is sent, and v_k is evaluated. The term counts leaves that came from the server; a client that never trained
-    is evaluated with what it started from. A step costs two of `inner`.
+    Only w is sent, and v_k is evaluated. The term includes the leaves that came from the server. A client that never
+    trained is evaluated with its initial leaves. A step costs two of `inner`.
 
     inner: the method that trains w.
-    lam: λ, >= 0; 0 is training alone, beside which `inner` goes on as ever. The paper tunes it for every data set.
+    lam: λ, >= 0; with 0, the copy is trained locally, without effect on `inner`. The paper tunes λ for every data set.
     """
 
     adds = ("ditto.",)

@@ -1,4 +1,4 @@
-"""Local fine-tuning of a federated model: every client goes on training its own copy, nothing is aggregated.
+"""Local fine-tuning of a federated model: every client continues to train its own copy, and nothing is aggregated.
 
 Cheng, Chadha, Duchi: Federated Asymptotics: a model to compare federated learning algorithms (FedAvg with fine-tuning),
 AISTATS 2023, https://arxiv.org/abs/2108.07313.
@@ -16,10 +16,11 @@ from fpl_tune.wrappers._wrapper import Wrapper
 
 @fl.dataclass
 class FineTuned(Wrapper):
-    """A second stage: it starts from the state that the first one left (`before`). Without one it is local training
-    from the initial state of `inner`; of PromptFL that is CoOp.
+    """A second stage, which starts from the last state of the first one.
 
-    inner: the method of the stage before.
+    Without a first stage, it is local training from the initial state of `inner`; with PromptFL, that is CoOp.
+
+    inner: the method of the first stage.
     """
 
     adds = ("own.", "received")
@@ -41,10 +42,10 @@ class FineTuned(Wrapper):
         return local._replace(params={n: state.personal[f"own.{n}"][clients] for n in local.params})
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
-        kept = {f"own.{name}": leaf for name, leaf in local.params.items()}
-        # What a client trained beside, such as experts, it keeps and is evaluated with.
-        kept |= {name: leaf for name, leaf in local.buffers.items() if name in state.personal}
-        own = {name: fl.scatter_rows(state.personal[name], clients, leaf) for name, leaf in kept.items()}
+        trained = {f"own.{name}": leaf for name, leaf in local.params.items()}
+        # A client also keeps personal leaves that it did not train, such as experts.
+        trained |= {name: leaf for name, leaf in local.buffers.items() if name in state.personal}
+        own = {name: fl.scatter_rows(state.personal[name], clients, leaf) for name, leaf in trained.items()}
         received = state.server["received"].index_fill(0, clients, True)
         return State(state.shared, {**state.personal, **own}, {**state.server, "received": received})
 
@@ -52,7 +53,7 @@ class FineTuned(Wrapper):
         return self._own(super().deploy(task, state, clients), state, clients)
 
     def traffic(self, task: Task, state: State, clients: Tensor) -> Traffic:
-        """The model is received once, before the client's first fine-tuning; nothing is sent."""
+        """A client receives the model once, before its first fine-tuning, and sends nothing."""
         first = (~state.server["received"][clients]).long()
         once = super().traffic(task, state, clients).down
         return Traffic(up={}, down={n: v * first for n, v in once.items()})

@@ -1,8 +1,8 @@
-"""MOON around any method with features: a client's are drawn to those of the model that it received.
+"""MOON around any method with features: a client's features are attracted to those of the received model.
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, https://arxiv.org/abs/2103.16257 (Eq. 3). Code:
-QinbinLi/MOON, where too a client without an earlier model has no term. Where training changes the text alone, an
-image's feature is the same in all models: the features of the classes are compared instead, as FedPGP does
+QinbinLi/MOON, in which a client without an earlier model has no term either. If training changes text features only, an
+image's feature is the same in all models. Features of the classes are then compared instead, as in FedPGP
 (https://arxiv.org/abs/2405.09771, Eq. 12).
 """
 
@@ -21,14 +21,14 @@ from fpl_tune.wrappers._wrapper import Wrapper
 class Moon(Wrapper):
     """The local loss plus μ · mean log(1 + exp((⟨z, z_last⟩ - ⟨z, z_received⟩) / τ)).
 
-    z are unit features of the model in training, z_received of the model that it started the round from, z_last of the
-    client's model after the last round that it trained in; in its first round the two are the same, and nothing pulls.
-    The mean is over the images of a batch or, where training changes the text alone, over all classes. A step encodes
-    what is trained a second time, and images twice more, without gradients.
+    z are unit features of the model in training, z_received those of the received model, and z_last those of the
+    client's model after its last round. In a client's first round the latter two are equal, and the term has no effect.
+    The mean is over the images of a batch or, if training changes text features only, over all classes. A step encodes
+    the trained features a second time, and images twice more, without gradients.
 
     inner: the method whose loss is extended; one with `Method.representation`.
     mu: μ >= 0; 0 is `inner`. The paper found 5 (CIFAR-10) and 1 (CIFAR-100, Tiny-ImageNet) best of 0.1, 1, 5 and 10.
-    temperature: τ > 0; the larger, the smaller the pull.
+    temperature: τ > 0; the larger, the weaker the attraction.
     """
 
     adds = ("moon.",)
@@ -58,13 +58,13 @@ class Moon(Wrapper):
         for name, leaf in local.params.items():
             own = state.personal[f"moon.{name}"][clients]
             others["last"][name] = torch.where(trained.view(-1, *[1] * (leaf.ndim - 1)), own, leaf)
-        held: Tree = {}
+        compared: Tree = {}
         for which, params in others.items():
-            if self.inner.represents == "classes":  # of the round, not of a step
-                held[f"moon.{which}"] = self._features(task, local._replace(params=params), trained)
+            if self.inner.represents == "classes":  # once per round, not in every step
+                compared[f"moon.{which}"] = self._features(task, local._replace(params=params), trained)
             else:
-                held |= {f"moon.{which}.{name}": leaf.clone() for name, leaf in params.items()}
-        return local._replace(buffers={**local.buffers, **held})
+                compared |= {f"moon.{which}.{name}": leaf.clone() for name, leaf in params.items()}
+        return local._replace(buffers={**local.buffers, **compared})
 
     def _features(self, task: Task, local: Local, image: Tensor) -> Tensor:
         return fl.normalize(self.inner.representation(task, local, image))

@@ -1,8 +1,8 @@
 """Differentially private uploads of any method.
 
-pFedMoAP (Luo et al., ICLR 2025, App. C.2, Table 6, https://arxiv.org/abs/2410.10114) clips gradients, noises uploads,
-and gives neither clip nor sensitivity nor code: the sensitivity of an upload is taken to be the clip. What the noise
-is worth is found by the accountants of Google's `dp-accounting`.
+pFedMoAP (Luo et al., ICLR 2025, App. C.2, Table 6, https://arxiv.org/abs/2410.10114) clips gradients and adds noise to
+uploads, but gives neither clip nor sensitivity nor code. Here the sensitivity of an upload is the clip. The privacy of
+the noise is computed by the accountants of Google's `dp-accounting`.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from fpl_tune.wrappers._wrapper import Wrapper, exchanged
 
 @fl.dataclass
 class Private(Wrapper):
-    """Differential privacy of uploads: what a client's data can change is bounded, and the uploaded copy is noised.
+    """Differential privacy of uploads: the influence of a client's data is bounded, and noise is added to its upload.
 
-    Clients keep and evaluate what they trained without noise, unless `leaves` is `all`. The ε that a run has spent is
-    written down as `privacy/epsilon`. It compares runs in which a client takes part with runs in which it does not.
-    Where a client's data is replaced by other data instead, the same noise costs more: with that of (ε 10, δ 1e-5) over
-    100 rounds, ε = 24.4.
+    Clients keep and evaluate their leaves without noise, unless `leaves` is `all`. The ε that a run has spent is
+    reported as `privacy/epsilon`. It compares runs in which a client takes part with runs in which it does not. If a
+    client's data is replaced by other data instead, the same noise costs more: with that of (ε 10, δ 1e-5) over 100
+    rounds, ε = 24.4.
 
-    inner: the method whose uploads are noised: the trained leaves that `State.shared` or `State.server` names.
+    inner: the method whose uploads are noised: the trained leaves with names of `State.shared` or `State.server`.
     epsilon, delta: the privacy loss; epsilon = inf (with clip = inf and bound = gradient) is `inner`.
     clip: the bound, an l2 norm over all uploaded leaves of a client, and the sensitivity of its upload.
-    bound: what is clipped. `gradient`, at every local step, as the paper says: several steps with momentum then leave
-        more than `clip` in an upload, so that no ε is proven. `update`: the difference between what is uploaded and
-        what was received (McMahan et al., ICLR 2018, https://arxiv.org/abs/1710.06963), which proves it.
-    leaves: what is bounded and noised: what is `uploaded`, or `all` that a client trains, in one bound; then what it
-        keeps is private too, as in DP-FPL. `all` needs bound = update.
-    calibration: of the noise. `classical`: σ = √(2 ln(1.25/δ)) · clip / ε for one upload, which Table 6 implies, proven
-        for ε < 1 only (its ε of 50 at δ = 0.05 is 226 in truth); `accountant`: the least σ with which `rounds` rounds
-        lose (ε, δ).
-    rounds: the accountant's number of rounds, all stages together.
-    sampling: what others know of who takes part. `seen`: the server may see every upload, and the client that uploaded
-        most counts. `secret`: nobody sees who took part or a single upload, the server included, and the accountant
-        takes the protocol's share of clients in a round for the chance to be drawn. That is proven where each client is
-        drawn by itself; cohorts of a fixed number, as protocols draw them, are taken for that, which is customary and
-        not proven. Protocols that draw otherwise (by domain, or everybody in the first round) are refused.
+    bound: clipped quantity. `gradient`: gradients at every local step, as in the paper. After several steps with
+        momentum, an upload may then exceed `clip`, so that no ε is proven. `update`: the difference between upload and
+        received leaves (McMahan et al., ICLR 2018, https://arxiv.org/abs/1710.06963), which proves it.
+    leaves: leaves that are bounded and noised: those that are `uploaded`, or `all` trained leaves of a client, with one
+        bound. With `all`, personal leaves are private too, as in DP-FPL; it needs bound = update.
+    calibration: calibration of the noise. `classical`: σ = √(2 ln(1.25/δ)) · clip / ε for one upload, which Table 6
+        implies and which is proven for ε < 1 only (its ε of 50 at δ = 0.05 is actually 226); `accountant`: the least σ
+        with which `rounds` rounds lose (ε, δ).
+    rounds: the accountant's number of rounds, over all stages.
+    sampling: knowledge of others about participation. `seen`: the server may see every upload, and ε is that of the
+        client with the most uploads. `secret`: nobody, including the server, sees who took part or a single upload, and
+        the accountant uses the protocol's share of clients in a round as the probability to be drawn. That is proven if
+        clients are drawn independently; for cohorts of a fixed size, as protocols draw them, it is customary but not
+        proven. Protocols that draw otherwise (by domain, or all clients in the first round) are rejected.
     """
 
     adds = ("noise.",)
@@ -79,7 +79,7 @@ class Private(Wrapper):
         fl.require(drawn, "sampling", "must be seen where cohorts are not drawn uniformly", self.sampling, remedy)
 
     def _share(self, sizes: Sizes) -> float:
-        """Chance of a client to take part in a round, as far as it may be counted on."""
+        """Probability of a client to take part in a round that the accountant may assume."""
         return 1.0 if self.sampling == "seen" else sizes.participation or 1.0
 
     def sigma(self, sizes: Sizes) -> float:
@@ -92,7 +92,7 @@ class Private(Wrapper):
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         state = super().init(task, rng, before)
-        self._refuse_other_uploads(task, state)
+        self._reject_other_uploads(task, state)
         key = torch.randint(1 << 62, (task.n_clients,), generator=rng).to(task.device)
         own = {"noise.key": key, "noise.drawn": torch.zeros_like(key)}
         rounds = torch.zeros((), dtype=torch.int64, device=task.device)
@@ -101,21 +101,21 @@ class Private(Wrapper):
             rounds = before.server["noise.rounds"]
         return State(state.shared, {**state.personal, **own}, {**state.server, "noise.rounds": rounds})
 
-    def _refuse_other_uploads(self, task: Task, state: State) -> None:
-        """Raises `ConfigError` where clients send anything that is not noised: its ε would be infinite."""
+    def _reject_other_uploads(self, task: Task, state: State) -> None:
+        """Raises `ConfigError` if clients send anything that is not noised, whose ε would be infinite."""
         first = torch.zeros(1, dtype=torch.int64, device=task.device)
-        names = {part for name in _uploaded(self.start(task, state, first)) for part in (name, name.split(".")[0])}
+        names = {alias for name in _uploaded(self.start(task, state, first)) for alias in (name, name.split(".")[0])}
         other = sorted(self.inner.traffic(task, state, first).up.keys() - names)
         if other and self.sigma(task):
             raise ConfigError(
-                f"method.inner must upload what it trains alone, but {type(self.inner).__name__} also uploads "
-                f"{', '.join(other)}, which no noise covers. Choose another method to wrap in private."
+                f"method.inner must upload trained leaves only, but {type(self.inner).__name__} also uploads "
+                f"{', '.join(other)}, to which no noise is added. Choose another method to wrap in private."
             )
 
     def start(self, task: Task, state: State, clients: Tensor) -> Local:
-        known = self.inner_state(state)
-        local = self.inner.start(task, known, clients)
-        received = known.shared if self.bound == "update" else {**known.shared, **known.server}
+        inner_state = self.inner_state(state)
+        local = self.inner.start(task, inner_state, clients)
+        received = inner_state.shared if self.bound == "update" else {**inner_state.shared, **inner_state.server}
         names = exchanged(local, received, "private") if self.leaves == "uploaded" else list(local.params)
         return local._replace(buffers={**local.buffers, **{f"uploaded.{n}": local.params[n].clone() for n in names}})
 
@@ -130,19 +130,19 @@ class Private(Wrapper):
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
         drawn, rounds = state.personal["noise.drawn"], state.server["noise.rounds"]
         noisy = local._replace(params={**local.params, **self._uploads(task, state, clients, local)})
-        known = self.inner_state(state)
+        inner_state = self.inner_state(state)
         own = local if self.leaves == "uploaded" else noisy
-        with fl.in_place(False):  # the second merge begins from the same state
-            kept = self.inner.merge(task, known, clients, own).personal
-        heard = self.inner.merge(task, known, clients, noisy)
+        with fl.in_place(False):  # the second merge starts from the same state
+            personal = self.inner.merge(task, inner_state, clients, own).personal
+        merged = self.inner.merge(task, inner_state, clients, noisy)
         noise = {
             "noise.key": state.personal["noise.key"],
             "noise.drawn": fl.scatter_rows(drawn, clients, drawn[clients] + 1),
         }
-        return State(heard.shared, {**kept, **noise}, {**heard.server, "noise.rounds": rounds + 1})
+        return State(merged.shared, {**personal, **noise}, {**merged.server, "noise.rounds": rounds + 1})
 
     def _uploads(self, task: Task, state: State, clients: Tensor, local: Local) -> Tree:
-        """The leaves that leave the clients: uploaded, bounded and noised."""
+        """The bounded and noised leaves that clients upload."""
         names = _uploaded(local)
         sent = {name: local.params[name] for name in names}
         if self.bound == "update":
@@ -155,13 +155,13 @@ class Private(Wrapper):
         counted = torch.stack(
             [state.personal["noise.key"][clients], state.personal["noise.drawn"][clients]], 1
         ).tolist()
-        for name, rows in sent.items():  # numbers that depend on a client's key, how often it has drawn, and the leaf
+        for name, rows in sent.items():  # noise depends on the client's key, its number of draws, and the leaf
             noise = [torch.randn(rows.shape[1:], generator=fl.generator(*client, name)) for client in counted]
             sent[name] = rows + sigma * torch.stack(noise).to(rows)
         return sent
 
     def metrics(self, task: Task, state: State) -> dict[str, float]:
-        """The ε of the client that uploaded most."""
+        """The ε of the client with the most uploads."""
         sigma = self.sigma(task)
         if sigma == 0:
             return super().metrics(task, state)
@@ -175,7 +175,7 @@ def _uploaded(local: Local) -> list[str]:
 
 
 class _ClippedGradient(torch.autograd.Function):
-    """Identity on leaves [C, ...]; a client's gradient over all of them together gets a norm <= bound."""
+    """Identity on leaves [C, ...] that clips the norm of a client's gradient over all leaves to a bound."""
 
     @staticmethod
     def forward(ctx: Any, bound: float, *leaves: Tensor) -> tuple[Tensor, ...]:

@@ -1,8 +1,8 @@
-"""FedProx around any method with a shared part.
+"""FedProx around any method with shared leaves.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020,
-https://arxiv.org/abs/1812.06127 (Eq. 2). The released prompt-learning codes compute the term from detached tensors, so
-that it has no gradient, which is `mu=0`; here it has.
+https://arxiv.org/abs/1812.06127 (Eq. 2). The released prompt-learning codes compute the term from detached tensors
+without gradient, which is `mu=0`; here it has a gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Proximal(Wrapper):
     """The local loss plus μ/2 · ‖w − w_received‖² over every leaf that came from the server.
 
     inner: the method whose loss is extended.
-    mu: weight of the proximal term, >= 0; 0 is `inner`. 0.005 is what pFedPrompt (App. A.3) found best.
+    mu: weight of the proximal term, >= 0; 0 is `inner`. pFedPrompt (App. A.3) found 0.005 best.
     """
 
     inner: Method

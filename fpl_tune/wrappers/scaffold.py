@@ -1,8 +1,8 @@
-"""SCAFFOLD around any method with a shared part: control variates correct the drift of clients.
+"""SCAFFOLD around any method with shared leaves: control variates correct the drift of clients.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML
 2020, https://arxiv.org/abs/1910.06378 (Algorithm 1). The server's rate is 1. The paper and its code in PFLlib
-(TsingZ0/PFLlib) average clients uniformly; so does `weights=uniform`.
+(TsingZ0/PFLlib) average clients uniformly, as `weights=uniform` does.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from fpl_tune.wrappers._wrapper import Wrapper
 
 @fl.dataclass
 class Scaffold(Wrapper):
-    """A client's step takes the gradient g - c_i + c on every leaf that came from the server.
+    """A client's step uses the gradient g - c_i + c for every leaf that came from the server.
 
-    After training, c_i is the mean of the g of the round's steps, and c moves by Σ w_i (c_i⁺ - c_i) over the cohort,
-    where w_i is the client's share of all clients. That is the paper's option II, c_i - c + (x - y_i) / (K η), where
-    clients descend plainly at one rate, and holds for momentum, Adam and schedules of the rate as well. Uploads and
-    downloads double.
+    After training, c_i is the mean of g over the round's steps, and c moves by Σ w_i (c_i⁺ - c_i) over the cohort,
+    where w_i is the client's share of all clients. With plain SGD and a constant rate, that is the paper's option II,
+    c_i - c + (x - y_i) / (K η); it also holds with momentum, Adam and schedules of the rate. Uploads and downloads
+    double.
 
     inner: the method whose gradients are corrected.
-    weights: of clients, in c and in `inner`'s average: by `size`, the numbers of training images, or `uniform`. Models
-        descend c, so that `size` has the objective of a method that averages by images, and `uniform` another one where
+    weights: weights of clients in c and in `inner`'s average: by `size`, the numbers of training images, or `uniform`.
+        Models descend c, so `size` has the objective of a method that averages by images, and `uniform` another one if
         clients have unequal numbers of images.
     """
 
@@ -64,8 +64,8 @@ class Scaffold(Wrapper):
         with torch.enable_grad():
             leaves = fl.fresh_leaves(local.params)
             loss, moved = super().loss(task, local._replace(params=leaves), batch)
-            found = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
-        gradients = {name: g for name, g in zip(leaves, found, strict=True) if g is not None}
+            raw = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
+        gradients = {name: g for name, g in zip(leaves, raw, strict=True) if g is not None}
         counted: Tree = {"steps": local.buffers["steps"] + 1}
         for name in gradients:
             if f"correction.{name}" in local.buffers:

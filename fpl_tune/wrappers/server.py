@@ -1,4 +1,4 @@
-"""A server that takes what clients send for a gradient: FedAvgM, FedAdam and FedYogi around any method.
+"""Server optimisers, which use the clients' updates as gradients: FedAvgM, FedAdam and FedYogi around any method.
 
 FedAvgM: Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification,
 2019, https://arxiv.org/abs/1909.06335. FedAdam and FedYogi: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar,
@@ -19,16 +19,16 @@ from fpl_tune.wrappers._wrapper import Wrapper
 
 @fl.dataclass
 class ServerOptimizer(Wrapper):
-    """A shared leaf x that clients train moves by η m / (√v + τ), Δ being the move that `inner` would make.
+    """A shared leaf x that clients train moves by η m / (√v + τ). Δ is its change by `inner`.
 
-    `avgm`: m ← β₁ m + Δ, and the denominator is 1. `adam` and `yogi`: m ← β₁ m + (1 - β₁) Δ, without the correction of
-    the first steps; v ← β₂ v + (1 - β₂) Δ², or v ← v - (1 - β₂) Δ² sign(v - Δ²), from τ². A stage begins with m = 0.
+    `avgm`: m ← β₁ m + Δ, and the denominator is 1. `adam` and `yogi`: m ← β₁ m + (1 - β₁) Δ, without bias correction;
+    v ← β₂ v + (1 - β₂) Δ² or v ← v - (1 - β₂) Δ² sign(v - Δ²), starting from τ². A stage starts with m = 0.
 
     inner: the method whose averages are smoothed.
     optimizer: `avgm`, `adam` or `yogi`.
     lr: η, > 0. `avgm` with η = 1 and β₁ = 0 is `inner`.
     beta1, beta2: in [0, 1); `avgm` has no β₂.
-    tau: τ > 0, the smaller, the more adaptive; `avgm` has none.
+    tau: τ > 0; the smaller, the more adaptive. `avgm` has none.
     """
 
     adds = ("server.",)

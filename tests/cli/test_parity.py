@@ -55,7 +55,7 @@ def test_fields_given_now_replace_the_worlds(world: Path, command: Command) -> N
     write_trace(world / "other.npz", {"initial/prompt": np.zeros((2, 128))})
     done = command("parity", "world/other.npz", "method=zeroshot")
     assert done.code == 2
-    assert "The trace has initial/prompt, but the method of the run no leaf 'prompt'. It learns nothing." in done.err
+    assert "The trace has initial/prompt, but the run's method has no leaf 'prompt'. It learns nothing." in done.err
 
 
 @pytest.mark.parametrize("seed", [3, 4])
@@ -63,7 +63,7 @@ def test_the_split_is_the_seeds(seed: int, world: Path, command: Command) -> Non
     words = ["parity", "world/trace.npz", f"seeds=[{seed}]"]
     done = command(*words)
     assert done.code == (seed != 3)
-    assert ("Your split is another one: client 0 has " in done.out) == (seed != 3)
+    assert ("Your split differs: client 0 has " in done.out) == (seed != 3)
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,10 @@ NOT_PRIVATE = {
     **dict.fromkeys(
         ["promptfl_dp", "fedprox_dp", "pfedmoap_dp", "dpfpl_dp", "fedsept_dp"], "must not be wrapped in the same way"
     ),
-    "promptfl_scaffold": "also uploads control.prompt, which no noise covers",
-    "capt": "also uploads histogram, which",
-    "fedmap": "also uploads prototypes, seen, which",
-    "sgpt": "also uploads chosen, which",
+    "promptfl_scaffold": "also uploads control.prompt, to which no noise is added",
+    "capt": "also uploads histogram, to which",
+    "fedmap": "also uploads prototypes, seen, to which",
+    "sgpt": "also uploads chosen, to which",
 }
 
 

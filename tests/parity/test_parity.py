@@ -159,18 +159,18 @@ CHANGES: dict[str, tuple[Callable[[Trace], dict[str, Any]], str]] = {
         "Your labels are permuted: images of class 0 ('circle') are labelled 1",
     ),
     "some labels": (lambda t: {"labels": np.where(t["labels"] < 0, -1, 0)}, "Your labels"),
-    "another class": (lambda t: {"classes": np.array(["dog", *t["classes"][1:]])}, "Your classes are others"),
+    "another class": (lambda t: {"classes": np.array(["dog", *t["classes"][1:]])}, "Your classes differ"),
     "another split": (
         lambda t: {"train/0": t["train/1"], "train/1": t["train/0"]},
-        "Your split is another one: client 0 has 28 training images, 0 of them among the 28 that it has here",
+        "Your split differs: client 0 has 28 training images, 0 of them among the 28 that it has here",
     ),
     "another client's image": (
         lambda t: {"images": np.where(t["images"] == t["images"][0, 0], t["train/2"][0], t["images"])},
-        "which is client 2's here",
+        "which client 2 has here",
     ),
     "nobody's image": (
         lambda t: {"images": np.where(t["images"] == t["images"][0, 0], "dog.png", t["images"])},
-        "client 0 trains on dog.png, which nobody holds here",
+        "client 0 trains on dog.png, which no client has here",
     ),
     "tokens": (lambda t: {"tokens": np.where(t["tokens"] == 269, 267, t["tokens"])}, "Your tokenizer or class names"),
     "image length": (
@@ -245,7 +245,7 @@ def test_places_of_images_stand_for_their_names(ours: Trace, feature_cache: Path
     given = {**ours, "images": places}
     assert compare_trace(run(), given, cache_dir=feature_cache).agrees
     given = {**ours, "images": places + 100}
-    told = "Your split is another one: client 0 has 28 training images here."
+    told = "Your split differs: client 0 has 28 training images here."
     assert compare_trace(run(), given, cache_dir=feature_cache).finding == told
 
 
@@ -264,8 +264,8 @@ def test_what_the_trace_does_not_have_is_noted(ours: Trace, feature_cache: Path)
     )
     assert found.notes == (
         "The trace has 2 rounds of protocol.rounds=5.",
-        "A round has 2 epochs in the trace, whatever protocol.epochs=1 says.",
-        "A batch has 8 images in the trace, whatever optim.batch=4 says.",
+        "A round has 2 epochs in the trace, not protocol.epochs=1.",
+        "A batch has 8 images in the trace, not optim.batch=4.",
         "Only 2 of 3 clients train in the trace.",
     )
     assert compare_trace(run(), ours, cache_dir=feature_cache).notes == ()
@@ -292,7 +292,7 @@ def test_steps_that_cannot_be_are_told(place: int, number: int, message: str, ou
 
 def test_a_data_set_that_changed_since_is_told(ours: Trace, feature_cache: Path) -> None:
     found = compare_trace(run(), ours, fingerprint="0" * 16, cache_dir=feature_cache)
-    assert found.finding == "Your images are others: data=shapes has changed since the world was exported."
+    assert found.finding == "Your images differ: data=shapes has changed since the world was exported."
 
 
 def test_another_start_is_taken_over(ours: Trace, feature_cache: Path) -> None:
@@ -343,8 +343,8 @@ def test_an_author_gives_numbers_to_others(tmp_path: Path, feature_cache: Path) 
         ({"loss": np.zeros(3)}, r"has an array 'loss'. Did you mean 'losses'\?"),
         ({"losses": np.zeros((3, 2))}, r"losses of .* must be \[T\], but its shape is \[3, 2\]"),
         ({"steps": np.zeros((3, 2), int), "images": np.array([["a"]] * 3)}, r"steps of .* must be \[T, 3\]"),
-        ({"classes": np.zeros(3)}, "classes of .* must hold text, but holds float64"),
-        ({"losses": np.array(["a"])}, "losses of .* must hold numbers"),
+        ({"classes": np.zeros(3)}, "classes of .* must contain text, but contains float64"),
+        ({"losses": np.array(["a"])}, "losses of .* must contain numbers"),
         ({"losses": np.zeros(3), "rates": np.zeros(2)}, "must be equally long, but are: losses 3, rates 2"),
         ({"images": np.array([["a"]])}, "needs both `steps` and `images`"),
     ],
@@ -374,7 +374,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     [
         (
             {"initial/context": np.zeros((4, 128))},
-            "has initial/context, but the method of the run no leaf 'context'. It has prompt",
+            "has initial/context, but the run's method has no leaf 'context'. It has prompt",
         ),
         ({"initial/prompt": np.zeros((2, 128))}, r"initial/prompt must have the shape \[4, 128\], but has \[2, 128\]"),
     ],
