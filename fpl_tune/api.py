@@ -72,12 +72,12 @@ def run(
     """Runs one federated simulation.
 
     Args:
-        overrides: a mapping of dotted field names to Python values: numbers, texts, bools, None, lists, mappings, and
-            the scalars and arrays of NumPy. Texts are accepted too: `"key=value"`, the syntax of the command line.
-        seeds: a number of seeds (1 to n), or the seeds; the same as the override `seeds`. Default: one seed, 1.
+        overrides: a mapping of dotted field names to Python values: numbers, strings, bools, None, lists, mappings, and
+            NumPy scalars and arrays; or strings `"key=value"`, in the syntax of the command line.
+        seeds: a number of seeds (1 to n), or a list of seeds; the same as the override `seeds`. Default: one seed, 1.
         callback: called after every round with one record per seed: a dict of round, seed and all metrics.
-        progress: whether a line with the round, accuracies and time left is shown on standard error. Default: in a
-            notebook and on a terminal.
+        progress: True to show a line with the round, accuracies and time left on standard error. Default: in a notebook
+            and on a terminal.
 
     Returns:
         A row per seed and round with all metrics; accuracies are shares, bytes and seconds are running totals.
@@ -118,12 +118,12 @@ def _with_seeds(
 
 
 def _talks(progress: bool | None) -> bool:
-    """Whether progress is shown: as asked for, else in a notebook and on a terminal."""
+    """True if progress is shown: as requested, else in a notebook and on a terminal."""
     return sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__") if progress is None else progress
 
 
 def round_line(records: Sequence[Record], trial: Simulation) -> str:
-    """Describes a round in a line: accuracies averaged over seeds where it was evaluated, time spent, the ETA."""
+    """Describes a round in one line: accuracies averaged over seeds if it was evaluated, time spent, and time left."""
     text = f"round {trial.round}/{trial.rounds}"
     for split, title in (("val", "validation"), ("test", "test")):
         if all(f"{split}/acc_mean" in record for record in records):
@@ -135,17 +135,17 @@ def round_line(records: Sequence[Record], trial: Simulation) -> str:
 
 @dataclass(frozen=True, repr=False)
 class StudyResults:
-    """A study's results: its answer in a sentence, and pandas frames.
+    """A study's results: its answer in a sentence, and pandas data frames.
 
-    A notebook shows the answer, the main chart and the table of cells; `print` shows the answer and the table. They are
-    those of the study's report page.
+    A notebook shows the answer, the main chart and the table of cells; `print` shows the answer and the table. All are
+    the same as on the study's report page.
     """
 
     store: Store
 
     @property
     def answer(self) -> str:
-        """What the study found, in the sentence of its report page."""
+        """The answer of the study, in the sentence of its report page."""
         return self._summary(pictured=False).sentence
 
     @property
@@ -176,12 +176,12 @@ class StudyResults:
             A row per cell: mean, std, sem, n, min and max.
 
         Raises:
-            ConfigError: there is no such rule, or neither the table of metrics nor a stored round has the metric.
+            ConfigError: there is no such rule or metric.
         """
         check_rule(rule)
         try:
             check_reported(metric, "metric")
-        except ConfigError:  # a stored round may have one of a method that is not loaded
+        except ConfigError:  # stored rounds may have metrics of a method that is not loaded
             if metric not in self.rounds:
                 raise
         return pd.DataFrame(self.store.table().summary(rule, metric))
@@ -190,28 +190,28 @@ class StudyResults:
         """The trials of a search as a study of Optuna in memory, for its importance, plots and samplers.
 
         Args:
-            part: of several searches, the label of the cell of the axes, such as "pfedmoap".
+            part: with several searches, the label of the search's cell of the axes, such as "pfedmoap".
 
         Raises:
-            ConfigError: the study has no search, or several and none of that label.
+            ConfigError: the study has no search, or several and none with that label.
         """
         from fpl_tune.search.optuna_study import optuna_studies
 
-        found = {study.study_name.removeprefix(f"{self.store.name}, "): study for study in optuna_studies(self.store)}
-        if len(found) == 1 and not part:
-            return next(iter(found.values()))
-        if part not in found:
-            raise unknown("search", part, [*found])
-        return found[part]
+        studies = {study.study_name.removeprefix(f"{self.store.name}, "): study for study in optuna_studies(self.store)}
+        if len(studies) == 1 and not part:
+            return next(iter(studies.values()))
+        if part not in studies:
+            raise unknown("search", part, [*studies])
+        return studies[part]
 
     def __repr__(self) -> str:
         """The answer, and the table of cells as text."""
         return self._summary(pictured=False).text()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        """What notebooks show; one reading of the results serves both forms."""
-        found = self._summary()
-        return {"text/html": found.html(), "text/plain": found.text()}
+        """The form that notebooks show."""
+        summary = self._summary()
+        return {"text/html": summary.html(), "text/plain": summary.text()}
 
     def _summary(self, *, pictured: bool = True) -> Summary:
         from fpl_tune import report
@@ -230,12 +230,12 @@ def run_study(
 
     Args:
         name: a shipped study, a stored one, or the path of a YAML file.
-        overrides: a mapping of dotted names to Python values, as in `run`; an axis takes a list of values. Texts are
-            accepted too: `"key=value"`, the syntax of the command line.
-        seeds: a number of seeds (1 to n), the seeds, or `until_decided`; the same as the override `seeds`. Default: the
-            study's.
+        overrides: a mapping of dotted names to Python values, as in `run`; an axis takes a list of values. Or strings
+            `"key=value"`, in the syntax of the command line.
+        seeds: a number of seeds (1 to n), a list of seeds, or `until_decided`; the same as the override `seeds`.
+            Default: the study's.
         callbacks: receive the study's events; see `fpl_tune.execute.callback.Callback`.
-        progress: whether a line with the cells, rounds, time left and the best cell so far is shown on standard error.
+        progress: True to show a line with the cells, rounds, time left and the best cell so far on standard error.
             Default: in a notebook and on a terminal.
 
     Returns:
@@ -261,10 +261,10 @@ def run_study(
 
 
 def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = (), retry: bool = False) -> Outcome:
-    """Runs or continues a composed study with the executor that it names, after preflight; see `runner.run_study`.
+    """Runs or continues a composed study with the executor that it names; see `runner.run_study`.
 
     Raises:
-        ConfigError: the study is wrong or infeasible; nothing was started.
+        ConfigError: the study is invalid or infeasible; nothing was started.
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
     from fpl_tune.execute.runner import run_study

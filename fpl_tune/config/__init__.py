@@ -1,8 +1,8 @@
 # pyright: reportUnusedImport=false
 """Configuration: Hydra merges YAML files and overrides into a plain dict, pydantic checks what comes out.
 
-A run is resolved once: `RunSpec.method` is the `Method`, `RunSpec.stages` the stages. May import the simulation's
-specifications (`data`, `optim`, `task`) and `methods`; nothing else imports Hydra. Open `specs.py` first.
+A run is resolved once: `RunSpec.method` is the `Method`, `RunSpec.stages` the stages. Imports the specifications of
+`data` and `clip`, and `methods`; only this package imports Hydra. Open `specs.py` first.
 """
 
 from fpl_tune.config.compose import choose, choose_in, compose_run, compose_study, fixed_seeds, take_seeds

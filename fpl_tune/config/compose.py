@@ -1,4 +1,4 @@
-"""Composition of runs and studies from YAML and overrides. Only this room imports Hydra, when something is composed.
+"""Composition of runs and studies from YAML and overrides. Hydra is only imported when something is composed.
 
 A run configuration is composed from the groups in `conf` (clip, data, partition, optim, protocol, method);
 a study file adds what it varies.
@@ -31,7 +31,7 @@ from fpl_tune.core.yaml_files import read_mapping
 
 
 def compose_run(overrides: Sequence[Given] = ()) -> RunSpec:
-    """A run from overrides, `"key=value"` or mappings of dotted names to Python values.
+    """Composes a run from overrides: strings `"key=value"`, or mappings of dotted names to Python values.
 
     Raises:
         ConfigError: an unknown group, option, key or value.
@@ -47,7 +47,7 @@ def compose_run(overrides: Sequence[Given] = ()) -> RunSpec:
 
 
 def take_seeds(overrides: Sequence[Given]) -> tuple[list[Override], list[int]]:
-    """Separates a run's seeds from its other overrides; one seed, 1, where none are given.
+    """Separates a run's seeds from its other overrides. Without any, there is one seed, 1.
 
     Raises:
         ConfigError: not a number of seeds or a list of different ones.
@@ -58,7 +58,7 @@ def take_seeds(overrides: Sequence[Given]) -> tuple[list[Override], list[int]]:
 
 
 def fixed_seeds(seeds: Any) -> list[int]:
-    """The seeds of a run, which compares nothing.
+    """The seeds of a run, for which `until_decided` is rejected: it compares nothing.
 
     Raises:
         ConfigError: not a number of seeds or a list of different ones.
@@ -72,7 +72,7 @@ def fixed_seeds(seeds: Any) -> list[int]:
 
 
 def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
-    """A study by its name, or by the path of its file, with overrides as for `compose_run`.
+    """Composes a study by its name, or by the path of its file, with overrides as for `compose_run`.
 
     Raises:
         ConfigError: no such study, an unknown key, or a value of the wrong type.
@@ -88,9 +88,9 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
     named = node.get("name")
     node["name"] = path.stem if named in (None, "study") else str(named)
     is_folder = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", node["name"])
-    if not is_folder or isinstance(named, float):  # 1.10 would be 1.1
+    if not is_folder or isinstance(named, float):  # YAML reads 1.10 as 1.1
         raise ConfigError(
-            f"A study's name holds letters, digits, '_', '-' and '.', 100 at most, but is {named!r}."
+            f"A study's name has letters, digits, '_', '-' and '.', at most 100, but is {named!r}."
             f"{' Quote it.' if is_folder else ''}"
         )
     for field in node.keys() - {f.name for f in fields(StudySpec)}:
@@ -101,7 +101,7 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
 
 
 def _trusted(overrides: Sequence[Given]) -> list[Override]:
-    """Parsed overrides of the user, whose modules may therefore be imported."""
+    """Parses overrides of the user. The modules that they name may therefore be imported."""
     given = parse(overrides)
     plugins.trust(override.text for override in given)
     return given
@@ -109,7 +109,7 @@ def _trusted(overrides: Sequence[Given]) -> list[Override]:
 
 @cache
 def choose(group: str, option: str) -> dict[str, Any]:
-    """The parts of a composed run that an option of a group sets, by name. Copy before changing.
+    """The fields of a composed run that an option of a group sets, by name. Copy before changing.
 
     Raises:
         ConfigError: the group has no such option.
@@ -126,7 +126,7 @@ def choose(group: str, option: str) -> dict[str, Any]:
 
 
 def choose_in(node: dict[str, Any], group: str, option: Any) -> None:
-    """Lets an option replace all fields of its group in a composed dict; a method may be a mapping with its name.
+    """Replaces all fields of a group in a composed dict with an option's; a method may be a mapping with its name.
 
     Raises:
         ConfigError: the group has no such option.
@@ -137,17 +137,17 @@ def choose_in(node: dict[str, Any], group: str, option: Any) -> None:
 
 def _compose(name: str, folder: Path, overrides: Sequence[Override]) -> dict[str, Any]:
     """Merges a file over the options of its defaults list, then applies overrides, and resolves references last."""
-    import hydra  # half a second, which reading a study's store does without
+    import hydra  # takes half a second, which reading a study's store does not need
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
 
-    GlobalHydra.instance().clear()  # another application's, which may have been left open
-    # Hydra 1.3 asks which behaviour is meant; 1.4 has one, and warns where it is named.
+    GlobalHydra.instance().clear()  # another application may have left its own open
+    # Hydra 1.3 needs the version of its behaviour; 1.4 has only one, and warns if it is given.
     base = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
     try:
         with hydra.initialize_config_dir(str(folder), job_name="fpl_tune", **base):
             node: Any = OmegaConf.to_container(hydra.compose(name, overrides=[_searched()]), resolve=False)
-        # Options first, in whatever order they were given: they bring the fields that others set.
+        # Options come first, regardless of their order: they bring the fields that others set.
         for override in overrides:
             if override.field in GROUPS and not override.removed:
                 choose_in(node, override.field, override.value)
@@ -168,7 +168,7 @@ def _compose(name: str, folder: Path, overrides: Sequence[Override]) -> dict[str
 
 
 def _searched() -> str:
-    """Hydra's search path besides the study's own folder: the groups, and the shipped studies."""
+    """The override of Hydra's search path that adds the groups and the shipped studies to the study's own folder."""
     folders = ["pkg://fpl_tune.config.conf"]
     if (studies := shipped("studies")).is_dir():
         folders.append("'file://" + str(studies).replace("'", "\\'") + "'")
@@ -176,7 +176,7 @@ def _searched() -> str:
 
 
 def _register(defaults: Sequence[Any]) -> None:
-    """Registers the defaults, and an option for every method without YAML and every class that `defaults` names."""
+    """Registers the defaults, and an option for every method without YAML and for every class that `defaults` names."""
     _register_defaults()
     chosen = [pair for entry in defaults if isinstance(entry, dict) for pair in entry.items()]
     named = [name for group, name in chosen if str(group).endswith("method") and ":" in str(name)]
@@ -186,7 +186,7 @@ def _register(defaults: Sequence[Any]) -> None:
             _register_method(name)
 
 
-@cache  # Hydra 1.4 warns of a second registration, and 1.5 refuses it
+@cache  # Hydra 1.4 warns of a second registration, and 1.5 rejects it
 def _register_defaults() -> None:
     from hydra.core.config_store import ConfigStore
 
@@ -203,5 +203,5 @@ def _register_method(name: str) -> None:
 
 @cache
 def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
-    """The fields of a run or study as YAML holds them; method and stages are left to the chosen method."""
+    """The default fields of a run or study, as in YAML; method and stages are set by the chosen method."""
     return {**json.loads(json.dumps(asdict(kind()))), "method": {}, "stages": []}

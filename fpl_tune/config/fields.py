@@ -24,16 +24,16 @@ from fpl_tune.method import Method
 
 def known_fields() -> list[str]:
     """Dotted names of all typed fields of a study."""
-    found: list[str] = []
+    names: list[str] = []
 
     def walk(kind: type, prefix: str) -> None:
         for f in fields(kind):
-            found.append(prefix + f.name)
+            names.append(prefix + f.name)
             if is_dataclass(f.default_factory):
                 walk(f.default_factory, f"{prefix}{f.name}.")  # type: ignore[arg-type]
 
     walk(StudySpec, "")
-    return found
+    return names
 
 
 _SPECS: dict[str, type] = {
@@ -42,11 +42,11 @@ _SPECS: dict[str, type] = {
 
 
 def to_run(node: Mapping[str, Any], *, stored: bool = False) -> RunSpec:
-    """The run of plain values: every part checked, the partition's open fields and the stages resolved.
+    """Makes a run from plain values: checks every field, and resolves the partition's open fields and the stages.
 
     Args:
-        node: a composed or stored configuration; fields of studies are left out.
-        stored: the method may be one that cannot be built here; see `methods.stored`.
+        node: a composed or stored configuration; fields of studies are ignored.
+        stored: True if the method may be one that cannot be built here; see `methods.stored`.
 
     Raises:
         ConfigError: an unknown field, or a value of the wrong type or outside its range.
@@ -55,7 +55,7 @@ def to_run(node: Mapping[str, Any], *, stored: bool = False) -> RunSpec:
 
 
 def to_study(node: Mapping[str, Any], *, stored: bool = False) -> Study:
-    """The study of plain values, which `Study.node` holds with all fields of the method; see `to_run`.
+    """Makes a study from plain values, which `Study.node` keeps with all fields of the method; see `to_run`.
 
     Raises:
         ConfigError: an unknown field, or a value of the wrong type or outside its range.
@@ -82,13 +82,13 @@ def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
 
 
 _OPEN = {f.name for f in fields(OptimSpec)} - {"name", "lr"}
-"""Fields beside the rate that `optim=tuned` leaves open."""
+"""Fields besides the rate that `optim=tuned` leaves open."""
 
 
 def _optim(node: Any, method: Method) -> Any:
-    """The optimiser's fields; those that `optim=tuned` leaves open are of the method's row, see `tuned_row`.
+    """The optimiser's fields; those that `optim=tuned` leaves open are taken from the method's row, see `tuned_row`.
 
-    A method without a row needs a rate of its own, and takes the other open fields from `optim=sgd`, as the rows do.
+    A method without a row needs an explicit rate, and takes the other open fields from `optim=sgd`, as the rows do.
     """
     if not isinstance(node, Mapping):
         return node
@@ -96,8 +96,8 @@ def _optim(node: Any, method: Method) -> Any:
         return {name: value for name, value in node.items() if value is not None or name not in _OPEN}
     own: dict[str, Any] = {name: value for name, value in node.items() if name != "name" and value is not None}
     row: Mapping[str, Any] = {}
-    if found := tuned_row(method):
-        row = _tuned()[found[0]]
+    if tuned := tuned_row(method):
+        row = _tuned()[tuned[0]]
     elif method.learns and "lr" in own:
         row = {**read_mapping(shipped("conf", "optim/sgd.yaml"), "An option"), "groups": {}}
     elif method.learns and not isinstance(method, methods.Absent):
@@ -117,8 +117,8 @@ def tuned_row(method: Method) -> tuple[str, bool] | None:
         method: a method of the package, or a user's own.
 
     Returns:
-        The name of the method whose row it is, and whether that is a class that the method derives from; None: there is
-        no row of the method, of a class that it derives from, or of a method that one of them wraps.
+        The name of the method that has the row, and True if that is a class from which the method derives; None if
+        there is no row of the method, of its base classes, or of a method that it wraps.
     """
     names, here = {kind: name for name, kind in methods.catalogue().items()}, method
     while isinstance(here, Method):
@@ -135,12 +135,12 @@ def _tuned() -> dict[str, dict[str, Any]]:
 
 
 def stages(method: Method, protocol: ProtocolSpec, nodes: Any, *, stored: bool = False) -> tuple[Stage, ...]:
-    """The stages of a run; open fields are taken from the run. Without stages, one by the protocol.
+    """The stages of a run. Open fields are taken from the run; without stages, there is one by the protocol.
 
     Args:
         method: the run's own method.
         protocol: the run's schedule.
-        nodes: stages as YAML gives them; see `RunSpec.stages`.
+        nodes: stages as in YAML; see `RunSpec.stages`.
         stored: see `to_run`.
 
     Raises:
@@ -148,15 +148,15 @@ def stages(method: Method, protocol: ProtocolSpec, nodes: Any, *, stored: bool =
     """
     if not isinstance(nodes, Sequence) or isinstance(nodes, str):
         raise ConfigError(f"stages must be a list, but is {shown(nodes)}. Write stages=[{{rounds: 10}}].")
-    found, entries = [], list[Any](nodes or [{}])
+    parsed, entries = [], list[Any](nodes or [{}])
     for i, node in enumerate(entries):
         if not isinstance(node, Mapping):
             raise ConfigError(f"A stage is a mapping such as {{rounds: 10}}, but stages.{i} is {shown(node)}.")
         given = {name: value for name, value in node.items() if value is not None}
         full = {"rounds": protocol.rounds, "epochs": protocol.epochs, **given}
         full["method"] = _stage_method(method, given.get("method"), stored)
-        found.append(validated(Stage, full, f"stages.{i}"))
-    return tuple(found)
+        parsed.append(validated(Stage, full, f"stages.{i}"))
+    return tuple(parsed)
 
 
 def _stage_method(method: Method, node: Any, stored: bool) -> Method:
@@ -175,18 +175,19 @@ def _stage_method(method: Method, node: Any, stored: bool) -> Method:
 
 
 _NEWER = {"protocol": ("unseen", "global_model", "own_classes", "cross", "validation"), "data": ("names", "content")}
-"""Fields that came after results were stored, by group; see `Method.newer`."""
+"""Fields that were added after results had been stored, by group; see `Method.newer`."""
 _FORMER = {"clip": {"tf32": False}, "data": {"split_seed": 1}, "partition": {"balanced": True}}
-"""Fields that are no more, with the value that they stand for: a cell's id is what it was."""
+"""Removed fields with the value that they had, so that the ids of cells do not change."""
 
 
 def as_dict(run: RunSpec) -> dict[str, Any]:
-    """The canonical plain dict of a run, which `to_run` reads back; `stages` is empty for one stage by the protocol."""
+    """The canonical plain dict of a run, which `to_run` reads; `stages` is empty for one stage by the protocol."""
     return {name: asdict(getattr(run, name)) for name in _SPECS} | _trained(run)
 
 
 def identity(run: RunSpec) -> str:
-    """The id of a cell: 16 hex digits of its canonical configuration without `data.root`, which is a machine's."""
+    """The id of a cell: a digest of 16 hex digits of its canonical configuration, without `data.root`, which depends on
+    the machine."""
     node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run, newer=False)
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
     for group, values in _FORMER.items():
@@ -221,17 +222,17 @@ def set_field(node: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def no_field(dotted: str, node: Mapping[str, Any]) -> ConfigError:
-    """`ConfigError` for a field that a composed dict lacks: of a method, with what that method has."""
+    """`ConfigError` for a field that a composed dict lacks; for a method's field, it names those of the method."""
     path, _, last = dotted.rpartition(".")
     method = get_field(node, path) if path.split(".")[0] == "method" else None
     if isinstance(method, Mapping) and "name" in method:
         return methods.unknown_field(str(method["name"]), last, [name for name in method if name != "name"])
     if dotted in known_fields():
         return ConfigError(f"{dotted} holds for a whole study and cannot vary between its cells. Set {dotted}=VALUE.")
-    known = [name for name in known_fields() if name.partition(".")[0] in node]  # a run lacks those of studies
-    named = [name for name in known if name.endswith(f".{dotted}")] + [f"method.{dotted}"] * bool(
+    candidates = [name for name in known_fields() if name.partition(".")[0] in node]  # a run lacks those of studies
+    named = [name for name in candidates if name.endswith(f".{dotted}")] + [f"method.{dotted}"] * bool(
         methods.owners(dotted)
     )
-    whole = get_close_matches(dotted, [name for name in known if "." not in name], n=1, cutoff=0.8)  # seed: seeds
-    first = [*whole, *named] or nearest(dotted, known)
+    whole = get_close_matches(dotted, [name for name in candidates if "." not in name], n=1, cutoff=0.8)  # seed: seeds
+    first = [*whole, *named] or nearest(dotted, candidates)
     return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, RUN_FIELDS, first)}")

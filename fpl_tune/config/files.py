@@ -18,7 +18,7 @@ from fpl_tune.core.yaml_files import read_mapping
 
 
 def check_study(path: Path) -> dict[str, Any]:
-    """The content of a study file; it and those in its folder that it builds on are checked before Hydra reads them.
+    """Reads a study file, and checks it and the files in its folder that it builds on before Hydra reads them.
 
     Raises:
         ConfigError: it does not end in .yaml, is not UTF-8 or YAML, not a mapping, has no `defaults` (unless it is a
@@ -37,7 +37,7 @@ def check_study(path: Path) -> dict[str, Any]:
 
 
 def _check_bases(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) -> None:
-    """Checks the files that a file builds on, as far as they lie in its own folder."""
+    """Checks the files in its own folder that a file builds on."""
     if path in before:
         raise ConfigError(f"{path.name} builds on itself: {' -> '.join(p.name for p in (*before, path))}.")
     if dotted := next((str(name) for name in node if "." in str(name)), None):
@@ -47,7 +47,7 @@ def _check_bases(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) 
             f"Write {nested}."
         )
     if "hydra" in node:
-        raise ConfigError(f"{path.name} holds settings of Hydra itself, which may call code. Remove 'hydra'.")
+        raise ConfigError(f"{path.name} has settings of Hydra itself, which may call code. Remove 'hydra'.")
     for entry in node.get("defaults", []):
         if (
             isinstance(entry, str)
@@ -67,13 +67,13 @@ def _check_bases(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) 
 
 
 def options(group: str) -> list[str]:
-    """Names that a group offers: its YAML files, and for `method` every known method."""
+    """Names of a group's options: its YAML files, and for `method` every known method."""
     named = {path.stem for path in shipped("conf", group).glob("*.yaml")}
     return sorted(named | set(methods.catalogue()) if group == "method" else named)
 
 
 def no_option(group: str, name: str) -> ConfigError:
-    """`ConfigError` for a name that a group does not offer."""
+    """`ConfigError` for an unknown option of a group."""
     more = " Other models of open_clip are named by fields: clip.name=ViT-L-14 clip.pretrained=openai."
     more = more if group == "clip" else ""
     module = name.split(":")[0].removesuffix(".py")
@@ -86,7 +86,7 @@ def no_option(group: str, name: str) -> ConfigError:
 
 
 def _classes(path: Path) -> list[str]:
-    """The public classes of a file, by its text; none of what cannot be read, or is no regular file."""
+    """The public classes of a Python file, without importing it; empty if it cannot be read or is no regular file."""
     try:
         nodes = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
     except (OSError, ValueError, SyntaxError):

@@ -1,4 +1,4 @@
-"""Overrides: texts of the command line in Hydra's grammar, and Python mappings, become one kind of value."""
+"""Overrides: strings in Hydra's grammar, as on the command line, and Python mappings become one type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override as Parsed
 
 _VALUES = 20
-"""Most values that a remedy lists."""
+"""Maximum number of values that a remedy lists."""
 _WHOLE = (*MAPPINGS, "search.sampler", "prune.rule", "report.claims", "report.paper")
 """Fields whose value is a mapping."""
 _NAME = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*", re.ASCII)
@@ -34,22 +34,22 @@ class Override:
     field: str
     """Dotted name, or a group."""
     value: Any
-    """In the types of YAML; None where the field is removed."""
+    """The value in the types of YAML; None if the field is removed."""
     text: str
-    """As it was given, for messages."""
+    """The override as it was given, for messages."""
     removed: bool = False
 
 
 Given: TypeAlias = str | Mapping[str, Any] | Override
-"""A text `key=value`, a mapping of dotted names to Python values, or what `parse` returned."""
+"""A string `key=value`, a mapping of dotted names to Python values, or a result of `parse`."""
 
 
 def parse(given: Iterable[Given | Any]) -> list[Override]:
-    """Reads overrides, each checked for what it can hold; whether its field exists is checked when it is applied.
+    """Parses overrides and checks their form. That their fields exist is checked when they are applied.
 
     Raises:
-        ConfigError: one is neither a text nor a mapping, is not `key=value`, is too long, has several values, or names
-            an unknown option.
+        ConfigError: one is neither a string nor a mapping, is not `key=value`, is too long, has several values, or
+            names an unknown option.
     """
     overrides: list[Override] = []
     for each in given:
@@ -60,13 +60,13 @@ def parse(given: Iterable[Given | Any]) -> list[Override]:
         elif isinstance(each, Mapping):
             overrides += [Override(name, value, f"{name}={value}") for name, value in dotted(each).items()]
         else:
-            raise ConfigError(f"Overrides are a mapping such as {{'optim.lr': 0.1}}, or texts, but are {shown(each)}.")
+            raise ConfigError(f"Overrides are a mapping such as {{'optim.lr': 0.1}}, or strings, not {shown(each)}.")
     for override in overrides:
         field, value = override.field, override.value
         if not field or "@" in field or field.split(".")[0] == "hydra":
             raise ConfigError(f"{shown(override.text)} does not name a field of a run or study. Write key=value.")
         if field in GROUPS and override.removed:
-            raise ConfigError(f"{shown(override.text)} removes what every run has. Choose another one: {field}=NAME.")
+            raise ConfigError(f"{shown(override.text)} removes a group that every run has. Choose one: {field}=NAME.")
         if field in GROUPS:
             named = isinstance(value, str) or (field == "method" and isinstance(value, dict))
             if not value or not named:
@@ -77,10 +77,10 @@ def parse(given: Iterable[Given | Any]) -> list[Override]:
 def apply(node: dict[str, Any], overrides: Sequence[Override]) -> None:
     """Sets or removes fields of a composed dict in place, in the order of the overrides.
 
-    A mapping is merged into the one that stands there; an empty one replaces it. Options of groups are not chosen here.
+    A mapping is merged into an existing one; an empty one replaces it. Options of groups are not chosen here.
 
     Raises:
-        ConfigError: a field to remove does not exist, or a list would replace the axes inside of its name.
+        ConfigError: a field to remove does not exist, or a list would replace the axes below its name.
     """
     for override in overrides:
         here, name = _find(node, override.field)
@@ -109,9 +109,9 @@ def _merged(before: dict[Any, Any], given: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _find(node: dict[Any, Any], name: str) -> tuple[dict[Any, Any], Any]:
-    """The mapping that holds a field, and the field's key in it; mappings on the way are made.
+    """The mapping that has a field, and the field's key in it; missing mappings on the way are created.
 
-    Names inside of `axes` and `search.space` may be written with dots or nested.
+    Names inside `axes` and `search.space` may be written with dots or nested.
     """
     for key in node:
         if str(key) == name:
@@ -129,11 +129,11 @@ def _find(node: dict[Any, Any], name: str) -> tuple[dict[Any, Any], Any]:
 def dotted(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a mapping by dotted name, as plain values.
 
-    Names may hold dots, and groups may be mappings: `{"optim.lr": 0.1}` is `{"optim": {"lr": 0.1}}`. A method with a
+    Names may have dots, and groups may be mappings: `{"optim.lr": 0.1}` is `{"optim": {"lr": 0.1}}`. A method with a
     name chooses the method.
 
     Raises:
-        ConfigError: a field has two values, or a value has no form in YAML.
+        ConfigError: a field has two values, or a value cannot be written in YAML.
     """
     fields: dict[str, Any] = {}
     for name, value in leaves(given, whole=_is_value):
@@ -147,7 +147,7 @@ def dotted(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_value(name: str, value: Mapping[Any, Any]) -> bool:
-    """Whether a mapping is one value: names that users choose, a wrapper with its inner method, a range."""
+    """True if a mapping is one value: names that users choose, a wrapper with its inner method, a range."""
     if name == "method":
         return "name" in value and any(isinstance(inside, Mapping) for inside in value.values())
     if name.startswith("search.space."):
@@ -156,7 +156,7 @@ def _is_value(name: str, value: Mapping[Any, Any]) -> bool:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """A value in the types of YAML; scalars and arrays of NumPy, pandas and PyTorch are numbers and lists."""
+    """A value in the types of YAML; scalars and arrays of NumPy, pandas and PyTorch become numbers and lists."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if value is None or isinstance(value, str | bool | int | float):
         return value
@@ -166,7 +166,7 @@ def _plain(value: Any, name: str) -> Any:
         return {str(key): _plain(inside, f"{name}.{key}") for key, inside in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_plain(inside, name) for inside in value]
-    raise ConfigError(f"{name} is {shown(value)}, but values are numbers, texts, true, false, None, lists or mappings.")
+    raise ConfigError(f"{name} must be a number, string, bool, None, list or mapping, but is {shown(value)}.")
 
 
 def _from_text(text: str) -> Override:
@@ -175,7 +175,7 @@ def _from_text(text: str) -> Override:
 
     if not text.isprintable():
         raise ConfigError(f"An override is a line of printable characters, but one is {shown(text)}.")
-    # A shell does not expand `~` after `=`, and Hydra's grammar wants it quoted.
+    # A shell does not expand `~` after `=`, and Hydra's grammar needs it quoted.
     quoted = re.sub(r"=(~[^']*)$", r"='\1'", text)
     try:
         parsed = OverridesParser.create().parse_override(quoted)
@@ -198,7 +198,7 @@ def _from_text(text: str) -> Override:
 
 
 def _remedy(key: str, given: Parsed) -> str:
-    """The ways to write several values: as a list, as an axis, or as one text with commas."""
+    """The ways to write several values: as a list, as an axis, or as one string with commas."""
     from hydra.errors import HydraException
 
     try:
@@ -208,5 +208,5 @@ def _remedy(key: str, given: Parsed) -> str:
     values = "..." if values.count(",") >= _VALUES else values
     text = (given.input_line or "").partition("=")[2]
     axis = f" To compare them in a study: axes.{key}=[{values}]." if key.split(".")[0] in RUN_FIELDS else ""
-    quoted = f""" A text with commas is quoted: "{key}='{text}'".""" if "'" not in text else ""
+    quoted = f""" A string with commas is quoted: "{key}='{text}'".""" if "'" not in text else ""
     return f"A list has brackets: {key}=[{values}].{axis}{quoted}"

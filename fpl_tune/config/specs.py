@@ -16,7 +16,7 @@ from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.method import Method
 
 SEEDS = 10_000
-"""Largest number of seeds of a study."""
+"""Maximum number of seeds of a study."""
 Epochs = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
 Rounds = Annotated[int, Field(ge=1, le=100_000)]
 Points = Annotated[float, Field(allow_inf_nan=False)]
@@ -28,7 +28,7 @@ def _rule(value: Any) -> Any:
     """Accepts `auto`, `halving` and None."""
     if value not in ("auto", "halving", None):
         raise ValueError(
-            "must be auto, halving or null (other pruners and schedulers: in a program of your own, with "
+            "must be auto, halving or null (use other pruners and schedulers in your own program, with "
             "fpl_tune.objective or FederatedTrainable)"
         )
     return value
@@ -50,9 +50,9 @@ def _seeds(value: Any) -> int | list[int] | str:
 
 
 def _looks(value: list[int]) -> list[int]:
-    """Accepts growing numbers of seeds."""
+    """Accepts increasing numbers of seeds."""
     if not value or value[0] < 2 or value[-1] > SEEDS or any(a >= b for a, b in itertools.pairwise(value)):
-        raise ValueError(f"must be growing numbers of seeds from 2 to {SEEDS}, such as [3, 5, 8, 12, 20]")
+        raise ValueError(f"must be increasing numbers of seeds from 2 to {SEEDS}, such as [3, 5, 8, 12, 20]")
     return value
 
 
@@ -65,17 +65,17 @@ class ClipSpec:
     """The frozen towers and how class names become prompts."""
 
     name: str = "compact"
-    """`compact` (shipped), a model of open_clip (RN50, ViT-B-16, ...), or `local-dir:<folder>` for one of your own."""
+    """`compact` (shipped), a model of open_clip (RN50, ViT-B-16, ...), or `local-dir:<folder>` for your own model."""
     pretrained: str | None = None
     """None, an open_clip tag such as `openai`, or the path of a local checkpoint."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The towers' arithmetic. What is learned stays float32."""
+    """Arithmetic of the towers. Learned parameters stay float32."""
     template: Annotated[str, AfterValidator(_template)] = "generic"
     """Hand-written prompts: `generic` ("a photo of a {}."), `dataset` (the data set's own), or a string with {}."""
     quick_gelu: Literal["auto", True, False] = "auto"
-    """auto: what the name, the tag or the checkpoint says; true or false where they do not."""
+    """auto: as the name, the tag or the checkpoint says; true or false if they do not say."""
     class_position: Position = "end"
-    """Where the class name stands among the context tokens."""
+    """Position of the class name among the context tokens."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -93,9 +93,9 @@ class OptimSpec:
     weight_decay: Rate = 5e-4
     """Weight decay of every leaf."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Adam's and AdamW's."""
+    """Decay rates of both moments, for Adam and AdamW."""
     eps: Annotated[float, Field(gt=0)] = 1e-8
-    """Adam's and AdamW's, added to the root of the second moment."""
+    """Number that Adam and AdamW add to the root of the second moment."""
     batch: AtLeastOne = 32
     """Images per step and client."""
     schedule: Literal["constant", "cosine", "rounds_cosine", "shared_cosine"] = "constant"
@@ -108,7 +108,7 @@ class OptimSpec:
         return self.groups.get(leaf, self.groups.get(leaf.split(".")[0], self.lr))
 
     def follows(self, leaf: str) -> bool:
-        """Whether a leaf's rate follows the schedule: the released shared scheduler belongs to one optimiser."""
+        """True if a leaf's rate follows the schedule: the released shared scheduler belongs to one optimiser."""
         return self.schedule != "shared_cosine" or not {leaf, leaf.split(".")[0]} & self.groups.keys()
 
 
@@ -119,13 +119,14 @@ class ProtocolSpec:
     rounds: Rounds = 10
     """Communication rounds."""
     epochs: Epochs = 5.0
-    """Local epochs per round; 0.5 goes through a half of a client's images in one round and the other in the next."""
+    """Local epochs per round; with 0.5, a client trains on half of its images in one round, and on the rest in the
+    next."""
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the clients that train in a round, drawn without replacement."""
     sampling: Literal["uniform", "domain"] = "uniform"
-    """uniform, or domain: the share is drawn among the clients of each domain, one of each at least."""
+    """uniform; domain: the share is drawn among the clients of each domain, at least one of each."""
     first_round_all: bool = False
-    """All clients train in round 1 whatever the participation, as the released FedOTP and FedPGP do."""
+    """True to train all clients in round 1 regardless of the participation, as in the released FedOTP and FedPGP."""
     eval_every: AtLeastOne = 1
     """Rounds between evaluations; the last round is always evaluated."""
     unseen: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -134,30 +135,30 @@ class ProtocolSpec:
     Their main test set is scored by the models that new clients receive. Validation and other test sets are those of
     the clients that train."""
     global_model: bool = False
-    """Whether the model that new clients receive is tested beside the personal ones: `test/global/acc_mean`.
+    """True to also test the model that new clients receive: `test/global/acc_mean`.
 
     Testing on the main set then takes up to twice as long."""
     own_classes: bool = False
-    """Whether clients are also tested among the classes of their own training images: `test/own_classes/acc_mean`.
+    """True to also test clients among the classes of their own training images: `test/own_classes/acc_mean`.
 
     The images are those of the main test set that show such a class, as in FedTPG and FedMVP."""
     cross: list[str] = field(default_factory=list)
     """Other data sets whose test images are classified among their own classes: `test/cross/<name>/acc_mean`, and
     `test/cross/acc_mean`, their mean. `shapes/object` names a variant of the classes.
 
-    Files are looked for as those of `data`, and `data.max_test` holds for them. Every client's model is tested on
-    all images, which takes as long for each client where methods are personal or read pixels."""
+    Files are searched like those of `data`, and `data.max_test` applies to them. Every client's model is tested on all
+    images, which takes the full time for each client if methods are personal or read pixels."""
     validation: Literal["own", "everyone"] = "own"
-    """Images that a client's model is validated on: its own validation images, or, with `everyone`, those of all
-    clients that train.
+    """Images on which a client's model is validated. own: its own validation images; everyone: those of all clients
+    that train.
 
-    `everyone` chooses what serves classes of other clients too, but no client of a real federation could compute it.
-    Methods that validate by themselves still see their own clients' images."""
+    `everyone` also values classes of other clients, but no client of a real federation could compute it. Methods that
+    validate by themselves still only see their own clients' images."""
 
 
 @dataclass(frozen=True, config=SPEC)
 class Stage:
-    """One stage of a run: most methods train in one."""
+    """One stage of a run; most methods train in one."""
 
     method: Method
     rounds: Rounds
@@ -182,18 +183,18 @@ class RunSpec:
     protocol: ProtocolSpec = field(default_factory=ProtocolSpec)
     method: Method = field(default_factory=_promptfl)
     stages: tuple[Stage, ...] = ()
-    """In the order of training. In YAML each has a `method` (nothing: the run's own; `inner`: the one it wraps; fields
-    that differ from it; or another one with its `name`), and `rounds` and `epochs` (nothing: the protocol's). An empty
-    list is one stage of `protocol.rounds` rounds."""
+    """Stages in the order of training. In YAML each has a `method` (default: the run's own; `inner`: the one it wraps;
+    fields that differ from it; or another one with its `name`), and `rounds` and `epochs` (default: the protocol's). An
+    empty list is one stage of `protocol.rounds` rounds."""
 
     @property
     def learns(self) -> bool:
-        """Whether any stage trains anything."""
+        """True if any stage trains parameters."""
         return any(stage.method.learns for stage in self.stages)
 
     @property
     def rounds(self) -> int:
-        """Communication rounds of all stages together; one where nothing is learned."""
+        """Communication rounds of all stages together; one if nothing is learned."""
         return sum(stage.rounds for stage in self.stages) if self.learns else 1
 
 
@@ -208,12 +209,12 @@ class SearchSpec:
     trials: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Trials in each axis cell, the published defaults included. None: `budget`."""
     budget: Annotated[float, Field(ge=1, le=100_000)] | None = None
-    """Instead of `trials`: as many trials in each axis cell as this number of full ones pays, of all rounds and seeds.
-    None for both: a budget of 20 where halving stops trials early, else 20 trials."""
+    """Instead of `trials`: the budget of each axis cell, in full trials of all rounds and seeds. None for both: a
+    budget of 20 if halving stops trials early, else 20 trials."""
     space: dict[str, Any] = field(default_factory=dict)
     """Overrides of the space in search_spaces/<method>.yaml, by dotted field."""
     only: list[str] = field(default_factory=list)
-    """Dotted fields searched; empty: the whole space."""
+    """Dotted fields that are searched; empty: the whole space."""
     objectives: list[str] = field(default_factory=lambda: ["val/acc_mean"])
     """Validation metrics or costs (`comm/total_bytes`, `time/seconds`), each in its direction.
 
@@ -231,7 +232,7 @@ class SearchSpec:
 
 @dataclass(frozen=True, config=SPEC)
 class PruneSpec:
-    """Early stopping of the trials of a search; cells of a grid run whole."""
+    """Early stopping of the trials of a search; cells of a grid always complete."""
 
     rule: Annotated[Literal["auto", "halving"] | None, PlainValidator(_rule)] = "auto"
     """halving (successive halving that pauses and resumes, with the seeds after the first as last rung), or None. auto:
@@ -242,8 +243,8 @@ class PruneSpec:
     first_rung: AtLeastOne | None = None
     """Round of the first rung; None: 1 / `reduction` of the rounds. Each rung moves to the next validated round."""
     hedge: AtLeastOne | Literal["auto"] | None = "auto"
-    """In a search with halving, every `hedge`-th trial that is suggested passes all rungs of rounds, in case that early
-    rounds mislead; the rung of seeds stays. auto: 3; None: no trial."""
+    """In a search with halving, every `hedge`-th suggested trial passes all rungs of rounds, in case early rounds
+    mislead; the rung of seeds applies to it. auto: 3; None: no trial."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -256,24 +257,24 @@ class ExecutionSpec:
     address: str | None = None
     """Ray cluster: None starts one on this machine; `auto` or host:port joins one."""
     parallel: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Trials at once; None: as many as cores and GPUs allow."""
+    """Number of concurrent trials; None: as many as cores and GPUs allow."""
     threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """CPU threads per trial; None: one for the compact towers and on a GPU, up to four for large ones."""
     gpus: Annotated[float, Field(ge=0, le=1_024)] | None = None
     """GPUs per trial; None: the share that its estimated memory takes where there is a GPU, else 0."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where trials compute; auto: on a GPU if there is one, else on the CPU."""
+    """Device of trials; auto: a GPU if there is one, else the CPU."""
     block: AtLeastOne | None = None
-    """Clients (over all seeds) trained at once; None: as many as memory allows."""
+    """Number of clients (over all seeds) that are trained in parallel; None: as many as memory allows."""
     graphs: Literal["auto"] | bool = "auto"
-    """Whether steps are recorded once as a CUDA graph and replayed; auto: on CUDA, where that saves time."""
+    """True to record steps once as a CUDA graph and replay them; auto: on CUDA, if that saves time."""
     checkpoint_every: AtLeastOne = 5
     """Rounds between checkpoints."""
     checkpoints: str | None = None
-    """Storage of checkpoints: None is the study's folder, which all nodes of a cluster must share; else an fsspec URL
+    """Storage of checkpoints. None: the study's folder, which all nodes of a cluster must share; else an fsspec URL
     such as s3://bucket/studies."""
     retries: Annotated[int, Field(ge=0, le=100)] = 1
-    """Retries of a failed trial."""
+    """Number of retries of a failed trial."""
 
 
 @dataclass(frozen=True, config=SPEC)
@@ -281,29 +282,29 @@ class TrackingSpec:
     """MLflow, at MLFLOW_TRACKING_URI, else SQLite in the output folder."""
 
     enabled: bool = True
-    """Whether the study is recorded in MLflow."""
+    """True to record the study in MLflow."""
 
 
 @dataclass(frozen=True, config=SPEC)
 class ClaimSpec:
-    """One claim: each of `cells` is better than each of `versus` by more than a margin, or level with it."""
+    """One claim: each of `cells` is better than each of `versus` by more than a margin, or equal to it."""
 
     says: Annotated[str, Field(min_length=1)]
     """The claim in one sentence."""
     cells: Annotated[Picks, Field(min_length=1)]
     """Cells that are claimed to be better."""
     versus: Annotated[Picks, Field(min_length=1)]
-    """Cells that they are compared with; on axes that it does not name, they stand where `cells` stand."""
+    """Cells that they are compared with; on axes that it does not name, they have the values of `cells`."""
     source: str = ""
-    """Table or figure that shows it."""
+    """Table or figure of the paper that shows it."""
     at: Picks = field(default_factory=dict)
     """Values of axes that both sides share."""
     margin: Points = 0.0
-    """Smallest difference that supports the claim: points of accuracies, units of other metrics."""
+    """Minimum difference that supports the claim: in points for accuracies, in the metric's unit for others."""
     within: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Instead of a margin: the largest difference, of either sign, at which cells count as level."""
+    """Instead of a margin: the maximum difference, of either sign, at which cells count as equal."""
     metric: str | None = None
-    """None: the report's."""
+    """Metric of the comparison; None: the report's."""
 
     def __post_init__(self) -> None:
         if self.within is not None and self.margin:
@@ -317,12 +318,12 @@ class ReportSpec:
     metric: str = "test/acc_mean"
     """The metric that tables and charts show, by its name in the records."""
     rule: str = "final"
-    """The round that counts: `final`, `best_val` (the highest validation accuracy), or `best_test` and `mean_last5`,
-    which read test figures."""
+    """The round that is reported: `final`, `best_val` (the highest validation accuracy), or `best_test` and
+    `mean_last5`, which read test metrics."""
     x: str | None = None
     """Axis of the curve; None: the first numeric axis."""
     reference: str | None = None
-    """Cell label that others are tested against."""
+    """Label of the cell that others are compared with."""
     rope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Region of practical equivalence: smaller differences of accuracies, in points, do not matter."""
     paper: dict[str, Any] = field(default_factory=dict)
@@ -336,52 +337,53 @@ class StudySpec(Seeds, RunSpec):
     """A study: a run, what varies, and how it is searched, run and reported."""
 
     name: str = "study"
-    """Name of the study and of its folder of results. The default takes the name of the file."""
+    """Name of the study and of its folder of results. Default: the name of the file."""
     title: str = ""
-    """What the study shows, in a line: the heading of its page."""
+    """One line on what the study shows: the heading of its page."""
     note: str = ""
     """A remark for readers of the file."""
     axes: dict[str, Any] = field(default_factory=dict)
-    """Dotted field (or group) -> list of values; always gridded."""
+    """Dotted field (or group) -> list of values. The study runs every combination."""
     references: list[Any] = field(default_factory=list)
     """Overrides of cells shown as reference lines, e.g. {method: promptfl}."""
     seeds: Annotated[int | list[int] | str, PlainValidator(_seeds)] = 3
     """Number of seeds (1..n), a list of seeds, or `until_decided`: the seeds of the first of `looks`, then, look by
-    look, further ones of the cells whose comparison with the reference is not decided."""
+    look, further seeds of the cells whose comparison with the reference is not decided."""
     looks: Annotated[list[int], AfterValidator(_looks)] = field(default_factory=lambda: list(LOOKS))
     """Numbers of seeds after which `seeds=until_decided` compares, fixed once there are results. Each look has its
-    share of the error: five have intervals of 99 %, so that all verdicts hold together with 95 %."""
+    share of the error: with five looks, intervals are of 99 %, so all verdicts hold together with 95 %."""
     scale: Literal["small", "paper"] = "small"
-    """small (embedded world) or paper: a `paper` block of overrides in the study file replaces the small one."""
+    """small: the embedded data; paper: the overrides in `paper_scale` are applied."""
     paper_scale: list[str] = field(default_factory=list)
     """Overrides applied by scale=paper."""
     let: dict[str, Any] = field(default_factory=dict)
-    """Values that the file names in several places as ${let.<name>}, e.g. what scale=paper changes inside axes."""
+    """Values that the file uses in several places as ${let.<name>}, e.g. those that scale=paper changes inside axes."""
     search: SearchSpec = field(default_factory=SearchSpec)
     """The search of the method's space; its fields are below."""
     prune: PruneSpec = field(default_factory=PruneSpec)
     """Early stopping of trials; its fields are below."""
     execution: ExecutionSpec = field(default_factory=ExecutionSpec)
-    """How trials are run; its fields are below."""
+    """Execution of trials; its fields are below."""
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
     """Recording in MLflow; its field is below."""
     report: ReportSpec = field(default_factory=ReportSpec)
-    """What the page and the tables show; its fields are below."""
+    """Content of the page and the tables; its fields are below."""
     ablate: Literal["best"] | None = None
-    """best: also runs the steps from the published point of a finished search to its best cell, one field at a time."""
+    """best: also run the steps from the published point of a finished search to its best cell, one field at a time."""
 
     def most_together(self) -> int:
-        """The largest number of seeds that a cell trains side by side."""
+        """The maximum number of seeds that a cell trains together."""
         looks = self.declared_looks()
         return max(b - a for a, b in zip((0, *looks), looks, strict=False)) if looks else len(self.seed_list())
 
 
 @dataclass(frozen=True, config=SPEC)
 class Study(StudySpec):
-    """A study with the plain dict that it was composed of, whose run the axes, references and searches vary."""
+    """A study with the plain dict from which it was composed, whose run the axes, references and searches vary."""
 
     node: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Partly open where the run depends on what varies, such as the rates of `optim=tuned`. Copy before changing."""
+    """The plain dict. Fields that depend on varied ones, such as rates of `optim=tuned`, are open. Copy before
+    changing."""
 
 
 RUN_FIELDS = tuple(f.name for f in fields(RunSpec))

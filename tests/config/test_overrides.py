@@ -88,8 +88,8 @@ def test_overrides_are_applied_in_order(overrides: list[str], axes: dict[str, An
         ({"optim lr": 1}, "There is no field 'optim lr'. Write a field's dotted name, such as 'optim.lr'."),
         ({"a=b": 1}, "There is no field 'a=b'. Write a field's dotted name, such as 'optim.lr'."),
         ({1: 2}, "There is no field '1'. Write a field's dotted name, such as 'optim.lr'."),
-        ({"seeds": {1, 2}}, "seeds is {1, 2}, but values are numbers, texts, true, false, None, lists or mappings."),
-        (["optim.lr=1"], "Overrides are a mapping such as {'optim.lr': 0.1}, or texts, but are ['optim.lr=1']."),
+        ({"seeds": {1, 2}}, "seeds must be a number, string, bool, None, list or mapping, but is {1, 2}."),
+        (["optim.lr=1"], "Overrides are a mapping such as {'optim.lr': 0.1}, or strings, not ['optim.lr=1']."),
     ],
 )  # fmt: skip
 def test_what_no_override_can_hold_is_refused_in_one_line(given: Any, said: str) -> None:
