@@ -1,7 +1,7 @@
 """The command line: one file per verb, imported here in the order of the help page.
 
-A verb imports what it works with inside its function, so that `-h` and completion are instant. Shared: `common.py`
-(application and arguments), `output.py` (tables, JSON, CSV), `streams.py` (where they go). Open `study.py` first.
+A verb imports its dependencies inside its function, so that `-h` and completion are instant. Shared: `common.py`
+(application and arguments), `output.py` (tables, JSON, CSV), `streams.py` (standard streams). Open `study.py` first.
 
 Exit codes: 0 done; 1 finished with failed cells, data whose test images are copies of training images, or a trace that
 differs; 2 usage, configuration or an infeasible plan, nothing started; 3 environment, such as a standard output that
@@ -39,7 +39,7 @@ _LONG_WORD = r"\S{200,}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Entry point of the console script: an expected error is one line and a documented exit code."""
+    """Entry point of the console script. An expected error is printed as one line, with a documented exit code."""
     logging.getLogger("fpl_tune").addHandler(_WARNINGS)
     with streams.unfailing(), warnings.catch_warnings():
         warnings.simplefilter("always", Notice)
@@ -58,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _report(problem: Exception) -> int:
-    """Prints an expected error as a line and returns the exit code; raises others again.
+    """Prints an expected error as one line and returns the exit code; raises other errors again.
 
     Typer vendors click's exceptions under a path that changes between versions, so they are known by their methods.
     """
@@ -75,8 +75,8 @@ def _report(problem: Exception) -> int:
         called = getattr(getattr(problem, "ctx", None), "command_path", "fpl-tune")
         message = f"{message.rstrip('.?')}{'?' if message.endswith('?') else '.'} See {called} -h."
     elif plugins.where(problem):
-        told, code = plugins.describe_error(problem), 1
-        message = f"A plug-in raised {told}. Fix the plug-in; set FPL_TUNE_FULL_ERROR=1 for the traceback."
+        error, code = plugins.describe_error(problem), 1
+        message = f"A plug-in raised {error}. Fix the plug-in; set FPL_TUNE_FULL_ERROR=1 for the traceback."
     elif isinstance(problem, OSError) and problem.strerror:
         path, code = problem.filename2 or problem.filename or "The output", 3
         message = f"{path} cannot be read or written ({problem.strerror}). Fix that, or choose another path."
@@ -87,7 +87,7 @@ def _report(problem: Exception) -> int:
 
 
 class _Warnings(logging.Handler):
-    """Prints the package's own log, which holds warnings about a study's files."""
+    """Prints warnings of the package's log, such as those about a study's files."""
 
     def emit(self, record: logging.LogRecord) -> None:
         output.warn(f"fpl-tune: {record.getMessage()}")
@@ -97,14 +97,14 @@ _WARNINGS = _Warnings(logging.WARNING)
 
 
 class _Once:
-    """Prints a `UserWarning` as one line, once for a command; warnings of libraries to programmers are dropped."""
+    """Prints a `UserWarning` as one line, once per command; warnings of libraries to programmers are dropped."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
 
     def __call__(self, message: Warning | str, category: type[Warning], *_: object) -> None:
-        known = issubclass(category, UserWarning) and not issubclass(category, DeprecationWarning | FutureWarning)
-        if known and str(message) not in self._shown:
+        for_users = issubclass(category, UserWarning) and not issubclass(category, DeprecationWarning | FutureWarning)
+        if for_users and str(message) not in self._shown:
             self._shown.add(str(message))
             output.warn(f"fpl-tune: {message}")
 

@@ -62,10 +62,10 @@ def cluster_wait(
     until, problem = time.monotonic() + seconds, ""
     while time.monotonic() < until:
         try:
-            if (found := ray.alive(address)) >= nodes:
-                print(f"{counted(found, 'node')} at {address}", file=sys.stderr)
+            if (alive := ray.alive(address)) >= nodes:
+                print(f"{counted(alive, 'node')} at {address}", file=sys.stderr)
                 return
-            problem = f"has {found}"
+            problem = f"has {alive}"
         except EnvironmentProblem as failure:
             problem = f"does not answer ({failure})"
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""The typer application, and the arguments that several verbs share.
+"""The Typer application, and the arguments that several verbs share.
 
 Imports nothing heavy: help and completion must be instant.
 """
@@ -28,19 +28,19 @@ app = typer.Typer(
 
 
 def method_files() -> dict[str, Path]:
-    """Files of methods and wrappers by name; nothing is imported."""
+    """Files of methods and wrappers by name, without importing them."""
     package = Path(__file__).resolve().parents[1]
     return {path.stem: path for room in ("methods", "wrappers") for path in sorted((package / room).glob("[!_]*.py"))}
 
 
 def method_names() -> list[str]:
-    """Names that `method=` takes, for completion: methods, those that YAML makes of others, and plug-ins."""
+    """Names that `method=` accepts, for completion: methods, compositions in YAML, and plug-ins."""
     composed = [path.stem for path in paths.shipped("conf", "method").glob("*.yaml")]
     return sorted({*method_files(), *composed, *plugins.names("methods")})
 
 
 def _complete_method(ctx: typer.Context) -> list[str]:
-    """`method=NAME` of every method; the names alone where bash has split the word at `=`."""
+    """`method=NAME` for every method, or only the names if bash has split the word at `=`."""
     given: list[str] = ctx.params.get("overrides") or []
     return method_names() if given[-2:] == ["method", "="] else [f"method={name}" for name in method_names()]
 

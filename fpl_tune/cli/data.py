@@ -78,13 +78,13 @@ def data_show(
     run = config.compose_run(overrides or [])
     dataset = load(run.data, run.partition.file)
     drawn = split(dataset, run.data, run.partition, seed)
-    found = overview(drawn, dataset)
+    summary = overview(drawn, dataset)
     if format == "table":
-        constant = found["constant_prediction"]
+        constant = summary["constant_prediction"]
         caption = f"A constant prediction reaches {constant:.1%} on the clients' own test images."
-        title = f"{found['dataset']}, content {found['content']}, split {found['hash']}"
-        output.emit(found["clients"], format, title=title, caption=caption)
+        title = f"{summary['dataset']}, content {summary['content']}, split {summary['hash']}"
+        output.emit(summary["clients"], format, title=title, caption=caption)
     else:
-        output.emit(found, format)
+        output.emit(summary, format)
     if export is not None:
         export_split(drawn, dataset, export)

@@ -61,12 +61,12 @@ def _machine(root: Path) -> list[dict[str, str]]:
         ("outputs", root, "FPL_TUNE_OUTPUT"),
         ("feature cache", cache_root(), "FPL_TUNE_CACHE"),
     ):
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        free, why = shutil.disk_usage(there).free, why_not_writable(folder)
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free, why = shutil.disk_usage(existing).free, refusal(folder)
         state = f"cannot be written ({why})" if why else f"{size(free)} free"
         remedy = f"Free some space, or name another folder in {variable}."
-        good = free >= _LITTLE_SPACE and not why
-        rows.append(_row(what, f"{folder}, {state}", None if good else remedy))
+        fine = free >= _LITTLE_SPACE and not why
+        rows.append(_row(what, f"{folder}, {state}", None if fine else remedy))
     return rows
 
 
@@ -75,12 +75,12 @@ def _study(root: Path, name: str, fix: bool) -> list[dict[str, str]]:
     from fpl_tune import track
 
     try:
-        found = Store.open(root, name).check()
+        damaged = Store.open(root, name).check()
     except ConfigError as problem:
-        found = [problem if isinstance(problem, DamagedFile) else DamagedFile(root / name, str(problem).rstrip("."))]
-    rows = [_row(str(file.path.relative_to(root)), file.why, file.remedy) for file in found]
+        damaged = [problem if isinstance(problem, DamagedFile) else DamagedFile(root / name, str(problem).rstrip("."))]
+    rows = [_row(str(file.path.relative_to(root)), file.why, file.remedy) for file in damaged]
     rows = rows or [_row(f"files of {name}", "readable")]
-    if any(file.path.name == "study.yaml" for file in found):
+    if any(file.path.name == "study.yaml" for file in damaged):
         return rows
     store, what = stored(name), f"MLflow of {name}"
     if not store.spec().tracking.enabled:
@@ -93,14 +93,14 @@ def _study(root: Path, name: str, fix: bool) -> list[dict[str, str]]:
     return [*rows, _records(name, f"{counted(len(differ), 'run')}: {text}", fix) if differ else _row(what, "equal")]
 
 
-def _records(study: str, found: str, fixed: bool) -> dict[str, str]:
+def _records(study: str, finding: str, fixed: bool) -> dict[str, str]:
     """A row on runs in MLflow that differ from a study's store."""
-    row = _row(f"MLflow of {study}", found, "fpl-tune doctor --fix")
+    row = _row(f"MLflow of {study}", finding, "fpl-tune doctor --fix")
     return {**row, "state": "fixed", "remedy": ""} if fixed else row
 
 
 def check_cluster(address: str, root: Path) -> list[dict[str, str]]:
-    """Rows on the cluster at an address: reachable, and each node's versions, storage and GPUs."""
+    """Rows on the cluster at an address, and on each node's versions, storage and GPUs."""
     from fpl_tune.execute import ray
 
     try:
@@ -111,11 +111,11 @@ def check_cluster(address: str, root: Path) -> list[dict[str, str]]:
     for node in nodes:
         shown = "".join(f", GPU {size(total)}" for total in node.gpu_bytes)
         rows.append(_row(node.name, f"{node.cpus:g} CPU, {node.gpus:g} GPU{shown}"))
-        found, _, remedy = node.problem.partition(". ")
-        rows += [_row(node.name, found, remedy)] if found else []
+        finding, _, remedy = node.problem.partition(". ")
+        rows += [_row(node.name, finding, remedy)] if finding else []
     return rows
 
 
-def _row(what: str, found: str, remedy: str | None = None) -> dict[str, str]:
-    """A finding; one with a remedy, which may be empty, is wrong."""
-    return {"what": what, "state": "fine" if remedy is None else "wrong", "found": found, "remedy": remedy or ""}
+def _row(what: str, finding: str, remedy: str | None = None) -> dict[str, str]:
+    """A row of the table. A finding with a remedy, which may be empty, is wrong."""
+    return {"what": what, "state": "fine" if remedy is None else "wrong", "found": finding, "remedy": remedy or ""}

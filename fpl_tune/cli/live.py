@@ -16,23 +16,23 @@ from fpl_tune.cli import output
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.progress import Progress, short
+from fpl_tune.execute.progress import StudyProgress, short
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.looks import Look
 from fpl_tune.study.results import VAL, aggregate
-from fpl_tune.study.standing import State
+from fpl_tune.study.standing import CellState
 from fpl_tune.study.store import Store
 
 _LINE_EVERY = 60.0
-"""Seconds between two lines of a study without a terminal while no cell ends, at least."""
+"""Minimum seconds between two progress lines without a terminal; the ends of cells are always printed."""
 
 
 class Watcher(Callback):
     """Shows cells, their rounds and the time left.
 
     Args:
-        quiet: shows warnings alone.
+        quiet: True to show only warnings.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -41,18 +41,18 @@ class Watcher(Callback):
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[note]}", markup=False, table_column=Column()),  # goes on below if it is long
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column()),  # wraps if it is long
             console=self._console,
             transient=True,
             disable=quiet or not self._console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._setup = ""  # what was said last to take time
-        self._pruned = 0  # cells that ended early, and have no line of their own
+        self._setup = ""  # the last setup text
+        self._pruned = 0  # cells that ended early, which are not printed one by one
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self._study = self._bars.add_task(store.name, total=None, note="")
-        self._said = -math.inf if jobs else time.monotonic()  # with something to run, the first line is due
+        self._printed_at = -math.inf if jobs else time.monotonic()  # with something to run, the first line is due
         if jobs:
             self._bars.start()
 
@@ -77,21 +77,21 @@ class Watcher(Callback):
         note += f", {100 * aggregate(seen)['mean']:.1f} %" if seen else ""
         self._bars.update(self._tasks[cell.id], completed=records[0]["round"], note=note)
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: StudyProgress) -> None:
         self._progress = progress
-        line = progress.line(again=" (Ctrl-C again: at once)")
+        line = progress.line(again=" (Ctrl-C again: immediately)")
         self._bars.update(self._study, completed=progress.done, total=progress.total, note=line)
-        if self._bars.disable and time.monotonic() - self._said >= _LINE_EVERY:
-            self._said = time.monotonic()
+        if self._bars.disable and time.monotonic() - self._printed_at >= _LINE_EVERY:
+            self._printed_at = time.monotonic()
             self._console.print(line)
 
     def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
         self.on_job_pause(cell, list(results))
         states = {str(result["status"]) for result in results.values()}
-        if self._bars.disable and states == {State.PRUNED}:
-            self._pruned += 1  # often dozens at once, at the end of a search
+        if self._bars.disable and states == {CellState.PRUNED}:
+            self._pruned += 1  # often dozens at the end of a search
         elif self._bars.disable:
-            text = validation(results) or ", ".join(sorted(states - {State.DONE.value}))
+            text = validation(results) or ", ".join(sorted(states - {CellState.DONE.value}))
             self._console.print(f"{cell.label}: {text}  ({self._progress.line()})")
 
     def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
@@ -110,19 +110,19 @@ class Watcher(Callback):
 
 
 def validation(results: dict[int, dict[str, Any]]) -> str:
-    """The mean validation accuracy of the seeds that are done, in words; empty where none is."""
-    good = [result["rules"]["final"][VAL] for result in results.values() if result["status"] == State.DONE]
+    """The mean validation accuracy of the seeds that are done, as text; empty if there are none."""
+    good = [result["rules"]["final"][VAL] for result in results.values() if result["status"] == CellState.DONE]
     return f"validation {100 * aggregate(good)['mean']:.1f} %" if good else ""
 
 
 _EVERY = 30.0
-"""Seconds between two pages of a running study, at least; they take a twentieth of its time, at most."""
+"""Minimum seconds between two pages of a running study; they take at most a twentieth of its time."""
 
 
 class ReportWriter(Callback):
     """Writes the report page while the study runs, and when it ends, before the recorder attaches it to the MLflow run.
 
-    A browser that shows the page of a running study loads it again.
+    The page of a running study reloads itself in the browser.
     """
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
@@ -138,7 +138,7 @@ class ReportWriter(Callback):
             self._due = time.monotonic() + max(_EVERY, 20 * (time.monotonic() - began))
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
-        if (outcome.done or outcome.skipped) and outcome.exit_code < 128:  # after Ctrl-C the command ends at once
+        if (outcome.done or outcome.skipped) and outcome.exit_code < 128:  # after Ctrl-C the command ends immediately
             from fpl_tune import report  # takes its time to load
 
             report.build(store)

@@ -37,7 +37,7 @@ def ls(
 
 
 def _methods() -> list[dict[str, Any]]:
-    """The methods as their source describes them: nothing is imported, so that the list appears at once."""
+    """The methods with the first line of their source; nothing is imported, so the list appears immediately."""
     composed = {path.stem: path for path in sorted(shipped("conf", "method").glob("*.yaml"))}
     rows = []
     for name, path in (composed | method_files()).items():

@@ -42,7 +42,7 @@ def render(kind: str, name: str, method: str = "promptfl") -> tuple[Path, str]:
     """Renders the file that `new` writes.
 
     Args:
-        kind: what it holds.
+        kind: method, study or data.
         name: its name, a Python identifier.
         method: the method of a study.
 

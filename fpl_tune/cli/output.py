@@ -1,4 +1,4 @@
-"""Printing: one table or its JSON or CSV, and lines that stay plain without a terminal or with NO_COLOR."""
+"""Printing: a table or its JSON or CSV, and lines that stay plain without a terminal or with NO_COLOR."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from fpl_tune.core.metrics import metric
 from fpl_tune.core.yaml_files import write_mapping
 
 _SILENCE = 10.0
-"""Seconds between lines where there is no terminal."""
+"""Seconds between progress lines without a terminal."""
 _NARROWEST = 20
-"""Characters in a line, without which no table can be read; a terminal without a size has COLUMNS=0."""
+"""Minimum characters in a line for a readable table; a terminal of unknown size has COLUMNS=0."""
 _FIGURE = re.compile(r"–|[-+]?[\d.,]+(e[-+]\d+)?( ± [\d.]+)?")
 
 
@@ -45,15 +45,15 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def warn(message: str, style: str = "yellow") -> None:
-    """One line on standard error."""
+    """Prints one line on standard error."""
     console(stderr=True).print(" ".join(message.split()), style=style, soft_wrap=True)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[..., None]]:
-    """A callback (done, total) for longer tasks, on standard error, where no program reads the results.
+    """Yields a callback (done, total) that shows the progress of longer tasks on standard error.
 
-    A bar with the time left on a terminal; elsewhere a line every ten seconds.
+    On a terminal it shows a bar with the time left; elsewhere it prints a line every ten seconds.
 
     Args:
         what: name of the task; "": the callback's third argument.
@@ -61,15 +61,15 @@ def progress(what: str) -> Iterator[Callable[..., None]]:
     talk = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=talk, transient=True, disable=not talk.is_terminal)
-    began = said = time.monotonic()
+    began = printed = time.monotonic()
     task = bar.add_task(what, total=None)
 
     def follow(done: float, total: float, step: str = "") -> None:
-        nonlocal said
+        nonlocal printed
         bar.update(task, completed=done, total=total, description=what or step)
         now = time.monotonic()
-        if not talk.is_terminal and now - said > _SILENCE and done:
-            said = now
+        if not talk.is_terminal and now - printed > _SILENCE and done:
+            printed = now
             left = (now - began) * (total - done) / done
             talk.print(f"{what or step}: {done:,.0f} of {total:,.0f}, {time_left(left)}")
 
@@ -88,7 +88,7 @@ def emit(
 ) -> None:
     """Prints rows, or the fields of an object: a table for people (rows `best` in bold), JSON, or CSV with a header.
 
-    `narrow`: without lines between the columns.
+    With `narrow`, the table has no lines between the columns.
     """
     if format == "json":
         print(json.dumps(plain(rows), indent=1, ensure_ascii=not _is_utf8()))
@@ -126,7 +126,7 @@ def _table(
 
 
 def width(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Characters across, of a narrow table that breaks no line."""
+    """The width, in characters, of a narrow table without line breaks."""
     talk = console()
     return Measurement.get(talk, talk.options.update(max_width=10_000), _table(rows, narrow=True)).maximum
 
@@ -137,7 +137,8 @@ def emit_config(node: Mapping[str, Any]) -> None:
 
 
 def _is_utf8() -> bool:
-    """True if standard output is in UTF-8. Elsewhere, characters that it lacks would be replaced, if not escaped."""
+    """True if standard output is in UTF-8. Other encodings would replace characters that they lack and that are not
+    escaped."""
     return codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
 
 
@@ -147,7 +148,7 @@ def percent(mean: float | None, std: float | None = None) -> str:
 
 
 def other_sets(metrics: Iterable[str]) -> dict[str, str]:
-    """Column titles of metrics on other test sets than the main one: accuracies, and harmonic means."""
+    """Column titles of metrics on other test sets than the main one: accuracies and harmonic means."""
     return {
         name: metric(name).title if name.endswith("harmonic_mean") else name.split("/")[-2]
         for name in metrics

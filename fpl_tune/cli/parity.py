@@ -69,10 +69,10 @@ def parity(
 
 
 def _joined(settings: list[str], given: list[str]) -> list[str]:
-    """Overrides of the world, then those given now; without fields, and fields of groups, that are given now."""
+    """Overrides of the world without fields and groups that are given now, followed by those that are given now."""
     keys = {text.partition("=")[0] for text in given}
-    kept = [text for text in settings if not keys & {(key := text.partition("=")[0]), key.partition(".")[0]}]
-    return [*kept, *given]
+    others = [text for text in settings if not keys & {(key := text.partition("=")[0]), key.partition(".")[0]}]
+    return [*others, *given]
 
 
 def _number(difference: float | None) -> str:

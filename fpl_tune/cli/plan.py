@@ -23,10 +23,10 @@ def plan(
     from fpl_tune.execute.plan.plan import make_plan
 
     spec = compose(name, overrides or [])
-    found = make_plan(spec, root=output_root())
-    rows = found.rows()
-    output.emit({**found.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {spec.name}")
+    planned = make_plan(spec, root=output_root())
+    rows = planned.rows()
+    output.emit({**planned.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {spec.name}")
     if format == "table":
-        print(found.sentence())
-    if not found.feasible:
+        print(planned.sentence())
+    if not planned.feasible:
         sys.exit(2)

@@ -47,11 +47,11 @@ def run(
     rows = []
     for seed in chosen:
         mine = {record["round"]: record for record in history if record["seed"] == seed}
-        for rule, found in rules_of(list(mine.values())).items():
-            # The mean over rounds stands for no round, and so for no figures on other test sets.
-            at = mine[int(found["round"])] if rule != "mean_last5" else {}
+        for rule, result in rules_of(list(mine.values())).items():
+            # The mean over rounds belongs to no single round, and so has no metrics on other test sets.
+            at = mine[int(result["round"])] if rule != "mean_last5" else {}
             figures = {name: at.get(name) for name in others}
-            rows.append({"seed": seed, "rule": rule, **found, **figures})
+            rows.append({"seed": seed, "rule": rule, **result, **figures})
     if format == "table":
         rows = [{titles.get(k, k): output.percent(v) if k in titles else v for k, v in row.items()} for row in rows]
     title = "Accuracies in % by reporting rule; best_test and mean_last5 select on test figures"
@@ -64,9 +64,9 @@ def _over_seeds(history: list[Record], last: int) -> str:
     """Validation and test accuracy in the last round, mean ± standard deviation over seeds."""
     from fpl_tune.study.results import TEST, VAL, aggregate
 
-    found = []
+    texts = []
     for name, title in ((VAL, "validation"), (TEST, "test")):
         if values := [record[name] for record in history if record["round"] == last and name in record]:
             over = aggregate(values)
-            found.append(f"{title} {output.percent(over['mean'], over['std'])} %")
-    return ", ".join(found)
+            texts.append(f"{title} {output.percent(over['mean'], over['std'])} %")
+    return ", ".join(texts)

@@ -49,12 +49,12 @@ def show(
 def print_results(table: StudyTable, rule: str, format: Format) -> None:
     """Prints a study's cells under a reporting rule; the best one, or the front of several objectives, in bold.
 
-    A search has a table for each part of its axes, with a column for each searched field that has room.
+    A search has a table for each cell of its axes, with as many searched fields as fit in the terminal's width.
     """
     from fpl_tune.core.formatting import counted, figure, plus_minus
     from fpl_tune.study import selection
     from fpl_tune.study.results import TEST, VAL
-    from fpl_tune.study.standing import State
+    from fpl_tune.study.standing import CellState
 
     study, cells = table.study, {key: stored.cell for key, stored in table.cells.items()}
     metric, seeds, objectives = study.report.metric, study.first_seeds(), selection.objectives_of(study)
@@ -75,7 +75,7 @@ def print_results(table: StudyTable, rule: str, format: Format) -> None:
         notes.append("best on validation in bold" if choice.by == selection.BY_VALIDATION else f"bold: {choice.by}")
 
     def reached(record: Mapping[str, Any], validation: str) -> dict[str, str]:
-        status = [marked] * (record["cell"] in chosen) + [record["status"]] * (record["status"] != State.DONE)
+        status = [marked] * (record["cell"] in chosen) + [record["status"]] * (record["status"] != CellState.DONE)
         row = {"status": ", ".join(status), validation: output.percent(record[VAL])}
         row |= {n: figure(record[n], n) for n in objectives if n not in (VAL, metric)}
         row["test" if metric == TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
@@ -85,49 +85,49 @@ def print_results(table: StudyTable, rule: str, format: Format) -> None:
     def bold(of: Sequence[Mapping[str, Any]]) -> list[int]:
         return [i for i, record in enumerate(of) if record["cell"] in chosen]
 
-    axes, parts = axes_of(study.axes), dict[str, list[dict[str, Any]]]()
+    axes, by_place = axes_of(study.axes), dict[str, list[dict[str, Any]]]()
     for record in records:
         if record["role"] == "trial":
-            parts.setdefault(axes_label(cells[record["cell"]], axes), []).append(record)
+            by_place.setdefault(axes_label(cells[record["cell"]], axes), []).append(record)
     others = [record for record in records if record["role"] != "trial"]
-    for part, trials in parts.items():
+    for place, trials in by_place.items():
         trials.sort(key=lambda record: _rank(record, objectives[0]))
-        most = max(_TRIALS // len(parts), 3)
+        most = max(_TRIALS // len(by_place), 3)
         leading = [record for i, record in enumerate(trials) if i < most or record["cell"] in chosen]
         rows, more = _rows(
             [(cells[record["cell"]], reached(record, "val")) for record in leading],
             [cells[record["cell"]] for record in trials],
         )
-        if any(record["status"] == State.PRUNED for record in leading):
+        if any(record["status"] == CellState.PRUNED for record in leading):
             more.append("values of pruned trials are of fewer rounds or seeds")
         if left := len(trials) - len(leading):
-            early = sum(record["status"] == State.PRUNED for record in trials if record not in leading)
+            early = sum(record["status"] == CellState.PRUNED for record in trials if record not in leading)
             more.append(f"{counted(left, 'more trial')} with --format csv, {early} of them stopped early")
-        named = ": ".join(filter(None, [title if part == next(iter(parts)) else "", part]))
+        named = ": ".join(filter(None, [title if place == next(iter(by_place)) else "", place]))
         output.emit(rows, format, title=named, best=bold(leading), caption="; ".join(more), narrow=True)
-    if others or not parts:
+    if others or not by_place:
         rows = [{"cell": record["label"], **reached(record, "validation")} for record in others]
-        output.emit(rows, format, title="references" if parts else title, best=bold(others), narrow=bool(parts))
+        output.emit(rows, format, title="references" if by_place else title, best=bold(others), narrow=bool(by_place))
     output.console().print("; ".join(notes))
 
 
 def _rank(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:
-    """Completed trials first, by the objective."""
+    """Sort key of trials: completed ones first, by the objective."""
     from fpl_tune.study.selection import sign
-    from fpl_tune.study.standing import State
+    from fpl_tune.study.standing import CellState
 
-    return record["status"] == State.PRUNED, math.isnan(record[objective]), -sign(objective) * record[objective]
+    return record["status"] == CellState.PRUNED, math.isnan(record[objective]), -sign(objective) * record[objective]
 
 
 def _rows(
     leading: Sequence[tuple[Cell, dict[str, str]]], trials: Sequence[Cell]
 ) -> tuple[list[dict[str, str]], list[str]]:
-    """The rows of a search's table, with those searched fields that have room, and what it leaves out.
+    """The rows of a search's table with the searched fields that fit, and notes on the fields that do not.
 
-    Fields that differ most among the trials that are shown come first.
+    Fields with the most different values among the shown trials have priority.
 
     Args:
-        leading: the trials that are shown, with their figures by column.
+        leading: the trials that are shown, with their metrics by column.
         trials: all trials of the search.
     """
     names = dict.fromkeys(name for cell in trials for name in cell.varied)
@@ -135,17 +135,17 @@ def _rows(
     values = {name: [field_text(cell, name) for cell, _ in leading] for name in fields}
     same = [name for name in fields if len({*values[name]}) == 1 < len(leading)]
     ranked = sorted((name for name in fields if name not in same), key=lambda name: -len({*values[name]}))
-    kept = [name for name in fields if name in ranked]
+    columns = [name for name in fields if name in ranked]
 
     def table() -> list[dict[str, str]]:
         return [
-            {"trial": str(cell.trial)} | {fields[name]: values[name][i] for name in kept} | figures
+            {"trial": str(cell.trial)} | {fields[name]: values[name][i] for name in columns} | figures
             for i, (cell, figures) in enumerate(leading)
         ]
 
     while ranked and output.width(table()) > output.console().width:
-        kept.remove(ranked.pop())
-    left = [fields[name] for name in fields if name not in (*same, *kept)]
+        columns.remove(ranked.pop())
+    left = [fields[name] for name in fields if name not in (*same, *columns)]
     notes = [f"in all of them: {', '.join(f'{fields[n]}={values[n][0]}' for n in same)}"] if same else []
     return table(), [*notes, *([f"columns without room: {', '.join(left)}"] if left else [])]
 
@@ -172,26 +172,29 @@ def _print_best(table: StudyTable, rule: str | None, format: Format) -> None:
     from fpl_tune.study.results import TEST, VAL
 
     rule = rule or selection.selecting_rule(table.study.report.rule)
-    found, worded = selection.chosen(table, rule), format == "table"
-    if found.front:
+    choice, worded = selection.chosen(table, rule), format == "table"
+    if choice.front:
         tested = {row["cell"]: row for row in table.summary(rule)}
         records = []
-        for cell, values in zip(found.cells, found.values, strict=True):
-            test, named = tested[cell.id], dict(zip(found.objectives, values, strict=True))
-            record = {"cell": cell.label, "id": cell.id, "rule": rule, "compared on seeds": found.seeds}
+        for cell, values in zip(choice.cells, choice.values, strict=True):
+            test, named = tested[cell.id], dict(zip(choice.objectives, values, strict=True))
+            record = {"cell": cell.label, "id": cell.id, "rule": rule, "compared on seeds": choice.seeds}
             if worded:
                 named = {name: figure(value, name) for name, value in named.items()}
                 records.append({**record, **named, "test %": output.percent(test["mean"], test["std"])})
             else:
                 records.append({**record, **named, TEST: test["mean"], "test_std": test["std"], "seeds": test["n"]})
-        output.emit(records, format, caption=f"{found.by}: no cell is best", title=table.study.name)
+        output.emit(records, format, caption=f"{choice.by}: no cell is best", title=table.study.name)
         return
-    ids, name = " ".join(cell.id for cell in found.cells), found.objectives[0]
-    chosen = {"cell": found.label, "id": ids, "chosen by": found.by, "rule": rule}
-    chosen |= {"compared on seeds": found.seeds, "tested on seeds": found.tested}
+    ids, name = " ".join(cell.id for cell in choice.cells), choice.objectives[0]
+    chosen = {"cell": choice.label, "id": ids, "chosen by": choice.by, "rule": rule}
+    chosen |= {"compared on seeds": choice.seeds, "tested on seeds": choice.tested}
     if worded:
-        value = output.percent(found.value) if name == VAL else figure(found.value, name)
-        chosen |= {"validation %" if name == VAL else name: value, "test %": output.percent(found.test, found.test_std)}
+        value = output.percent(choice.value) if name == VAL else figure(choice.value, name)
+        chosen |= {
+            "validation %" if name == VAL else name: value,
+            "test %": output.percent(choice.test, choice.test_std),
+        }
     else:
-        chosen |= {name: found.value, TEST: found.test, "test_std": found.test_std}
+        chosen |= {name: choice.value, TEST: choice.test, "test_std": choice.test_std}
     output.emit(chosen, format)

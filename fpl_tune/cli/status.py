@@ -12,7 +12,7 @@ from fpl_tune.cli.common import FormatOption, app, stored
 from fpl_tune.core.formatting import counted, left
 from fpl_tune.core.paths import output_folder, stored_studies
 from fpl_tune.study.lock import owner
-from fpl_tune.study.standing import State
+from fpl_tune.study.standing import CellState
 
 
 @app.command(epilog="Example: fpl-tune status lambda_sweep", rich_help_panel="Results")
@@ -35,15 +35,15 @@ def status(
         return
     from fpl_tune.execute import manage
 
-    found = manage.status(stored(name))
+    values = manage.status(stored(name))
     if format == "table":
-        print(_sentence(found))
+        print(_sentence(values))
     else:
-        output.emit(found, format)
+        output.emit(values, format)
 
 
 def _row(name: str) -> dict[str, Any]:
-    """A study by the names of its files; reads no results, so that the list appears at once."""
+    """A study's row, from the names of its files: results are not read, so the list appears immediately."""
     folder = output_folder() / name
     running = owner(folder) is not None
     try:
@@ -55,12 +55,12 @@ def _row(name: str) -> dict[str, Any]:
     return {"study": name, "cells": len(cells), "results": results, "running": running}
 
 
-def _sentence(found: dict[str, Any]) -> str:
-    """A study's status in words."""
-    states = ", ".join(f"{found[name]} {name}" for name in map(str, State) if found[name])
+def _sentence(values: dict[str, Any]) -> str:
+    """A study's status as a sentence."""
+    states = ", ".join(f"{values[name]} {name}" for name in map(str, CellState) if values[name])
     by = "not running"
-    if found["run_by"]:
-        by = f"{left(found['seconds_left'], ending=found['ending'])}; run by {found['run_by']}"
-    wanted = found["seeds_wanted"]
-    seeds = f"{found['seeds']} of {counted(wanted, 'seed')} {'has' if wanted == 1 else 'have'} a result"
-    return f"{found['study']}: {counted(found['cells'], 'cell')} ({states}); {seeds}; {by}"
+    if values["run_by"]:
+        by = f"{left(values['seconds_left'], ending=values['ending'])}; run by {values['run_by']}"
+    wanted = values["seeds_wanted"]
+    seeds = f"{values['seeds']} of {counted(wanted, 'seed')} {'has' if wanted == 1 else 'have'} a result"
+    return f"{values['study']}: {counted(values['cells'], 'cell')} ({states}); {seeds}; {by}"

@@ -17,13 +17,13 @@ from fpl_tune.core.errors import EnvironmentProblem
 def unfailing() -> Iterator[None]:
     """Lets the block write to standard output and error even if they are closed or full.
 
-    Characters that a terminal lacks are replaced. After an error everything is dropped; a line on standard error says
-    so at the end, unless the reader has closed the pipe.
+    Characters that a terminal lacks are replaced. After an error, further output is dropped, and a line on standard
+    error reports it at the end, unless the reader has closed the pipe.
 
     Raises:
-        SystemExit: with 3: standard output could not be written, and the block did not exit with a code of its own.
+        SystemExit: with 3 if standard output could not be written, and the block did not exit with another code.
     """
-    for number in (0, 1, 2):  # else the next file that is opened gets the number of a closed one, and what is printed
+    for number in (0, 1, 2):  # else the next file that is opened gets a closed number, and so the printed text
         try:
             os.fstat(number)
         except OSError:
@@ -48,7 +48,7 @@ def unfailing() -> Iterator[None]:
 
 
 class _Guarded:
-    """A text stream whose writing never fails. It keeps its first error, unless a reader has closed the pipe."""
+    """A text stream that never fails to write. It keeps its first error, unless the reader has closed the pipe."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream or io.StringIO()  # None where the descriptor was closed when Python started
@@ -57,7 +57,7 @@ class _Guarded:
             self._stream.reconfigure(errors="replace")
 
     def write(self, text: str) -> int:
-        """Writes a text, or drops it."""
+        """Writes a string, or drops it."""
         try:
             self._stream.write(text)
         except OSError as problem:
@@ -65,7 +65,7 @@ class _Guarded:
         return len(text)
 
     def flush(self) -> None:
-        """Writes what is buffered, or drops it."""
+        """Writes buffered text, or drops it."""
         try:
             self._stream.flush()
         except OSError as problem:
@@ -75,7 +75,7 @@ class _Guarded:
         return getattr(self._stream, name)
 
     def _give_up(self, problem: OSError) -> None:
-        """Points the descriptor to nowhere, for what is still buffered and for the output of other processes."""
+        """Points the descriptor to /dev/null, for text that is still buffered and for output of other processes."""
         if not isinstance(problem, BrokenPipeError):
             self.problem = self.problem or problem
         with suppress(OSError), open(os.devnull, "wb") as nowhere:

@@ -37,7 +37,7 @@ def study(
     if cfg:
         from fpl_tune.study.grid import expand
 
-        expand(spec)  # refuses cells that cannot be made
+        expand(spec)  # raises if a cell is invalid
         output.emit_config(spec.node)
         return
     from fpl_tune.api import start_study
@@ -54,7 +54,7 @@ def study(
     if retry and table:
         again = [f"retry {text}" for text in manage.failed_seeds(store)]
         print("\n".join(again) or "No seed has failed or diverged: nothing to retry.")
-    # What plug-ins print is no part of JSON or CSV.
+    # Output of plug-ins must not be in JSON or CSV.
     with nullcontext() if table else redirect_stdout(sys.stderr):
         outcome = start_study(spec, root=store.root, callbacks=callbacks, retry=retry)
     _summarise(store, outcome, format)
@@ -62,7 +62,7 @@ def study(
 
 
 def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
-    """Prints the answer, the table, where the report and results are, the failures, and how many cells ran."""
+    """Prints the answer, the table, the paths of report and results, the failures, and the number of cells that ran."""
     from fpl_tune.cli.show import print_results
     from fpl_tune.study import tracking
 

@@ -1,4 +1,4 @@
-"""`fpl-tune ui`: MLflow's page on the records of the studies here."""
+"""`fpl-tune ui`: MLflow's page with the records of the studies here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fpl_tune.core.paths import output_root
 
 _DISPLAYS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 _LONG = 300
-"""Characters of a link that would fill a terminal."""
+"""Maximum characters of a link that is printed in full on a terminal."""
 _OPENS = """
 import os, sys, time, urllib.request, webbrowser
 _, health, page, server = sys.argv
@@ -67,29 +67,29 @@ def ui(
         except OSError:
             raise EnvironmentProblem(f"Port {port} is in use. Choose another one: --port {port + 1}.") from None
     page, experiments = remote or local, track.experiments(root)
-    found = {
-        # An experiment of others has no links; without the workflow type: traces.
+    pages = {
+        # Experiments of other programs have no links; without the workflow type, MLflow would show traces.
         name: tracking.links(root / name, local)
         or {"table": f"{page}/#/experiments/{key}/runs?workflowType=machine_learning"}
         for name, key in experiments.items()
         if study in (None, name)
     }
-    if study is not None and study not in found:
+    if study is not None and study not in pages:
         remedy = f"Send it: fpl-tune study {study} tracking.enabled=true."
         raise EnvironmentProblem(f"MLflow does not hold {study}. {remedy}")
     print(f"MLflow on {page}" + ("" if remote else ", within some seconds; stop it with Ctrl-C"))
-    for name, links in found.items():
+    for name, links in pages.items():
         print(f"  {name}")
         for kind, link in links.items():
             _show(kind, link)
     sys.stdout.flush()
-    first = next((link for links in found.values() for link in links.values()), page)
+    first = next((link for links in pages.values() for link in links.values()), page)
     wanted = opens if opens is not None else study is not None and _has_screen()
     if remote:
         if wanted:
             webbrowser.open(first)
         return
-    os.dup2(2, 1)  # the server's messages are no output of the command
+    os.dup2(2, 1)  # the server's messages are not the command's output
     if wanted:
         subprocess.Popen([sys.executable, "-c", _OPENS, f"{local}/health", first, str(os.getpid())])
     # The address may hold a password, which arguments would show to every user of the machine.
@@ -100,7 +100,7 @@ def ui(
 
 
 def _show(kind: str, link: str) -> None:
-    """Prints a link; one that names many runs, where the terminal can, as a text that leads there."""
+    """Prints a link; a long one as a hyperlink behind a short text, if the terminal supports that."""
     talk = output.console()
     if len(link) > _LONG and talk.is_terminal and talk.color_system:
         talk.print(Text.assemble(f"    {kind:<8} ", ("click here", f"underline link {link}")))
@@ -109,6 +109,6 @@ def _show(kind: str, link: str) -> None:
 
 
 def _has_screen() -> bool:
-    """True if a person at a screen reads the output: without one, a browser would take over the terminal."""
+    """True if there is a screen for a browser: without one, a browser would take over the terminal."""
     screen = not sys.platform.startswith("linux") or any(os.environ.get(name) for name in _DISPLAYS)
     return sys.stdout.isatty() and screen

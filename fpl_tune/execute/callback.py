@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.progress import Progress
+from fpl_tune.execute.progress import StudyProgress
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.looks import Look
@@ -26,7 +26,7 @@ class Callback:
         Args:
             store: the study's results so far.
             cells: all cells so far, finished ones included.
-            jobs: what is queued.
+            jobs: the queued jobs.
         """
 
     def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
@@ -36,13 +36,13 @@ class Callback:
         """An executor has received a job."""
 
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
-        """A job has stopped with a checkpoint; it resumes later or is pruned."""
+        """A job has stopped with a checkpoint. It resumes later or is pruned."""
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         """A round has ended; one record per seed of the job."""
 
-    def on_progress(self, progress: Progress) -> None:
-        """The progress: at the start and end, before each `on_cell_end`, and from time to time as rounds end."""
+    def on_progress(self, progress: StudyProgress) -> None:
+        """The progress, at the start and end, before each `on_cell_end`, and regularly as rounds end."""
 
     def on_setup(self, text: str) -> None:
         """Something takes time before the next round: `text` names it, such as "starting Ray"."""
@@ -59,11 +59,11 @@ class Callback:
         """
 
     def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
-        """Comparisons were looked at, where seeds are added until they are decided.
+        """Comparisons were looked at, in a study that adds seeds until they are decided.
 
         Args:
-            look: what is decided.
-            jobs: what is queued for the next look.
+            look: the result of the look.
+            jobs: the jobs that are queued for the next look.
         """
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
@@ -85,6 +85,6 @@ class Outcome:
     """Left for the next run."""
     seconds: float
     exit_code: int
-    """0 done, 1 some cells failed, 130 or 143 stopped by a signal."""
+    """0: done; 1: some cells failed; 130 or 143: stopped by a signal."""
     failures: tuple[str, ...] = ()
     """Label, seed and error of each failed seed."""

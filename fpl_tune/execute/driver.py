@@ -1,7 +1,7 @@
 """The driver of a study: decides, writes, hands out, receives. Nothing else writes the store.
 
-Executors call `next_leg` and `receive`. Behind both is one step: `decide.next_action` says what follows from the files
-on disk, so that a start after a kill, a start after an edit and the next step of a running study are the same.
+Executors call `next_leg` and `receive`. Both take the same step: `decide.next_action` computes what follows from the
+files on disk. So a start after a kill, a start after an edit and the next step of a running study are the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 from fpl_tune.study.selection import objectives_of
-from fpl_tune.study.standing import Leg, Row, Run, Standing, State, counts, standing, wanted
+from fpl_tune.study.standing import CellState, Leg, Row, Run, Standing, counts, standing, wanted
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 _CRASHES = 3  # of a job's process in a row without a new round
-_TELL_EVERY = 0.2  # seconds between two values of the progress while rounds end, at least
-_ENDED = (State.DONE, State.DIVERGED, State.FAILED)
+_PROGRESS_EVERY = 0.2  # seconds between two values of the progress while rounds end, at least
+_ENDED = (CellState.DONE, CellState.DIVERGED, CellState.FAILED)
 _log = logging.getLogger(__name__)
 
 
 class Driver:
-    """Runs a study: hands out legs, stores what comes of them, asks its searches for trials.
+    """Runs a study: hands out legs, stores their results, asks its searches for trials.
 
     Args:
-        store: the study's store, whose lock is held.
+        store: the study's store, which the caller has locked.
         spec: the study.
         search: its searches.
         callbacks: receive its events. An exception in one is a warning, and the study goes on.
         began: when the command started, in seconds of the monotonic clock.
-        retry: whether seeds that diverged run again; those that failed always do.
+        retry: True to run seeds again that diverged; those that failed always run again.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Driver:
         self.paces: dict[str, float] = {}
         """Planned seconds of a round of one seed, by the cell's id."""
         self.order: dict[str, float] = {}
-        """Places of cells that do not start in the study's order, by id."""
-        self._meter, self._told = ProgressMeter(self.table, spec, self.paces), -math.inf
+        """Sort keys of cells that do not start in the study's order, by id."""
+        self._meter, self._reported_at = ProgressMeter(self.table, spec, self.paces), -math.inf
         self._again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
         self._forget: list[tuple[Cell, int]] = []  # seeds that run again
         self._running: dict[str, Leg] = {}
         self._jobs: dict[str, Job] = {}  # the last one of each cell, which counts its attempts
         self._singly: dict[str, set[int]] = {}  # seeds that failed together, and are tried one by one, by cell
-        self._retried: set[str] = set()  # of these, those that raised an error: one retry is already used
+        self._retried: set[str] = set()  # ids of those cells whose seeds raised an error: one retry is already used
         self._ran: set[str] = set()
         self._skipped: set[str] = set()
         self._action: Action | None = None
@@ -97,7 +97,7 @@ class Driver:
         self._storage = RemoteStorage(url) if url else None
         store.check()  # seeds with a damaged file have no result
         self._complete, exhausted = store.ended()
-        self._exhausted = {*exhausted} & {str(part) for part in self.table.searches}
+        self._exhausted = {*exhausted} & {str(search) for search in self.table.searches}
 
     def notify(self, event: Callable[Concatenate[Callback, P], None], *values: P.args, **named: P.kwargs) -> None:
         """Calls a method of all callbacks."""
@@ -111,23 +111,23 @@ class Driver:
                     _log.warning("%s.%s failed, and the study goes on: %s: %s", *where, type(problem).__name__, problem)
                     _log.debug("its traceback", exc_info=problem)
 
-    def _tell(self, *, every: float = 0.0) -> None:
-        """Tells the callbacks how far the study is, unless it was told so less than `every` seconds ago."""
-        if (now := time.monotonic()) - self._told >= every:
+    def _report_progress(self, *, every: float = 0.0) -> None:
+        """Reports the progress to the callbacks, unless that was done less than `every` seconds ago."""
+        if (now := time.monotonic()) - self._reported_at >= every:
             jobs = [self._jobs[key] for key in self._running]
             progress = self._meter.measure(jobs, self._exhausted, ending=self.stopping)
-            self._told = now
+            self._reported_at = now
             self.notify(Callback.on_progress, progress)
 
     # -- the table -------------------------------------------------------------------------------------------
 
     def plan(self, cells: Iterable[Cell]) -> None:
-        """Adds cells with what is stored of them, without the seeds that run again. Writes nothing."""
+        """Adds cells with their stored runs, without the seeds that run again. Writes nothing."""
         for cell in cells:
-            if (known := self.table.rows.get(cell.id)) is not None:
-                if cell.role == "trial" and known.cell.role != "trial":  # a reference or a step of an ablation, too
-                    label = known.cell.label if known.cell.role == "reference" else ""
-                    self._set(replace(known, cell=replace(cell, reference=label)))
+            if (planned := self.table.rows.get(cell.id)) is not None:
+                if cell.role == "trial" and planned.cell.role != "trial":  # a reference or a step of an ablation, too
+                    label = planned.cell.label if planned.cell.role == "reference" else ""
+                    self._set(replace(planned, cell=replace(cell, reference=label)))
                 continue
             self._prints[cell.id] = self._fingerprints(cell.run)
             row = self.store.row(cell, self._prints[cell.id])
@@ -143,7 +143,7 @@ class Driver:
         self._action = None
 
     def _under_way(self, key: str, leg: Leg | None) -> None:
-        """Notes the leg of a cell that is under way; None: it has ended."""
+        """Records the running leg of a cell; None: it has ended."""
         if leg is None:
             del self._running[key]
         else:
@@ -155,29 +155,28 @@ class Driver:
         return standing(self.table.design, row)
 
     def queued(self) -> list[Job]:
-        """Legs that are to run, those of paused trials last."""
-        rows = [sorted(self.table.having(state), key=self._place) for state in (State.QUEUED, State.PAUSED)]
+        """Jobs of the legs that are left, those of paused trials last."""
+        rows = [sorted(self.table.having(state), key=self._place) for state in (CellState.QUEUED, CellState.PAUSED)]
         return [self._job(row, self.standing(row).left[0]) for some in rows for row in some]
 
     @property
     def remaining(self) -> int:
-        """Trials that are still to be suggested."""
-        parts = [part for part in self.table.searches if str(part) not in self._exhausted]
-        return sum(map(self.table.remaining, parts))
+        """Number of trials that are still to be suggested."""
+        return sum(self.table.remaining(search) for search in self.table.searches if str(search) not in self._exhausted)
 
     def _place(self, row: Row) -> tuple[Any, ...]:
-        """Order of queued cells: quick ones first, such as zero-shot CLIP, then those that have come furthest, the best
-        of them first, then those that were under way when the process ended."""
+        """Sort key of queued cells: quick ones first, such as zero-shot CLIP, then those with the most rounds, the best
+        of them first, then those that were running when the process ended."""
         first = row.runs.get(self.table.design.seeds[0])
-        behind = max((run.rounds for run in row.runs.values()), default=0)
-        value = first.value(self.table.design.objective, behind) if first and row.cell.role == "trial" else None
+        rounds = max((run.rounds for run in row.runs.values()), default=0)
+        value = first.value(self.table.design.objective, rounds) if first and row.cell.role == "trial" else None
         rank = -(value or 0.0) if metric(self.table.design.objective).maximize else value or 0.0
-        return row.cell.run.learns, -behind, rank, not row.together, self.order.get(row.cell.id, 0), row.cell.number
+        return row.cell.run.learns, -rounds, rank, not row.together, self.order.get(row.cell.id, 0), row.cell.number
 
     # -- before and after ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Stores the study, its cells, and what is asked to run again."""
+        """Stores the study and its cells, and removes the results of seeds that run again."""
         rows, design = self.table.rows, self.table.design
         named = [name for name in {self.spec.report.metric, *objectives_of(self.spec)} if of_method(name)]
         effective = Effective(
@@ -191,48 +190,48 @@ class Driver:
         for row in rows.values():
             self._drop_checkpoints(row, row.together)
         states = {key: self.standing(row).state for key, row in rows.items()}
-        over = {*_ENDED, State.PAUSED} if self._complete else {*_ENDED}
+        over = {*_ENDED, CellState.PAUSED} if self._complete else {*_ENDED}
         self._skipped = {key for key, state in states.items() if state in over}
         for key, row in rows.items():
-            if row.stale and states[key] is State.QUEUED:
+            if row.stale and states[key] is CellState.QUEUED:
                 self.notify(Callback.on_stale, row.cell, row.stale)
-        for part in self.table.searches:
-            if not self.table.trials(part):
-                part.warn()
+        for search in self.table.searches:
+            if not self.table.trials(search):
+                search.warn()
         self._look(silent=True)
         if isinstance(action := self._pass_on(), Ask):  # so that the study starts with something to run
             self._ask(action.search)
         cells = [row.cell for row in self.table.rows.values()]
         self.notify(Callback.on_study_start, self.store, cells, self.queued())
-        self._tell()
+        self._report_progress()
 
     def _stays(self, cell: Cell) -> bool:
-        """True if an earlier cell stays in the tables: it has results, and they are of today's method and data."""
-        if self.table.design.looks:  # it would change what is decided, and so which seeds run
+        """True if an earlier cell stays in the tables: it has results of today's method and data."""
+        if self.table.design.looks:  # it would change the decisions, and so the seeds that run
             return False
         try:
             row = self.store.row(cell, self._fingerprints(cell.run))
-        except FplTuneError:  # its data are no longer there: nothing says that it is out of date
+        except FplTuneError:  # its data no longer exist, so it cannot be shown to be out of date
             row = self.store.row(cell, {})
         now = self.standing(row).state
-        return bool(row.runs) and (now is not State.QUEUED or bool(counts(self.table.design, row)))
+        return bool(row.runs) and (now is not CellState.QUEUED or bool(counts(self.table.design, row)))
 
     def finish(self) -> Outcome:
-        """Writes how the study has ended, and ends the callbacks."""
+        """Stores how the study has ended, and ends the callbacks."""
         complete = not self.stopping and isinstance(self._next(), Done)
         self.store.end(complete=complete, exhausted=self._exhausted)
-        self._tell()
+        self._report_progress()
         self._stop_file.unlink(missing_ok=True)
-        for row in self.table.having(State.PAUSED) if complete and not (self._complete and not self._ran) else ():
+        for row in self.table.having(CellState.PAUSED) if complete and not (self._complete and not self._ran) else ():
             self.notify(Callback.on_cell_end, row.cell, self.store.read(row.cell).results)
         outcome = self.outcome()
         self.notify(Callback.on_study_end, self.store, outcome)
         return outcome
 
     def outcome(self) -> Outcome:
-        """Counts the cells by their state now."""
+        """Counts the cells by their present state."""
         failures, over = dict[str, list[str]](), [*_ENDED]
-        over += [State.PAUSED] if isinstance(self._next(), Done) else []
+        over += [CellState.PAUSED] if isinstance(self._next(), Done) else []
         states = {key: self.standing(row).state for key, row in self.table.rows.items()}
         for key, row in self.table.rows.items():
             bad = {Status.FAILED} if row.cell.role == "trial" else FAILURES
@@ -246,7 +245,7 @@ class Driver:
         pending, code = len(left) + self.remaining, 1 if failures else 0
         if pending:
             code = 128 + self.signal if self.signal else 130
-        listed = tuple(text for found in failures.values() for text in found)
+        listed = tuple(text for errors in failures.values() for text in errors)
         return Outcome(done, len(failures), len(skipped), pending, time.monotonic() - self.began, code, listed)
 
     # -- what executors call ---------------------------------------------------------------------------------
@@ -257,7 +256,7 @@ class Driver:
 
     @property
     def stopping(self) -> bool:
-        """The study ends after the running rounds."""
+        """True if the study ends after the running rounds."""
         return self.signal is not None or stop_requested(self.store.folder)
 
     def request_stop(self) -> None:
@@ -266,11 +265,11 @@ class Driver:
 
     @property
     def over(self) -> bool:
-        """Nothing is left to run or under way, or the study stops."""
+        """True if nothing is left to run or running, or the study stops."""
         return self.stopping or isinstance(self._next(), Done)
 
     def next_leg(self) -> Job | None:
-        """Hands out the next leg; None if none may start now."""
+        """Hands out the next leg; None if none can start now."""
         while not self.stopping:
             match self._pass_on():
                 case Ask(search):
@@ -282,7 +281,7 @@ class Driver:
         return None
 
     def receive(self, job: Job, report: Report) -> bool:
-        """Receives the report of a job's step. Returns whether the job goes on.
+        """Receives the report of a job's step. Returns True if the job continues.
 
         Raises:
             EnvironmentProblem: the disk is full or read-only, a URL fails, or a node cannot run trials.
@@ -310,7 +309,7 @@ class Driver:
         return self._action
 
     def _pass_on(self) -> Action:
-        """Lets trials pass their rungs, and gives what follows then."""
+        """Lets trials pass their rungs, and returns the action that follows."""
         while isinstance(action := self._next(), Pass):
             for row in action.rows:
                 self._mark(row, passed=row.passed | {self.standing(row).rung})
@@ -331,10 +330,10 @@ class Driver:
         self.store.add(row.cell, self._prints[cell.id])
 
     def _look(self, *, silent: bool = False) -> None:
-        """Once nothing is left, looks at the comparisons: cells of undecided ones get more seeds, to the next look."""
+        """Looks at the comparisons once nothing is left: cells of undecided ones get the seeds of the next look."""
         if not self.table.design.looks or not isinstance(self._next(), Done):
             return
-        from fpl_tune.study import comparisons, findings  # with pandas, which other studies do not need here
+        from fpl_tune.study import comparisons, findings  # imports pandas, which other studies do not need here
 
         if (look := comparisons.look(findings.Findings(self.spec, self.store.table()))) is None:
             return
@@ -342,7 +341,7 @@ class Driver:
             row = self.table.rows[key]
             self._mark(row, passed=row.passed | {look.further[-1]})
         if not silent:
-            self._tell()
+            self._report_progress()
             self.notify(Callback.on_look, look, self.queued())
 
     # -- write -----------------------------------------------------------------------------------------------
@@ -355,7 +354,7 @@ class Driver:
         return marked
 
     def _put(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> None:
-        """Stores the results of a job's seeds, but for those that had completed before a kill."""
+        """Stores the results of a job's seeds, except those that had completed before a kill."""
         folder, row = self.store.folder / job.path, self.table.rows[job.cell.id]
         if output is not None and self._storage:
             self._storage.pull(f"{self.store.name}/{job.path}", folder)
@@ -370,8 +369,8 @@ class Driver:
             runs[seed] = Run(status, len(history), partial(self.store.records, job.cell, seed))
         self._set(replace(row, runs=runs))
 
-    def _drop_checkpoints(self, row: Row, *held: tuple[int, ...]) -> None:
-        """Removes checkpoints that no leg of a cell needs any more; `held` are seeds that may have one at a URL."""
+    def _drop_checkpoints(self, row: Row, *uploaded: tuple[int, ...]) -> None:
+        """Removes checkpoints that no leg of a cell needs any more; `uploaded` are seeds that may have one at a URL."""
         left = self.standing(row).left
         groups = [leg.seeds for leg in left]
         open_ = {s for s in row.together if s not in row.runs or not row.runs[s].ended(row.cell.rounds)}
@@ -383,7 +382,7 @@ class Driver:
                 shutil.rmtree(slot, ignore_errors=True)
         if self._storage is None:
             return
-        for path in {Job(row.cell, seeds).path for seeds in held if seeds} - needed:
+        for path in {Job(row.cell, seeds).path for seeds in uploaded if seeds} - needed:
             try:
                 self._storage.drop(f"{self.store.name}/{path}")
             except StorageError as problem:
@@ -392,7 +391,7 @@ class Driver:
     # -- hand out --------------------------------------------------------------------------------------------
 
     def _job(self, row: Row, leg: Leg) -> Job:
-        """The job of a leg: its seeds together, unless they failed so, or some have a checkpoint, be it with others."""
+        """The job of a leg: its seeds together, unless they failed together, or some share a checkpoint with others."""
         key, seeds = row.cell.id, leg.seeds
         if alone := [seed for seed in seeds if seed in self._singly.get(key, ())]:
             seeds = (alone[0],)
@@ -429,32 +428,32 @@ class Driver:
     # -- receive ---------------------------------------------------------------------------------------------
 
     def _add_round(self, job: Job, records: list[Record]) -> bool:
-        """Adds the records of a round. False: the job ends here, at a rung."""
+        """Adds the records of a round. Returns False if the job ends here, at a rung."""
         job.rounds.append(records)
         number = len(job.rounds)
         if number > job.reached:
             self.notify(Callback.on_round_end, job.cell, records)
-            self._tell(every=_TELL_EVERY)
+            self._report_progress(every=_PROGRESS_EVERY)
         leg = self._running[job.cell.id]
         if number < job.cell.rounds and number == leg.rounds:
             return self._end_leg(job, Status.PARTIAL)
         return True
 
     def _end_leg(self, job: Job, status: Status, output: Output | None = None, error: str | None = None) -> bool:
-        """Stores the results of a leg that has ended. Returns whether the job goes on with the next one."""
+        """Stores the results of a leg that has ended. Returns True if the job continues with the next one."""
         key = job.cell.id
         self._put(job, status, output, error)
         self._under_way(key, None)
         self._pass_on()
         row = self.table.rows[key]
         now = self.standing(row)
-        if status == Status.PARTIAL and now.state is State.QUEUED and now.left[0].seeds == job.seeds:
+        if status == Status.PARTIAL and now.state is CellState.QUEUED and now.left[0].seeds == job.seeds:
             self._under_way(key, now.left[0])
             return True
         job.reached = max(job.reached, len(job.rounds))
         self._drop_checkpoints(row, job.seeds)
         if now.state in _ENDED:
-            self._tell()
+            self._report_progress()
             self.notify(Callback.on_cell_end, row.cell, self.store.read(row.cell).results)
         else:
             self.notify(Callback.on_job_pause, row.cell, job.seeds)

@@ -16,11 +16,11 @@ _ASK = (
 
 
 def gpus_here() -> tuple[tuple[int, int], ...]:
-    """Total and free bytes of each GPU that PyTorch sees here; none where it does not answer."""
+    """Total and free bytes of each GPU that PyTorch sees here; empty if it does not answer."""
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        said = subprocess.check_output(
-            [sys.executable, "-c", _ASK], env=known, stderr=subprocess.DEVNULL, timeout=SECONDS
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        output = subprocess.check_output(
+            [sys.executable, "-c", _ASK], env=environment, stderr=subprocess.DEVNULL, timeout=SECONDS
         )
-        return tuple((int(total), int(free)) for total, free in json.loads(said))
+        return tuple((int(total), int(free)) for total, free in json.loads(output))
     return ()

@@ -1,4 +1,4 @@
-"""Executor `inline`: one job after the other in this process."""
+"""Executor `inline`: one job after another in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpl_tune.simulation.simulation import Simulation
 
 
 def execute(driver: Driver, context: ExecutionContext, *, simulate: Callable[..., Simulation] | None = None) -> None:
-    """Runs the legs of the study; `simulate` makes their simulations, see `JobRun`."""
+    """Runs the legs of a study; `simulate` makes their simulations, see `JobRun`."""
 
     def encoding(done: int, total: int, pool: str) -> None:
         driver.notify(Callback.on_setup, f"encoding {pool}: {done:,} of {total:,} images")

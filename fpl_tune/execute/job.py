@@ -24,7 +24,8 @@ from fpl_tune.study.cells import Cell, differing
 from fpl_tune.study.fingerprints import fingerprints
 
 Output = dict[int, tuple[str, str | None]]
-"""Of a finished job, by seed: hash of its split, and name of the file with what it learned, if it did."""
+"""The output of a finished job: for each seed the hash of its split, and the name of the file of learned tensors, or
+None if nothing was learned."""
 
 
 @dataclass(eq=False)
@@ -36,9 +37,9 @@ class Job:
     prints: Mapping[str, Any] = field(default_factory=dict)
     """Fingerprints of what its results depend on."""
     rungs: tuple[int, ...] = ()
-    """Rounds after which it may end: it writes a checkpoint and reports immediately."""
+    """Rounds after which the job may end: it writes a checkpoint and reports immediately."""
     rounds: list[list[Record]] = field(default_factory=list)
-    """Rounds of this attempt, one record per seed in each."""
+    """Rounds of this attempt, with one record per seed in each."""
     attempt: int = 0
     """Attempts that ended with an error so far."""
     crashes: int = 0
@@ -46,20 +47,20 @@ class Job:
     reached: int = 0
     """Rounds of earlier attempts and legs, already reported to callbacks."""
     alone: bool = False
-    """Runs without other trials on its device, after an out-of-memory error next to some."""
+    """True if the job must run without other trials on its device, because it ran out of memory next to some."""
     gpus: float = 0.0
     """Share of a GPU that it has while it runs."""
 
     @property
     def path(self) -> str:
-        """Path of the checkpoint's folder in the study's, also below a URL."""
+        """Path of the checkpoint's folder, relative to the study's folder or URL."""
         text = "-".join(map(str, self.seeds))
         return f"cells/{self.cell.id}/ckpt-{text if len(text) <= 24 else digest(text, 6)}"
 
     @property
     def fingerprint(self) -> str:
         """Fingerprint of the method's source, the data and the weights; a checkpoint with another one is not used."""
-        return "-".join(str(self.prints.get(part)) for part in ("method", "data", "weights"))
+        return "-".join(str(self.prints.get(name)) for name in ("method", "data", "weights"))
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,18 @@ class ExecutionContext:
     """Settings that all jobs of a study share: plain values, which can be sent to other processes."""
 
     folder: Path
-    """The study's."""
+    """The study's folder."""
     cache_dir: Path
     execution: ExecutionSpec = field(default_factory=ExecutionSpec)
-    """As the user set it; the fields below are resolved for this machine or cluster."""
+    """The user's settings; the fields below are resolved for this machine or cluster."""
     device: str = "cpu"
     threads: int = 1
     parallel: int = 1
     """Concurrent trials on this machine."""
     gpus: float | None = 0.0
-    """GPUs per trial; None: what its memory needs."""
+    """GPUs per trial; None: the share that its memory needs."""
     gpu_bytes: int = 0
-    """Memory of the smallest GPU, where that decides."""
+    """Memory of the smallest GPU, if the share of a trial depends on it; else 0."""
     address: str | None = None
     data_roots: tuple[str, ...] = ()
 
@@ -98,7 +99,7 @@ class ExecutionContext:
 
 
 class Changed(EnvironmentProblem):
-    """A worker finds another source of the method, other data or other weights than the study started with."""
+    """The method's source, data or weights on a worker are not those with which the study started."""
 
 
 class Interrupted(SystemExit):
@@ -110,7 +111,7 @@ FailureKind = Literal["error", "diverged", "memory", "died", "disk", "environmen
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a job ended early."""
+    """The failure of a job."""
 
     error: str
     kind: FailureKind = "error"
@@ -121,8 +122,8 @@ class Failure:
 
     @classmethod
     def of(cls, problem: Exception | SystemExit) -> Failure:
-        """The failure by an exception: one line, with the place of a plug-in."""
-        if isinstance(problem, SystemExit):  # else the study would end, as if it were done
+        """The failure of an exception, as one line; for an error of a plug-in, with the place."""
+        if isinstance(problem, SystemExit):  # otherwise the study would end as if it were done
             problem = RuntimeError(f"a method called sys.exit({problem.code!r})").with_traceback(problem.__traceback__)
         error = " ".join(str(problem).split()) if isinstance(problem, FplTuneError) else plugins.describe_error(problem)
         kind: FailureKind = "error"
@@ -144,24 +145,24 @@ class Report:
     """The report of a step."""
 
     rounds: list[list[Record]]
-    """Records by round, one per seed in each; none was reported before."""
+    """New rounds since the last report, with one record per seed in each."""
     output: Output | None = None
     failure: Failure | None = None
     warnings: list[str] = field(default_factory=list)
     last: bool = True
-    """No step follows."""
+    """True if no step follows."""
     resumed: bool = False
-    """Its rounds are those of a checkpoint: an earlier run has trained them."""
+    """True if the rounds come from a checkpoint: an earlier run has trained them."""
 
 
 class JobRun:
-    """Runs a job, in this process or in another: resumes from its checkpoint, keeps its history, writes checkpoints.
+    """Runs a job, in this process or another: resumes from its checkpoint, keeps its history, writes checkpoints.
 
     Args:
         job: the job.
         context: settings of the study.
-        resumes: whether it continues from a checkpoint of its own.
-        simulate: makes the simulation; None: `Simulation`. Tests put a stand-in here that trains nothing.
+        resumes: True to continue from the job's own checkpoint.
+        simulate: makes the simulation; None: `Simulation`. Tests pass a stand-in that trains nothing.
     """
 
     def __init__(
@@ -189,10 +190,10 @@ class JobRun:
 
         Args:
             seconds: time after which no further round starts.
-            stopping: whether to stop after this round with a checkpoint.
+            stopping: returns True to stop after the present round with a checkpoint.
 
         Returns:
-            The report. Failures are in it, not raised.
+            The report. Failures are reported in it, not raised.
         """
         if self.simulation is None and stopping():
             return Report([])
@@ -226,7 +227,7 @@ class JobRun:
         return self.simulation
 
     def warnings(self) -> list[str]:
-        """Problems that did not stop the job and were not returned before."""
+        """Returns the warnings since the last call."""
         fresh = list(self._warnings)
         self._warnings.clear()
         return fresh
@@ -258,15 +259,15 @@ class JobRun:
                 )
         if self._storage:
             self._storage.pull(f"{context.study}/{self.job.path}", self.folder)
-        for found in checkpoint.usable(self.folder) if self.resumes else ():
+        for snapshot in checkpoint.usable(self.folder) if self.resumes else ():
             try:
-                if isinstance(found, Damaged):
-                    raise found
-                if found.meta["fingerprint"] == self.job.fingerprint:
-                    rounds, number = found.meta["rounds"], found.meta["round"]
+                if isinstance(snapshot, Damaged):
+                    raise snapshot
+                if snapshot.meta["fingerprint"] == self.job.fingerprint:
+                    rounds, number = snapshot.meta["rounds"], snapshot.meta["round"]
                     if not isinstance(rounds, list) or len(rounds) != number:
                         raise ValueError(f"its history does not have {number} rounds")
-                    simulation.restore(found)
+                    simulation.restore(snapshot)
                     self.history = rounds
                     break
             except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as problem:
@@ -285,7 +286,7 @@ class JobRun:
         return Snapshot(tensors, {**meta, "fingerprint": self.job.fingerprint, "rounds": self.history})
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint. If that fails, older checkpoints stay and a warning is kept."""
+        """Writes a checkpoint. If that fails, older checkpoints stay, and a warning is added."""
         try:
             checkpoint.write(self.folder, self.snapshot())
             self._send()
@@ -302,7 +303,7 @@ class JobRun:
             self._storage.push(self.folder, f"{self.context.study}/{self.job.path}")
 
     def _output(self, simulation: Simulation) -> Output:
-        """Writes the learned parameters next to the checkpoint, from where the driver moves them to the store."""
+        """Writes the learned tensors next to the checkpoint; the driver moves them to the store from there."""
         output, deployed, learned = {}, simulation.deployed(), simulation.prompts()
         for seed, task in zip(simulation.seeds, simulation.tasks, strict=True):
             name = f"prompts-{seed}.safetensors" if learned.get(seed) else None

@@ -1,4 +1,4 @@
-"""The progress of a study in one line, for notebooks and programs of one's own."""
+"""The progress of a study in one line, for notebooks and users' own programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.progress import Progress
+from fpl_tune.execute.progress import StudyProgress
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.looks import Look
 from fpl_tune.study.store import Store
@@ -18,29 +18,29 @@ class Line:
     """A line on standard error that is written again and again."""
 
     def __init__(self) -> None:
-        self._width = 0  # of the text that stands there
+        self._width = 0  # characters of the present text
 
     def show(self, text: str) -> None:
-        """Writes over the text; one that is wider than the terminal could not be written over."""
+        """Replaces the text. It is cut to the terminal's width: a wrapped line cannot be replaced."""
         if sys.stderr.isatty():
             text = text[: shutil.get_terminal_size().columns - 1]
         print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
         self._width = len(text)
 
     def end(self, text: str) -> None:
-        """Writes over the text for the last time; what follows stands below."""
+        """Replaces the text for the last time, and begins a new line."""
         print(f"\r{text:<{self._width}}", file=sys.stderr, flush=True)
         self._width = 0
 
     def close(self) -> None:
-        """Leaves the text that stands there; what follows stands below."""
+        """Keeps the text, and begins a new line."""
         if self._width:
             print(file=sys.stderr, flush=True)
             self._width = 0
 
 
 class ProgressLine(Callback):
-    """Shows the progress of a study in a line, which is written again as it goes on."""
+    """Shows the progress of a study in one line, which is updated in place."""
 
     def __init__(self) -> None:
         self._line, self._name, self._text = Line(), "", ""
@@ -51,7 +51,7 @@ class ProgressLine(Callback):
     def on_setup(self, text: str) -> None:
         self._line.show(f"{self._name}: {text}")
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: StudyProgress) -> None:
         self._text = f"{self._name}: {progress.line(over=True)}"
         self._line.show(f"{self._name}: {progress.line()}")
 

@@ -27,47 +27,47 @@ def stop_requested(folder: Path) -> bool:
 
 
 def status(store: Store) -> dict[str, Any]:
-    """Counts the cells by state and the seeds with a result; with the process that runs the study, the seconds left."""
+    """Numbers of cells by state and of seeds with a result, the process that runs the study, and the seconds left."""
     table = store.table()
-    found = {"study": store.name, **table.status(), "run_by": None, "seconds_left": None, "ending": False}
+    fields = {"study": store.name, **table.status(), "run_by": None, "seconds_left": None, "ending": False}
     if running := owner(store.folder):
-        found["run_by"] = f"process {running['pid']} on {running['host']} since {running['since']}"
-        with suppress(ValueError):  # a file has a time that nobody can read
+        fields["run_by"] = f"process {running['pid']} on {running['host']} since {running['since']}"
+        with suppress(ValueError):  # a file has an invalid time
             left = _seconds_left(table, datetime.fromisoformat(running["since"]).timestamp())
-            found["seconds_left"] = None if left is None else round(left)
-        found["ending"] = stop_requested(store.folder)
-    return found
+            fields["seconds_left"] = None if left is None else round(left)
+        fields["ending"] = stop_requested(store.folder)
+    return fields
 
 
 def _seconds_left(table: StudyTable, began: float) -> float | None:
-    """Seconds until a running study is done, from its files alone, in which rounds of cells under way are not seen.
+    """Estimates the seconds until a running study is done, from its files, which lack the rounds of running cells.
 
     Args:
-        table: the study's.
-        began: when its process began, in seconds since 1970.
+        table: the study's table.
+        began: time at which its process started, in seconds since 1970.
 
     Returns:
         None before the first result of that process.
     """
     from fpl_tune.execute.work import Pace, work_left, work_to_come
 
-    def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that learns nothing has one round
+    def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that trains nothing has one round
         return float(not cell.rounds == 1 < cell.node["protocol"]["rounds"])
 
     design, search = table.design, table.study.search
-    asked = [stored for stored in table.cells.values() if not stored.earlier]
-    rows = [stored.row for stored in asked]
+    current = [stored for stored in table.cells.values() if not stored.earlier]
+    rows = [stored.row for stored in current]
     more = 0.0
     if search.sampler is not None:
-        parts = math.prod(map(len, axes_of(table.study.axes).values()))
-        more = work_to_come(design, [row for row in rows if row.cell.role == "trial"], search, parts, cost)
+        n_searches = math.prod(map(len, axes_of(table.study.axes).values()))
+        more = work_to_come(design, [row for row in rows if row.cell.role == "trial"], search, n_searches, cost)
     work = work_left(design, rows, cost, more=more)
-    results = [result for stored in asked if cost(stored.cell) for result in stored.results.values()]
+    results = [result for stored in current if cost(stored.cell) for result in stored.results.values()]
     ended = [(datetime.fromisoformat(r["finished"]).timestamp(), r["time/seconds"], r["rounds"]) for r in results]
     ended = [one for one in ended if one[0] >= began]
     if not ended:
         return None
-    first = max(began, min(at - took for at, took, _ in ended))  # before it, Ray was starting
+    first = max(began, min(at - took for at, took, _ in ended))  # before that, Ray was starting
     pace = Pace(first)
     pace.add(max(at for at, _, _ in ended), sum(rounds for _, _, rounds in ended))
     return pace.seconds(time.time(), work)
@@ -76,7 +76,7 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
 def stop(store: Store) -> None:
     """Asks the process that runs the study to end after the round, with a checkpoint.
 
-    Its owner removed older requests before it was named, so that this one is not lost.
+    The request is not lost: the process has removed older requests before it is named as the owner.
 
     Raises:
         ConfigError: no process runs it.

@@ -1,4 +1,4 @@
-"""The progress of a running study: one value, computed from its table and the jobs under way."""
+"""The progress of a running study: one value, computed from its table and the running jobs."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from fpl_tune.study import results as tables
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import objectives_of, selecting_rule, sign
-from fpl_tune.study.standing import Row, Run, State, standing, wanted
+from fpl_tune.study.standing import CellState, Row, Run, standing, wanted
 from fpl_tune.study.status import Status
 
 _LABEL = 44  # characters of a cell's label in a line
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The progress of a study. Work of earlier runs counts as done; totals change only where a look adds seeds."""
+class StudyProgress:
+    """The progress of a study. Work of earlier runs counts as done; totals change only if a look adds seeds."""
 
     done: float
-    """Cells that are over. Of a search: trials that have a result, or the full trials that their rounds amount to."""
+    """Number of cells that are over. In a search: trials that have a result, or the full trials that their rounds
+    amount to."""
     total: float
-    """Cells of the study. Of a search: its limit, in all cells of the axes."""
+    """Number of cells of the study. In a search: its limit, summed over all cells of the axes."""
     unit: str
     """cell, trial or full trial"""
     rounds: int
-    """Rounds of all seeds that are done, or that a cell that failed will not run."""
+    """Rounds of all seeds that are done, or that will not run because their cell failed."""
     of_rounds: int
-    """Rounds of all seeds and cells; 0: a search decides how many."""
+    """Rounds of all seeds and cells; 0 in a search, where they are not known beforehand."""
     seconds: float | None
     """Expected seconds until the study is done; None before its first round."""
     ending: bool
-    """True if it ends after the rounds under way, because of a signal or `fpl-tune stop`."""
+    """True if it ends after the running rounds, because of a signal or `fpl-tune stop`."""
     best: str
-    """The best cell so far and its value, in words; empty before the first is done, or if several objectives choose."""
+    """The best cell so far and its value, as text; empty before the first is done, or with several objectives."""
 
     def __str__(self) -> str:
         """`3 of 12 cells, 40 of 120 rounds`."""
@@ -57,7 +58,7 @@ class Progress:
 
         Args:
             over: True once the study has ended.
-            again: is added while the study ends.
+            again: text that is added while the study ends.
         """
         ahead = "" if over or self.seconds == 0 else left(self.seconds, ending=self.ending, again=again)
         return ", ".join(filter(None, [str(self), ahead, self.best]))
@@ -67,20 +68,20 @@ class ProgressMeter:
     """Measures the progress and the pace of a study.
 
     Args:
-        table: the study's.
+        table: the study's table.
         spec: the study.
-        paces: planned seconds of a round of one seed, by the cell's id; of none or some cells.
+        paces: planned seconds of a round of one seed, by the cell's id; may lack cells.
     """
 
     def __init__(self, table: LiveTable, spec: StudySpec, paces: Mapping[str, float]) -> None:
         self._table, self._search, self._paces, self._ablated = table, spec.search, paces, bool(spec.ablate)
         self._objectives, self._rule = objectives_of(spec), selecting_rule(spec.report.rule)
         self._pace: work.Pace | None = None
-        self._slots = 1  # jobs side by side, at most
-        self._values = WeakKeyDictionary[Row, float]()  # of cells that are done, whose histories are read once
+        self._slots = 1  # maximum number of concurrent jobs
+        self._values = WeakKeyDictionary[Row, float]()  # cache for cells that are done, so histories are read once
 
     def ran(self, job: Job, rounds: Sequence[Sequence[Record]]) -> None:
-        """A job has trained rounds, which are not among its own yet. The clock starts with the first of them."""
+        """Counts rounds that a job has trained, before they are added to the job. The clock starts with the first."""
         now, cost = time.monotonic(), self._cost(job.cell)
         if cost and self._pace is None:
             took = sum(record["time/seconds"] for record in rounds[-1])
@@ -90,66 +91,66 @@ class ProgressMeter:
             self._pace.add(now, cost * len(rounds) * len(job.seeds), self._slots)
 
     def _cost(self, cell: Cell) -> float:
-        """The cost of a round; cells that learn nothing take next to none."""
+        """The cost of a round; 0 for cells that train nothing."""
         if not cell.run.learns:
             return 0.0
         return self._paces.get(cell.id) or fmean(self._paces.values() or [1.0])
 
-    def measure(self, jobs: Sequence[Job], exhausted: Collection[str], *, ending: bool) -> Progress:
+    def measure(self, jobs: Sequence[Job], exhausted: Collection[str], *, ending: bool) -> StudyProgress:
         """Measures the progress.
 
         Args:
-            jobs: those under way.
+            jobs: the running jobs.
             exhausted: searches whose sampler has no new point.
-            ending: True if the study ends after the rounds under way.
+            ending: True if the study ends after the running rounds.
         """
         self._slots = max(self._slots, len(jobs))
         stored = self._table.rows
-        rows = [*{**stored, **{job.cell.id: under_way(stored[job.cell.id], job) for job in jobs}}.values()]
+        rows = [*{**stored, **{job.cell.id: with_job(stored[job.cell.id], job) for job in jobs}}.values()]
         ahead = self._work(rows, exhausted)
         seconds = None if ahead else 0.0
         if ahead and self._pace is not None:
             seconds = self._pace.seconds(time.monotonic(), ahead)
-        return Progress(*self._counts(rows), seconds, ending, self._best())
+        return StudyProgress(*self._counts(rows), seconds, ending, self._best())
 
     def _work(self, rows: Sequence[Row], exhausted: Collection[str]) -> float:
-        """The work that is left, of trials that are still to be suggested too."""
-        design, going = self._table.design, [part for part in self._table.searches if str(part) not in exhausted]
-        trials = [row for row in rows if any(part.holds(row.cell) for part in going)]
-        if not trials:  # they are to come after the references
-            trials = [Row(Cell("", 0, "", "trial", part.varied, part.run)) for part in going]
+        """The work that is left, including that of trials that are still to be suggested."""
+        design, going = self._table.design, [each for each in self._table.searches if str(each) not in exhausted]
+        trials = [row for row in rows if any(search.holds(row.cell) for search in going)]
+        if not trials:  # they follow after the references
+            trials = [Row(Cell("", 0, "", "trial", search.varied, search.run)) for search in going]
         more = work.work_to_come(design, trials, self._search, len(going), self._cost)
         return work.work_left(design, rows, self._cost, slots=self._slots, more=more)
 
     def _counts(self, rows: Sequence[Row]) -> tuple[float, float, str, int, int]:
         """The first fields of the progress."""
-        design, parts = self._table.design, len(self._table.searches)
-        if not parts or self._ablated:  # a search whose best trial is ablated is over
-            over = sum(standing(design, row).state is not State.QUEUED for row in rows)
+        design, n_searches = self._table.design, len(self._table.searches)
+        if not n_searches or self._ablated:  # a search whose best trial is ablated is over
+            over = sum(standing(design, row).state is not CellState.QUEUED for row in rows)
             rounds = sum(row.cell.rounds * len(wanted(design, row)) for row in rows)
             ahead = sum(work.rounds_left(design, row) for row in rows)
             return over, len(rows), "cell", round(rounds - ahead), rounds
         trials, number = [row for row in rows if row.cell.role == "trial"], self._search.trials
-        # Of trials that are counted, one counts once it has a result; of a budget, its rounds count as they end.
+        # With a number of trials, a trial counts once it has a result; with a budget, its rounds count as they end.
         ran = [row for row in trials if (self._table.rows[row.cell.id] if number else row).runs]
-        most = parts * work.limit(self._search)
+        most = n_searches * work.limit(self._search)
         return min(most, work.used(design, ran, self._search)), most, "trial" if number else "full trial", 0, 0
 
     def _best(self) -> str:
-        """The best of the cells that are done, the first of equals."""
+        """The best of the cells that are done; the first one in a tie."""
         name, *others = self._objectives
         values = {row.cell.label: self._value(row, name) for row in self._table.rows.values() if not others}
-        found = {label: value for label, value in values.items() if not math.isnan(value)}
-        if not found or not sign(name):
+        finite = {label: value for label, value in values.items() if not math.isnan(value)}
+        if not finite or not sign(name):
             return ""
-        label = max(found, key=lambda label: sign(name) * found[label])
+        label = max(finite, key=lambda label: sign(name) * finite[label])
         if name == VAL:
-            return f"best on validation {100 * found[label]:.1f} % {short(label)}"
-        return f"best {name} {figure(found[label], name)} {short(label)}"
+            return f"best on validation {100 * finite[label]:.1f} % {short(label)}"
+        return f"best {name} {figure(finite[label], name)} {short(label)}"
 
     def _value(self, row: Row, objective: str) -> float:
-        """The mean of the objective over seeds; NaN of a cell that is not done, or does not compete."""
-        if not row.cell.candidate or standing(self._table.design, row).state is not State.DONE:
+        """The mean of the objective over seeds; NaN for a cell that is not done, or not a candidate."""
+        if not row.cell.candidate or standing(self._table.design, row).state is not CellState.DONE:
             return math.nan
         if row not in self._values:
             runs = (row.runs[seed] for seed in wanted(self._table.design, row))
@@ -157,13 +158,13 @@ class ProgressMeter:
         return self._values[row]
 
 
-def under_way(row: Row, job: Job) -> Row:
-    """A row with the rounds of its job that runs, of which nothing is stored yet."""
+def with_job(row: Row, job: Job) -> Row:
+    """A row with the rounds of its running job, which are not stored yet."""
     number, before = len(job.rounds), {seed: run.rounds for seed, run in row.runs.items()}
     fresh = {seed: Run(Status.PARTIAL, number) for seed in job.seeds if number > before.get(seed, 0)}
     return replace(row, runs={**row.runs, **fresh})
 
 
 def short(label: str) -> str:
-    """A label that fits in a line."""
+    """A label, cut to fit in a line."""
     return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"

@@ -14,7 +14,7 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.files import refused
 
 PAUSES = (0.5, 1.0, 2.0, 4.0)
-"""Seconds before each further attempt of what failed at a URL."""
+"""Seconds before each retry of a call that failed at a URL."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -29,11 +29,11 @@ class StorageError(EnvironmentProblem, OSError):
         )
 
 
-def _tried(call: Callable[Concatenate[RemoteStorage, P], T]) -> Callable[Concatenate[RemoteStorage, P], T]:
-    """A method that is called again after pauses: most errors of a network pass."""
+def _with_retries(call: Callable[Concatenate[RemoteStorage, P], T]) -> Callable[Concatenate[RemoteStorage, P], T]:
+    """Retries a method after pauses: most network errors are temporary."""
 
     @wraps(call)
-    def tried(storage: RemoteStorage, *args: P.args, **kwargs: P.kwargs) -> T:
+    def retrying(storage: RemoteStorage, *args: P.args, **kwargs: P.kwargs) -> T:
         pauses = iter(PAUSES)
         while True:
             try:
@@ -46,7 +46,7 @@ def _tried(call: Callable[Concatenate[RemoteStorage, P], T]) -> Callable[Concate
                     raise storage.failure(problem) from problem
                 time.sleep(pause)
 
-    return tried
+    return retrying
 
 
 class RemoteStorage:
@@ -74,42 +74,42 @@ class RemoteStorage:
             raise ConfigError(
                 f"execution.checkpoints must be a URL that fsspec knows, but is {url}: {problem}."
             ) from None
-        except Exception as problem:  # some look for credentials at once
+        except Exception as problem:  # some file systems look for credentials here
             raise self.failure(problem) from problem
-        self._known: set[str] = set()  # names of the files that were pushed
+        self._pushed: set[str] = set()  # names of the files that were pushed
 
-    @_tried
+    @_with_retries
     def push(self, folder: Path, name: str) -> None:
-        """Uploads the files of a folder that are new since it was pushed, and removes what was deleted.
+        """Uploads the files of a folder that are new since the last push, and removes deleted ones.
 
-        A checkpoint that a kill cut short fails its digest, and the one before it is used.
+        A checkpoint that was cut short by a kill fails its digest, and the one before it is used.
 
         Raises:
             StorageError: it cannot be written.
         """
-        there, files = self.at(name), {path.name for path in folder.iterdir() if path.is_file()}
-        self.fs.makedirs(there, exist_ok=True)
-        for file in files - self._known:
-            self.fs.put_file(str(folder / file), f"{there}/{file}")
-        for file in self._known - files:
+        target, files = self.at(name), {path.name for path in folder.iterdir() if path.is_file()}
+        self.fs.makedirs(target, exist_ok=True)
+        for file in files - self._pushed:
+            self.fs.put_file(str(folder / file), f"{target}/{file}")
+        for file in self._pushed - files:
             with suppress(FileNotFoundError):
-                self.fs.rm_file(f"{there}/{file}")
-        self._known = files
+                self.fs.rm_file(f"{target}/{file}")
+        self._pushed = files
 
-    @_tried
+    @_with_retries
     def pull(self, name: str, folder: Path) -> None:
         """Downloads a folder, if it exists.
 
         Raises:
             StorageError: it cannot be read.
         """
-        there = self.at(name)
-        if self.fs.isdir(there):
+        source = self.at(name)
+        if self.fs.isdir(source):
             folder.mkdir(parents=True, exist_ok=True)
-            for path in self.fs.ls(there, detail=False):
+            for path in self.fs.ls(source, detail=False):
                 self.fs.get_file(path, str(folder / path.rsplit("/", 1)[-1]))
 
-    @_tried
+    @_with_retries
     def drop(self, name: str) -> None:
         """Removes a folder or a file, if it exists.
 
@@ -119,9 +119,9 @@ class RemoteStorage:
         with suppress(FileNotFoundError):
             self.fs.rm(self.at(name), recursive=True)
 
-    @_tried
+    @_with_retries
     def write(self, name: str, text: str) -> None:
-        """Writes a text.
+        """Writes a text file.
 
         Raises:
             StorageError: it cannot be written.
@@ -130,7 +130,7 @@ class RemoteStorage:
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         self.fs.pipe_file(path, text.encode())
 
-    @_tried
+    @_with_retries
     def holds(self, name: str) -> bool:
         """True if the file or folder exists.
 
@@ -140,9 +140,9 @@ class RemoteStorage:
         return bool(self.fs.exists(self.at(name)))
 
     def failure(self, problem: Exception) -> StorageError:
-        """The error of a call here, whichever exception it raised."""
-        said = " ".join(f"{type(problem).__name__}: {problem}".split())
-        return StorageError(errno.EIO, said[:300], self.url)
+        """The `StorageError` for any exception of a call."""
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+        return StorageError(errno.EIO, reason[:300], self.url)
 
     def at(self, name: str) -> str:
         """The path of a name in the file system."""

@@ -16,7 +16,7 @@ from fpl_tune.simulation.worlds import threads_of
 
 
 def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
-    """The setup of a study on this machine. The thread count is the same for both executors, as figures depend on it.
+    """The setup of a study on this machine. Both executors use the same number of threads, since results depend on it.
 
     Raises:
         ConfigError: an invalid address, or more than one GPU per trial.

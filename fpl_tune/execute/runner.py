@@ -51,10 +51,10 @@ def run_study(
         root: the output folder; results are written to `root / spec.name`.
         executor: runs the jobs.
         callbacks: receive the study's events.
-        retry: whether seeds that diverged run again; those that failed always do.
+        retry: True to run seeds again that diverged; those that failed always run again.
 
     Raises:
-        ConfigError: the study is wrong, infeasible, or run by another process; nothing was started or written.
+        ConfigError: the study is invalid, infeasible, or run by another process; nothing was started or written.
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
     began, folder = time.monotonic(), root / spec.name
@@ -89,18 +89,18 @@ def run_study(
 
 
 def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None:
-    """Checks that what is queued can run. Where cells cost differently, the time left needs their planned paces.
+    """Checks that queued cells can run, and plans their paces if their costs differ, for the time left.
 
-    Side by side, those that take longest start first, unless their order decides what is searched.
+    With concurrent trials, cells that take longest start first, except in a search, where the order matters.
 
     Args:
-        driver, setup, root: of the study.
+        driver, setup, root: those of the study.
 
     Raises:
         ConfigError: a cell, or a trial of a search that has none yet, cannot run.
     """
     spec, jobs, searches = driver.spec, driver.queued(), driver.table.searches
-    first = {part.name: part.first for part in searches if not driver.table.trials(part)}
+    first = {search.name: search.first for search in searches if not driver.table.trials(search)}
     if not jobs and not first:
         return
     runs = [*(job.cell.run for job in jobs), *first.values()]
@@ -122,14 +122,14 @@ def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None
 
 @contextmanager
 def _nothing_left(folder: Path) -> Iterator[None]:
-    """Removes the folders of a new study that is refused before anything is written there."""
+    """Removes the folders of a new study that is rejected before anything is written to them."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
     except FplTuneError as problem:
         if made and not isinstance(problem, AlreadyRunning) and not (folder / "study.yaml").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):  # another study began there meanwhile
+            with suppress(OSError):  # another study has started there meanwhile
                 for parent in made[1:]:
                     parent.rmdir()
         raise
@@ -137,7 +137,7 @@ def _nothing_left(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
-    """Reports a full or read-only disk as `EnvironmentProblem`, whichever write met it."""
+    """Reports a full or read-only disk as `EnvironmentProblem`, for any write in the block."""
     try:
         yield
     except OSError as problem:
@@ -148,7 +148,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _callbacks_ended(driver: Driver) -> Iterator[None]:
-    """Ends the callbacks if the block raises, so that no record stays open; the block's error comes first."""
+    """Ends the callbacks if the block raises, so that no record stays open; the block's error is raised again."""
     try:
         yield
     except Exception:
@@ -162,9 +162,9 @@ def _callbacks_ended(driver: Driver) -> Iterator[None]:
 
 @contextmanager
 def _signals(driver: Driver) -> Iterator[None]:
-    """The first SIGINT or SIGTERM stops trials after their round with a checkpoint, the second exits at once.
+    """Handles SIGINT and SIGTERM: the first stops trials after their round with a checkpoint, the second exits now.
 
-    The exit code is 128 plus the number of the signal.
+    The exit code is 128 plus the signal's number.
     """
 
     def on_signal(number: int, frame: Any) -> None:

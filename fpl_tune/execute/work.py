@@ -1,8 +1,8 @@
-"""The work that a study has left, and the time that it takes. Functions of the study's design and its rows.
+"""The work that a study has left, and the time that it takes: pure functions of the study's design and its rows.
 
-Work is counted in rounds of one seed, each times its cost in its cell. The time left is the work left, divided by the
-recent pace: work done per second of wall-clock time. So parallel slots, what a job takes besides its rounds, and a load
-that rises need no model of their own.
+Work is counted in rounds of one seed, weighted by the cost of a round in the cell. The time left is the work left,
+divided by the recent pace: work done per second of wall-clock time. So parallel slots, the overhead of jobs and a
+changing load need no separate model.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Protocol
 
 from fpl_tune.search.halving import FULL_TRIALS, spent
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.standing import Design, Row, State, standing
+from fpl_tune.study.standing import CellState, Design, Row, standing
 
 RoundCost = Callable[[Cell], float]
-"""RoundCost of a round of one seed of a cell, such as its planned seconds; 1 where all cost the same."""
+"""The cost of a round of one seed of a cell, such as its planned seconds; 1 if all cost the same."""
 _TRIED = 50
-"""Trials whose mean prices those to come: the last ones."""
+"""Number of latest trials whose mean cost is expected of further ones."""
 
 
 class Limits(Protocol):
-    """The fields of `search` that end each search of a study: trials, or a budget in full trials."""
+    """The fields of `search` that limit each search of a study: trials, or a budget in full trials."""
 
     @property
     def trials(self) -> int | None: ...
@@ -32,14 +32,14 @@ class Limits(Protocol):
 
 
 def rounds_left(design: Design, row: Row) -> float:
-    """Rounds of all seeds that a cell is expected to run.
+    """The expected number of rounds of all seeds that a cell has left.
 
-    Of a trial that halving may stop, rounds after a rung count by the chance of passing it: 1 / `reduction`, or 1 where
-    the trial is hedged. A paused trial has none: what makes room for it is another trial that reaches the rung, and the
-    chance of that one is counted.
+    For a trial that halving may stop, rounds after a rung count by the chance of passing it: 1 / `reduction`, or 1 if
+    the trial is hedged. A paused trial has none left: only another trial that reaches the rung makes room for it, and
+    the chance of that one is counted.
     """
     now = standing(design, row)
-    if now.state is not State.QUEUED:
+    if now.state is not CellState.QUEUED:
         return 0.0
     total, chance = 0.0, 1.0
     reached = {seed: run.rounds for seed, run in row.runs.items()}
@@ -56,10 +56,10 @@ def work_left(design: Design, rows: Iterable[Row], cost: RoundCost, *, slots: in
     """The work that is left.
 
     Args:
-        design: of the study.
+        design: the study's design.
         rows: its cells.
         cost: see `RoundCost`.
-        slots: jobs side by side. As slots do not share a cell, no less is left than the longest one takes in each.
+        slots: number of concurrent jobs. Slots do not share a cell, so the work is at least `slots` times the largest.
         more: work of trials that are not suggested yet; see `work_to_come`.
     """
     each = [rounds * cost(row.cell) for row in rows if (rounds := rounds_left(design, row))]
@@ -67,29 +67,29 @@ def work_left(design: Design, rows: Iterable[Row], cost: RoundCost, *, slots: in
 
 
 def limit(search: Limits) -> float:
-    """The limit of one search: its number of trials, or of full ones."""
+    """The limit of one search: its number of trials, or its budget in full trials."""
     return search.trials or search.budget or FULL_TRIALS
 
 
 def used(design: Design, trials: Sequence[Row], search: Limits) -> float:
-    """The part of the limit that trials have used: their number, or the full trials that their rounds amount to."""
+    """The share of the limit that trials have used: their number, or the full trials that their rounds amount to."""
     if search.trials or not trials:
         return len(trials)
     full = len(design.seeds) * fmean(row.cell.rounds for row in trials)
     return sum(spent(design, row) for row in trials) / full
 
 
-def work_to_come(design: Design, trials: Sequence[Row], search: Limits, parts: int, cost: RoundCost) -> float:
-    """The work of trials that are not suggested yet, which cost what those so far do. Before the first it is not known.
+def work_to_come(design: Design, trials: Sequence[Row], search: Limits, n_searches: int, cost: RoundCost) -> float:
+    """The work of trials that are not suggested yet: each is expected to cost as much as those so far.
 
     Args:
-        design: of the study.
-        trials: those so far.
-        search: its limits.
-        parts: number of searches that go on.
+        design: the study's design.
+        trials: the trials so far; without any, the work is not known, and is 0.
+        search: the limits of a search.
+        n_searches: number of searches that continue.
         cost: see `RoundCost`.
     """
-    number = parts * limit(search) - used(design, trials, search)
+    number = n_searches * limit(search) - used(design, trials, search)
     if number <= 0 or not trials:
         return 0.0
     fresh = [row.cell for row in trials[-_TRIED:]]
@@ -99,23 +99,23 @@ def work_to_come(design: Design, trials: Sequence[Row], search: Limits, parts: i
 
 
 class Pace:
-    """Work done per second in the recent half of the work: before that, the load may have been another.
+    """Work done per second, over the recent half of the work, since the load may have changed before.
 
     Args:
-        began: when work began, in seconds of any clock.
+        began: time at which work began, in seconds of any clock.
     """
 
     def __init__(self, began: float) -> None:
         self._marks = deque([(began, 0.0)])  # times, and the work done by then
 
     def add(self, now: float, work: float, slots: int = 1) -> None:
-        """Adds work that was done. Four pieces of each slot stay in sight: slots often end theirs together."""
+        """Adds work that was done. At least four pieces per slot are kept, since slots often end theirs together."""
         marks = self._marks
         marks.append((now, marks[-1][1] + work))
         while len(marks) > 1 + 4 * slots and marks[1][1] <= marks[-1][1] / 2:
             marks.popleft()
 
     def seconds(self, now: float, work: float) -> float | None:
-        """Seconds that this work takes from the last mark on, less those that have passed since; None before any."""
+        """Expected seconds for this work, from the last mark on, less the time since then; None before any work."""
         (began, before), (last, done) = self._marks[0], self._marks[-1]
         return max(0.0, work * (last - began) / (done - before) - (now - last)) if done > before else None

@@ -26,7 +26,7 @@ from fpl_tune.study.claims import counts
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import VAL
-from fpl_tune.study.standing import State
+from fpl_tune.study.standing import CellState
 
 SERIES = 8
 """Series that a chart draws along an axis; cells of studies with more are rows."""
@@ -45,7 +45,7 @@ def sentence(findings: Findings, comparisons: Comparisons) -> str:
 
 def _answer(findings: Findings, comparisons: Comparisons) -> str:
     states = [findings.stored(cell).state for cell in findings.cells]
-    number = states.count(State.DONE) + len(findings.pruned) + len(_diverged(findings))
+    number = states.count(CellState.DONE) + len(findings.pruned) + len(_diverged(findings))
     so_far = "" if number == len(states) else f"So far, {number} of {counted(len(states), 'cell')} done: "
     if findings.spec.report.claims:
         return f"{so_far}{counts(findings.claims)}."
@@ -99,7 +99,7 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
 
 def _diverged(findings: Findings) -> list[Cell]:
     """The trials of searches that diverged: they are over, while such cells of a grid are to be run again."""
-    return [cell for cell in findings.own if cell.role == "trial" and findings.stored(cell).state is State.DIVERGED]
+    return [cell for cell in findings.own if cell.role == "trial" and findings.stored(cell).state is CellState.DIVERGED]
 
 
 def decided(findings: Findings, comparisons: Comparisons) -> Panel:
@@ -121,8 +121,8 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
         panel.texts.append(_looks(findings, comparisons))
     for foresight in findings.foresights:
         if not foresight.low:  # else it is in the answer
-            panel.texts.append(
-                f"{f'{foresight.part}: e' if foresight.part else 'E'}arly rounds: {foresight.figures()}."
+            block.texts.append(
+                f"{f'{foresight.label}: e' if foresight.label else 'E'}arly rounds: {foresight.figures()}."
             )
     if len(comparisons.frame):
         number = comparisons.frame["verdict"].value_counts()
@@ -150,7 +150,7 @@ def _looks(findings: Findings, comparisons: Comparisons) -> str:
     text += f"of {findings.sure} each, so that all verdicts hold together with 95 %. "
     text += "A cell whose verdict is there stops."
     if comparisons.frame.empty:
-        open_ = any(findings.stored(cell).state is State.QUEUED for cell in findings.cells)
+        open_ = any(findings.stored(cell).state is CellState.QUEUED for cell in findings.cells)
         why = "The first look is still to come" if open_ else "No comparison is possible: see the states of the cells"
         return f"{text} {why}."
     counts = comparisons.frame.loc[comparisons.frame["look"] > 0, "look"].value_counts().sort_index().to_dict()

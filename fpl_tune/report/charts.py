@@ -15,7 +15,7 @@ import pandas as pd
 from fpl_tune.core.formatting import axis_name, figure, numeric, percent, quantity, some
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.findings import Findings
-from fpl_tune.study.standing import State
+from fpl_tune.study.standing import CellState
 
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -56,8 +56,8 @@ def cell_rows(findings: Findings) -> list[dict[str, Any]]:
         row = findings.frame.loc[cell.id].to_dict()
         rows.append({
             "number": findings.numbers[cell.id], "trial": cell.trial,
-            "label": findings.name(cell), "role": cell.role, "status": findings.stored(cell).called,
-            "series": findings.part(cell) or ("references" if cell.role == "reference" else "cells"),
+            "label": findings.name(cell), "role": cell.role, "status": findings.stored(cell).shown_state,
+            "series": findings.axes_label(cell) or ("references" if cell.role == "reference" else "cells"),
             "best": cell.id in findings.marked, "seeds": int(row["n"]),
             **{column(axis): row[axis] for axis in findings.axes}, "validation": row["val"],
             "objective": findings.reached(cell), "cost": findings.costs.get(cell.id),
@@ -197,7 +197,7 @@ def edges(far: Mapping[str, str]) -> list[Spec]:
 
 def trials(encoding: Mapping[str, Any]) -> list[Spec]:
     """Points of the page's trials that have an objective; those that were stopped early are small and hollow."""
-    exists, early = "datum.role == 'trial' && isValid(datum.objective)", f"datum.status == '{State.PRUNED}'"
+    exists, early = "datum.role == 'trial' && isValid(datum.objective)", f"datum.status == '{CellState.PRUNED}'"
     return [
         {**layer("point", encoding, size=65), "transform": [{"filter": f"{exists} && !({early})"}]},
         {**layer("point", encoding, size=24, filled=False), "transform": [{"filter": f"{exists} && {early}"}]},

@@ -29,7 +29,7 @@ from fpl_tune.study.cells import Cell, field_text, shown
 from fpl_tune.study.comparisons import Comparisons, compare, compare_pairs, turned
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.selection import sign
-from fpl_tune.study.standing import State
+from fpl_tune.study.standing import CellState
 
 SLICES = 12
 """Fields that have a chart of their own."""
@@ -84,12 +84,12 @@ def sentence(findings: Findings, comparisons: Comparisons) -> str:
 
 def _joint(findings: Findings, best: Cell, reached: str) -> str:
     """Which of several searches is best at equal budgets."""
-    text = f"At equal budgets {findings.part(best)} is best on {findings.chosen_on}, with {reached}"
+    text = f"At equal budgets {findings.axes_label(best)} is best on {findings.chosen_on}, with {reached}"
     if others := findings.best_first(other for _, other in findings.tuned if other.id != best.id):
         row = turned(compare_pairs(findings, {other.id: best.id for other in others}, chosen=True).loc[others[0].id])
         points = " points" if percent(findings.metric) else ""
         difference, bounds, verdict = judged(findings.metric, row)
-        text += f"; {difference}{points} against {findings.part(others[0])}, the next one ({bounds}: {verdict})"
+        text += f"; {difference}{points} against {findings.axes_label(others[0])}, the next one ({bounds}: {verdict})"
     return f"{text}."
 
 
@@ -129,13 +129,13 @@ def texts(findings: Findings) -> list[str]:
 
 def leads(findings: Findings) -> str:
     """Which of several searches is ahead on the objective at equal cost, and where that changes."""
-    if len(findings.searches) < 2 or len({findings.part(cell) for cell in findings.whole}) < 2:
+    if len(findings.searches) < 2 or len({findings.axes_label(cell) for cell in findings.whole}) < 2:
         return ""
     better = sign(findings.objectives[0])
     reached, turns = dict[str, float](), list[tuple[float, str]]()
-    parts = {findings.part(cell) for cell in findings.whole}
+    parts = {findings.axes_label(cell) for cell in findings.whole}
     for cell in sorted(findings.whole, key=lambda cell: findings.costs.get(cell.id, math.inf)):
-        name, value = findings.part(cell), better * findings.objective(cell)
+        name, value = findings.axes_label(cell), better * findings.objective(cell)
         reached[name] = max(value, reached.get(name, -math.inf))
         if reached.keys() == parts and cell.id in findings.costs:
             ahead = max(reached, key=lambda name: reached[name])
@@ -157,7 +157,7 @@ def history(findings: Findings) -> Spec:
         (cell for cell in findings.own if cell.id in findings.costs), key=lambda cell: findings.costs[cell.id]
     )
     for cell in trials:
-        value, series = findings.objective(cell), findings.part(cell) or "cells"
+        value, series = findings.objective(cell), findings.axes_label(cell) or "cells"
         if not math.isnan(value):
             if cell.id not in findings.pruned:
                 best[series] = better(best.get(series, value), value)
@@ -199,7 +199,7 @@ def _ranks(findings: Findings) -> dict[str, int]:
     """The searches by the age of their first trial, for their colours."""
     ranks: dict[str, int] = {}
     for cell in sorted(findings.own, key=lambda cell: findings.ages[cell.id]):
-        ranks.setdefault(findings.part(cell) or "cells", findings.ages[cell.id])
+        ranks.setdefault(findings.axes_label(cell) or "cells", findings.ages[cell.id])
     return ranks
 
 
@@ -210,7 +210,7 @@ def scatter(findings: Findings) -> Spec:
     for cell in sorted(findings.own, key=lambda cell: cell.number):
         place = {"x": findings.spread(cell, across)[0], "y": findings.objective(cell)}
         if cell.id not in findings.pruned and not any(map(math.isnan, place.values())):
-            series = findings.part(cell) or "cells"
+            series = findings.axes_label(cell) or "cells"
             tooltip = {
                 "label": findings.name(cell),
                 "number": findings.numbers[cell.id],
@@ -236,7 +236,7 @@ def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, flo
     """
     seed, objective = findings.spec.seed_list()[0], findings.objectives[0]
     histories = {cell.id: findings.stored(cell).history(seed) for cell in cells}
-    diverged = {cell.id for cell in cells if findings.stored(cell).state is State.DIVERGED}
+    diverged = {cell.id for cell in cells if findings.stored(cell).state is CellState.DIVERGED}
     ran = {key: int(history[-1]["round"]) for key, history in histories.items() if history and key not in diverged}
     common = min(ran.values(), default=0)
     values = {}
@@ -259,7 +259,7 @@ def matters(findings: Findings) -> Panel | None:
     drawn: dict[str, tuple[Spec, str]] = {}
     objective = quantity(findings.objectives[0], over="", unit=False)
     for search, space in zip(findings.searches, stored_searches(findings.spec, findings.table.effective), strict=True):
-        mine, before = search.trials, f"{search.part}: " if len(findings.searches) > 1 else ""
+        mine, before = search.trials, f"{search.label}: " if len(findings.searches) > 1 else ""
         rounds, values = early(findings, mine)
         importance = searched.importance(mine, values, space.space, higher=sign(findings.objectives[0]) > 0)
         if importance.empty:

@@ -17,7 +17,7 @@ def sentence(findings: Findings) -> str:
     sweep, axis = findings.sweep, str(findings.swept)
     name, unit, means = symbol(axis), " %" if percent(findings.metric) else "", sweep.means
     value = {group[0].id: shown(group[0].varied[axis]) for group in sweep.places}
-    best, verdicts, higher = sweep.best, sweep.told, sign(findings.metric) >= 0
+    best, verdicts, higher = sweep.best, sweep.result, sign(findings.metric) >= 0
     if best is None:
         return "Nothing is chosen, since no two finished cells compare on validation."
     if verdicts is None:

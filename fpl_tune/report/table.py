@@ -82,7 +82,7 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
         "seeds": Td(str(row["n"]) if row["n"] >= wanted else f"{row['n']} of {wanted}"),
         **{quantity(other, over=""): Td(figure(row[other], other)) for other in findings.beside},
         **fields,
-        "status": Td(findings.stored(cell).called),
+        "status": Td(findings.stored(cell).shown_state),
         "MB": Td(megabytes(row["bytes"])),
         "time": Td(duration(row["seconds"]), "" if math.isnan(row["seconds"]) else round(row["seconds"], 1)),
     }
@@ -142,7 +142,7 @@ def winners(findings: Findings, comparisons: Comparisons) -> Panel | None:
         searched = label({name: value for name, value in best.varied.items() if name not in findings.gridded})
         mean = plus_minus(means[best.id], findings.frame.loc[best.id, "std"], findings.metric)
         over = [signed(value, findings.metric) for value in (gaps.get(best.id, math.nan), gain)]
-        rows.append([search.part, figure(findings.objective(best), objective), mean, *over, searched])
+        rows.append([search.label, figure(findings.objective(best), objective), mean, *over, searched])
     text = (
         f"The best trial of each part of the axes by {quantity(objective, unit=False)}; {findings.basis}. The "
         "published point is the best one by it of those that the search tried first."

@@ -1,5 +1,5 @@
 """Search: search spaces, samplers, successive halving.
 
-Imports `study` and what lies below it; the only room that imports Optuna. Start reading at `search`: it holds one
-`CellSearch` per cell of the axes. `ask` suggests its next trial, and `halving` decides which trials go on.
+Imports `study` and the packages below it; only this package imports Optuna. Start reading at `search`: it has one
+`CellSearch` per cell of the axes. `ask` suggests its next trial, and `halving` decides which trials continue.
 """

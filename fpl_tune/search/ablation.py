@@ -1,9 +1,9 @@
 """The ablation path of a search: from the published point to the best trial, one field at a time.
 
-Fields change in the order of their importance for the objective (`analysis.importance` over the finished trials), so
-that a path of k fields needs at most k - 1 runs (Fawcett & Hoos, 2016, re-order it after every step, which takes
-k² / 2). A field that only one of the two points has changes with the field that its condition names, and one whose
-value the method rejects alone changes with the next.
+Fields change in the order of their importance for the objective (`analysis.importance` over the finished trials): a
+path of k fields needs at most k - 1 runs (Fawcett & Hoos, 2016, re-order it after every step, which takes k² / 2 runs).
+A field that only one of the two points has changes with the field that its condition names. If the method rejects the
+change of a field, it changes with the next one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.search import stored_searches
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.selection import choose, front_of, objectives_of, selecting_rule
-from fpl_tune.study.standing import State
+from fpl_tune.study.standing import CellState
 from fpl_tune.study.store import Store
 from fpl_tune.study.table import StudyTable
 
@@ -33,24 +33,24 @@ class Step:
     """A cell of a path."""
 
     fields: tuple[str, ...]
-    """Dotted fields that change before it; empty for the published point."""
+    """Dotted fields that change in this step; empty for the published point."""
     cell: Cell
 
 
 def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
-    """Builds the path to each of a study's best cells: one, or one for each setting where none is the best of all.
+    """Builds the paths to a study's best cells: one path, or one per setting if no cell is the best in all of them.
 
     Args:
         spec: the study as it is now.
         table: its results; None: there are none. Unfinished trials are left out.
 
     Returns:
-        Paths of at least two steps: the published point that the objective chooses, cells of the role
-        `ablation` or equal trials, and the best cell.
+        Paths of at least two steps: the published point that the objective chooses, cells with the role `ablation` or
+        equal trials, and the best cell.
 
     Raises:
-        ConfigError: the study has no search, no published point in it, or no finished trial, it has several objectives,
-            or the published point is the best cell.
+        ConfigError: the study has no search, no published point, no finished trial, or several objectives; or the
+            published point is the best cell.
     """
     if spec.search.sampler is None:
         raise ConfigError(
@@ -59,25 +59,25 @@ def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
         )
     rule = selecting_rule(spec.report.rule)
     cells = [stored.cell for stored in table.cells.values()] if table else []
-    parts = stored_searches(spec, table.effective) if table else []
-    tried = [cell for cell in cells if any(part.holds(cell) for part in parts)]
+    searches = stored_searches(spec, table.effective) if table else []
+    tried = [cell for cell in cells if any(search.holds(cell) for search in searches)]
     if table is None or (choice := choose(table, tried, rule, spec)) is None:
         raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
     if choice.front:
         raise ConfigError(front_of(choice, "Remove ablate, which needs one objective; export a cell with --cell"))
     (objective,) = objectives_of(spec)
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
-    known = {cell.id: cell for cell in cells if cell.candidate and table.cells[cell.id].state is State.DONE}
+    finished = {cell.id: cell for cell in cells if cell.candidate and table.cells[cell.id].state is CellState.DONE}
     paths: list[list[Step]] = []
     for best in choice.cells:
-        part = next(part for part in parts if part.holds(best))
-        mine = [cell for cell in cells if part.holds(cell)]
+        search = next(search for search in searches if search.holds(best))
+        mine = [cell for cell in cells if search.holds(cell)]
         start = choose(table, [cell for cell in mine if cell.published], rule, spec)
         if start is None:
             raise ConfigError(f"ablate=best needs a finished published point in the search around {best.label}.")
         if start.cell.id != best.id:
-            shares = _importance(mine, table, rule, objective, part.space)
-            paths.append(_path(part, start.cell, best, shares, known, number))
+            shares = _importance(mine, table, rule, objective, search.space)
+            paths.append(_path(search, start.cell, best, shares, finished, number))
             number += len(paths[-1])
     if not paths:
         raise ConfigError(f"ablate=best finds nothing to change: the published point of {spec.name} is its best cell.")
@@ -94,7 +94,7 @@ def ablation_cells(spec: Study, root: Path) -> list[Cell]:
 
 
 def _importance(cells: Sequence[Cell], table: StudyTable, rule: str, objective: str, space: Space) -> dict[str, float]:
-    """Share of the variance of the objective that each field explains alone; 0 where it cannot be estimated."""
+    """Share of the objective's variance that each field explains by itself; 0 if it cannot be estimated."""
     import pandas as pd
 
     from fpl_tune import analysis
@@ -102,12 +102,12 @@ def _importance(cells: Sequence[Cell], table: StudyTable, rule: str, objective: 
     fields = [param.name for param in space.params]
     means = {cell.id: table.cells[cell.id].over_seeds(objective, rule)["mean"] for cell in cells}
     rows = [{"value": means[cell.id], **cell.varied} for cell in cells]
-    found = analysis.importance(pd.DataFrame(rows, columns=["value", *fields]), fields)
-    return found.set_index("field")["share"].fillna(0.0).to_dict()
+    result = analysis.importance(pd.DataFrame(rows, columns=["value", *fields]), fields)
+    return result.set_index("field")["share"].fillna(0.0).to_dict()
 
 
 def _units(start: Mapping[str, Any], end: Mapping[str, Any], space: Space) -> dict[str, list[str]]:
-    """Fields that differ, by the field with which they change: their own, or one that their condition names."""
+    """Fields that differ, by the field with which they change: themselves, or one that their condition names."""
     leads: dict[str, str] = {}
     for param in space.params:  # conditions precede the fields that depend on them
         name = param.name
@@ -119,10 +119,10 @@ def _units(start: Mapping[str, Any], end: Mapping[str, Any], space: Space) -> di
 
 
 def _path(
-    part: CellSearch, start: Cell, best: Cell, shares: Mapping[str, float], known: Mapping[str, Cell], number: int
+    search: CellSearch, start: Cell, best: Cell, shares: Mapping[str, float], finished: Mapping[str, Cell], number: int
 ) -> list[Step]:
     """Steps from one trial to another."""
-    units = _units(start.varied, best.varied, part.space)
+    units = _units(start.varied, best.varied, search.space)
     steps, changed, new = [Step((), start)], set[str](), list[str]()
     for lead in sorted(units, key=lambda name: -max(shares.get(field, 0.0) for field in units[name])):
         changed.update(units[lead])
@@ -130,11 +130,11 @@ def _path(
         sources = {name: best.varied if name in changed else start.varied for name in [*best.varied, *start.varied]}
         varied = {name: source[name] for name, source in sources.items() if name in source}
         try:
-            run = part.at(varied)
+            run = search.at(varied)
         except ConfigError:
             continue  # the method rejects the combination: the next field changes with this one
         key = config.identity(run)
-        cell = known.get(key) or Cell(key, number + len(steps), label(varied), "ablation", varied, run)
+        cell = finished.get(key) or Cell(key, number + len(steps), label(varied), "ablation", varied, run)
         steps.append(Step(tuple(new), cell))
         new = []
     if steps[-1].cell.id != best.id:

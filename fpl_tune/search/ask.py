@@ -1,6 +1,6 @@
-"""One question to a sampler of Optuna: which trial next? Its study is made of the trials' rows each time, in memory.
+"""Asks a sampler of Optuna for the next trial, with an in-memory study that is built from the trials' rows each time.
 
-A trial's sampler is seeded by the trial's number, so that a suggestion depends on the results before it alone.
+A trial's sampler is seeded by the trial's number, so a suggestion depends only on the results before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fpl_tune.search.components import quiet
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.study.cells import Suggestion
 from fpl_tune.study.results import aggregate, figure
-from fpl_tune.study.standing import Design, Row, State, counts, standing
+from fpl_tune.study.standing import CellState, Design, Row, counts, standing
 
 if TYPE_CHECKING:
     from fpl_tune.search.cell_search import CellSearch
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell
 
 CELL = "cell"
-"""User attribute of a trial: the cell that it stands for."""
-_REPEATS = 30  # repeated suggestions in a row, after which a search has no new point
+"""User attribute of a trial: the id of its cell."""
+_REPEATS = 30  # repeated suggestions after which a search has no new point
 
 
 def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
@@ -41,18 +41,18 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
 
     Args:
         search: the search.
-        design: of the study.
+        design: the study's design.
         rows: its trials so far.
 
     Returns:
-        Its cell; None where the sampler suggests nothing new.
+        The cell of the trial; None if the sampler suggests nothing new.
 
     Raises:
         ConfigError: the method rejects nearly every combination.
     """
-    number, known = 1 + max((row.cell.trial for row in rows), default=-1), {row.cell.id for row in rows}
+    number, tried = 1 + max((row.cell.trial for row in rows), default=-1), {row.cell.id for row in rows}
     for key, point in search.published.items():
-        if key not in known:
+        if key not in tried:
             return search.trial(Suggestion(number, point, published=True))
     hedge, suggested = search.prune.hedge, sum(not row.cell.published for row in rows)
     hedged = isinstance(hedge, int) and suggested % hedge == hedge - 1
@@ -67,7 +67,7 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
         attrs = {"trial": dict(asked.system_attrs), "study": dict(storage.get_study_system_attrs(0))}
         try:
             cell = search.trial(Suggestion(number, params, hedged=hedged, attrs=attrs))
-            if cell.id not in known:
+            if cell.id not in tried:
                 return cell
             repeated += 1
         except ConfigError as problem:
@@ -88,28 +88,29 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
 def study_of(
     search: CellSearch, design: Design, rows: Sequence[Row], storage: InMemoryStorage, sampler: BaseSampler
 ) -> optuna.Study:
-    """The trials of a search as the one study of Optuna in a storage in memory, for a sampler."""
+    """Builds the study of Optuna with a search's trials, the only one in the storage, for a sampler."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with quiet():
         study = optuna.create_study(storage=storage, directions=directions_of(search.search), sampler=sampler)
-    found = trials_of(search, design, rows, gp=isinstance(sampler, GPSampler))
-    for trial in found:
+    trials = trials_of(search, design, rows, gp=isinstance(sampler, GPSampler))
+    for trial in trials:
         storage.create_new_trial(0, trial)
     last = max(rows, key=lambda row: row.cell.trial, default=None)
-    if last is not None and last.cell.suggestion is not None and len(rows) == sum(CELL in t.user_attrs for t in found):
+    if last is not None and last.cell.suggestion is not None and len(rows) == sum(CELL in t.user_attrs for t in trials):
         for name, value in last.cell.suggestion.attrs.get("study", {}).items():
             storage.set_study_system_attr(0, name, value)
     return study
 
 
-class _Told(FrozenTrial):
-    """A trial that is never changed. The storage copies what it is given, which takes longer than a suggestion."""
+class _SharedTrial(FrozenTrial):
+    """A trial that is never changed, so a shallow copy is enough: the deep copy of the storage takes longer than a
+    suggestion."""
 
     def __deepcopy__(self, memo: Any) -> FrozenTrial:
         return copy.copy(self)
 
 
-_told: WeakKeyDictionary[Row, tuple[Any, _Told]] = WeakKeyDictionary()
+_frozen: WeakKeyDictionary[Row, tuple[Any, _SharedTrial]] = WeakKeyDictionary()
 
 
 def trials_of(
@@ -117,56 +118,63 @@ def trials_of(
 ) -> list[FrozenTrial]:
     """The trials of a search by number, as samplers receive them.
 
-    A trial that is not completed has its last value: as a pruned trial, which TPE counts towards its start-up, or as a
-    complete one for a Gaussian process, which leaves pruned trials out. One that diverged has the worst values that
-    were seen, so that samplers turn away from there. Numbers that are no trial, and trials outside of the present
-    space, are failed ones without parameters.
+    A trial that has not completed has its last value: as a pruned trial, which TPE counts as a start-up trial, or as a
+    complete one for a Gaussian process, which ignores pruned trials. One that diverged has the worst values so far, so
+    samplers avoid its surroundings. Numbers without a trial, and trials outside the present space, become failed trials
+    without parameters.
 
     Args:
         search: the search.
-        design: of the study.
+        design: the study's design.
         rows: its trials.
-        gp: whether a Gaussian process receives them.
-        diverged_as_worst: whether trials that diverged have the worst values, as for samplers; else they have failed.
+        gp: True if the sampler is a Gaussian process.
+        diverged_as_worst: True to give trials that diverged the worst values, as samplers need; else they have failed.
     """
     partial = TrialState.COMPLETE if gp else TrialState.PRUNED
     by_number = {row.cell.trial: (row, standing(design, row).state, _outcome(search, design, row)) for row in rows}
-    seen = [found.values for _, state, found in by_number.values() if found.values and state is not State.DIVERGED]
+    seen = [
+        figures.values for _, state, figures in by_number.values() if figures.values and state is not CellState.DIVERGED
+    ]
     ends = [min if direction.name == "MAXIMIZE" else max for direction in directions_of(search.search)]
     worst = [end(values) for end, values in zip(ends, zip(*seen, strict=True), strict=True)] if seen else None
     worst = worst if diverged_as_worst else None
     trials = list[FrozenTrial]()
     for number in range(1 + max(by_number, default=-1)):
-        row, state, found = by_number.get(number, (None, State.FAILED, Figures()))
-        key = number, state, partial, worst if state is State.DIVERGED else None, search.space
-        if row is not None and row in _told and _told[row][0] == key:
-            trials.append(_told[row][1])
+        row, state, figures = by_number.get(number, (None, CellState.FAILED, Figures()))
+        key = number, state, partial, worst if state is CellState.DIVERGED else None, search.space
+        if row is not None and row in _frozen and _frozen[row][0] == key:
+            trials.append(_frozen[row][1])
             continue
-        trial = _trial(search, row, state, found, worst, partial)
+        trial = _trial(search, row, state, figures, worst, partial)
         if row is not None:
-            _told[row] = key, trial
+            _frozen[row] = key, trial
         trials.append(trial)
     return trials
 
 
 def _trial(
-    search: CellSearch, row: Row | None, state: State, found: Figures, worst: list[float] | None, partial: TrialState
-) -> _Told:
+    search: CellSearch,
+    row: Row | None,
+    state: CellState,
+    figures: Figures,
+    worst: list[float] | None,
+    partial: TrialState,
+) -> _SharedTrial:
     """A trial as samplers receive it; see `trials_of`."""
     asked = row.cell.suggestion if row is not None else None
     params = asked.params if asked is not None else {}
     space = {param.name: param for param in search.space.params}
     inside = asked is not None and all(name in space and space[name].holds(value) for name, value in params.items())
-    values, steps, called = found.values, found.steps, TrialState.FAIL
-    if not inside or state is State.FAILED:
+    values, steps, called = figures.values, figures.steps, TrialState.FAIL
+    if not inside or state is CellState.FAILED:
         pass
-    elif state is State.DIVERGED:
+    elif state is CellState.DIVERGED:
         called, values, steps = (TrialState.COMPLETE, worst, {}) if worst else (TrialState.FAIL, None, {})
-    elif state is State.DONE or found.whole:
+    elif state is CellState.DONE or figures.whole:
         called = TrialState.COMPLETE if values else TrialState.FAIL
     else:
         called = partial if values else TrialState.RUNNING
-    return _Told(
+    return _SharedTrial(
         number=0,
         trial_id=0,
         state=called,
@@ -176,7 +184,7 @@ def _trial(
         datetime_complete=None,
         params=dict(params) if inside else {},
         distributions={name: space[name].distribution for name in params} if inside else {},
-        user_attrs=dict(found.attrs) if inside else {},
+        user_attrs=dict(figures.attrs) if inside else {},
         system_attrs=dict(asked.attrs.get("trial", {})) if inside and asked is not None else {},
         intermediate_values=dict(steps) if inside else {},
     )
@@ -189,49 +197,49 @@ class Figures(NamedTuple):
     """The figures of a trial so far."""
 
     values: list[float] | None = None
-    """The objectives; None before the first evaluation, and where one of them is NaN."""
+    """The objectives; None before the first evaluation, or if one of them is NaN."""
     steps: Mapping[int, float] = {}
-    """The objective by round; empty where there are several."""
+    """The objective by round; empty with several objectives."""
     attrs: Mapping[str, Any] = {}
-    """User attributes, which also hold test accuracy, for people: samplers read values."""
+    """User attributes, with test accuracy for people to read: samplers only read `values`."""
     whole: bool = False
-    """True if it has completed all rounds and seeds that it was asked for, even if they are fewer than today."""
+    """True if all rounds and seeds that were asked for have completed, even if the study asks for more today."""
 
 
 _outcomes: WeakKeyDictionary[Row, tuple[Any, Figures]] = WeakKeyDictionary()
 
 
 def _outcome(search: CellSearch, design: Design, row: Row) -> Figures:
-    """The figures of a trial: of the seeds that count or, where there are none, of all that began."""
-    known = _outcomes.get(row)
+    """The figures of a trial, over the seeds that count or, if there are none, over all that have started."""
+    cached = _outcomes.get(row)
     key = design, tuple(search.search.objectives), search.rule
-    if known is None or known[0] != key:
+    if cached is None or cached[0] != key:
         counting = counts(design, row)
         seeds = counting or [seed for seed in design.seeds if seed in row.runs]
         histories = {seed: history for seed in seeds if (history := row.runs[seed].history)}
-        whole = bool(counting) and standing(design, row).state in (State.QUEUED, State.DONE)
-        found = figures_of(search.search.objectives, search.rule, row.cell.id, histories, whole=whole)
-        known = _outcomes[row] = key, found
-    return known[1]
+        whole = bool(counting) and standing(design, row).state in (CellState.QUEUED, CellState.DONE)
+        figures = figures_of(search.search.objectives, search.rule, row.cell.id, histories, whole=whole)
+        cached = _outcomes[row] = key, figures
+    return cached[1]
 
 
 def figures_of(
     objectives: Sequence[str], rule: str, cell: str, histories: Mapping[int, Sequence[Record]], *, whole: bool
 ) -> Figures:
-    """The figures of a trial, of the round of the rule.
+    """Computes the figures of a trial at the round that the reporting rule chooses.
 
     Args:
         objectives: metrics that the search optimises.
         rule: the reporting rule.
-        cell: id of its cell.
-        histories: records by round, by seed.
+        cell: id of the trial's cell.
+        histories: seed -> records by round.
         whole: see `Figures`.
     """
     if not histories:
         return Figures(attrs={CELL: cell}, whole=whole)
     names = [*objectives, TEST] if all(TEST in history[-1] for history in histories.values()) else objectives
     by_seed = {name: [float(figure(history, name, rule)) for history in histories.values()] for name in names}
-    means = {name: aggregate(found) for name, found in by_seed.items()}
+    means = {name: aggregate(numbers) for name, numbers in by_seed.items()}
     attrs = {
         CELL: cell,
         "seconds": math.fsum(float(history[-1]["time/seconds"]) for history in histories.values()),
@@ -249,7 +257,7 @@ def figures_of(
     steps = {}
     if len(objectives) == 1:
         steps = _by_round(objectives[0], list(zip(*histories.values(), strict=False)))
-        if not whole:  # Optuna takes the last round's value for the trial's
+        if not whole:  # Optuna takes the value of the last step as the trial's value
             steps[min(map(len, histories.values()))] = values[0]
     return Figures(values, steps, attrs, whole)
 

@@ -1,4 +1,4 @@
-"""The search in one cell of the axes: its space, its published points, its sampler, and the cells of its trials."""
+"""The search in one cell of the axes: its space, published points and sampler, and the cells of its trials."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class CellSearch:
     """The search in one cell of the axes.
 
     Raises:
-        ConfigError: the space has a field that the run lacks, or the sampler cannot search it.
+        ConfigError: the space has a field that the run lacks, or the sampler does not support the space.
     """
 
     spec: Study
     varied: dict[str, Any]
-    """The cell of the axes."""
+    """The values of the axes in their cell."""
     run: RunSpec
     """The run of that cell, which the search varies."""
     numbers: range
-    """Numbers of its cells in the study, by the numbers of the trials."""
+    """Numbers of the trials' cells in the study, indexed by the trials' numbers."""
     fits: Callable[[RunSpec], object] | None = None
     """Raises `ConfigError` for a run that cannot run."""
     file: dict[str, Any] | None = None
-    """Content of the file of its space, as a study stores it; None: it is read."""
+    """Content of the space's file, from a stored study; None: the file is read."""
 
     def __post_init__(self) -> None:
         self.search, self.node = self.spec.search, config.as_dict(self.run)
@@ -58,24 +58,24 @@ class CellSearch:
             for value in param.ends:
                 try:
                     self.at({**{name: values[0] for name, values in param.when.items()}, param.name: value})
-                except ConfigError as problem:  # one that the method rejects with other values costs a trial nothing
+                except ConfigError as problem:  # a value that is only rejected with other values costs no trial
                     own = (f"{param.name} ", f"There is no {param.name} ")
                     if str(problem).startswith(own) or "no field" in str(problem):
                         raise ConfigError(f"search.space.{param.name}: {problem}") from None
         points = (self.space.complete(point, self.node, self.varied) for point in self.space.published)
         self.points = list({repr(point): point for point in points}.values())
-        """The published points, which are tried first."""
+        """Published points, which are tried first."""
         self.prune = resolved(self.spec)
         self.samplers = SamplerFactory(self.search, self.space)
         self.samplers.check(self.node, self.varied)
 
     def at(self, point: Mapping[str, Any]) -> RunSpec:
-        """The run of a point. Raises `ConfigError` where the method rejects it."""
+        """The run of a point. Raises `ConfigError` if the method rejects it."""
         return replace(variant(self.spec.node, {**self.varied, **point}), data=self.run.data)
 
     @cached_property
     def stream(self) -> str:
-        """Digest of what is fixed within one search, ranges and the method's source left out; seeds the sampler."""
+        """Digest of what is fixed within one search, except ranges and the method's source; it seeds the sampler."""
         fixed = {
             "record": 2,
             "sampler": self.samplers.name,
@@ -91,21 +91,22 @@ class CellSearch:
 
     @property
     def name(self) -> str:
-        """The name of the search: its cell of the axes, or the method."""
+        """The name of the search: the label of its cell of the axes, or the method's name."""
         return label(self.varied) if self.varied else self.node["method"]["name"]
 
     def __str__(self) -> str:
-        """All that its suggestions depend on, results aside; without a new point, it has none until this changes."""
+        """Identifies everything that suggestions depend on besides results. An exhausted search stays exhausted until
+        this changes."""
         points = [repr(param) for param in self.space.params], self.points
         return f"{self.stream}-{digest(json.dumps(points, sort_keys=True, default=repr), 4)}"
 
     @cached_property
     def first(self) -> RunSpec:
-        """A run of the space, by which the search is checked before it begins: the first published one that can run."""
+        """A run of the space for checks before the search starts: the first published point that can run."""
         return self.at(next(iter(self.published.values()))) if self.published else self.run
 
     def _run(self, point: Mapping[str, Any]) -> RunSpec:
-        """The run of a point. Raises `ConfigError` where it cannot run."""
+        """The run of a point. Raises `ConfigError` if it cannot run."""
         run = self.at(point)
         if self.fits is not None:
             self.fits(run)
@@ -130,7 +131,8 @@ class CellSearch:
         return Cell(config.identity(run), number, label(varied), "trial", varied, run, suggestion=suggestion)
 
     def restore(self, stored: Cell) -> Cell | None:
-        """A stored trial as one of this search; None where today's study would run the same point otherwise."""
+        """A stored trial as a trial of this search; None if today's study would run its point with another
+        configuration."""
         if stored.suggestion is None:
             return None
         try:
@@ -140,22 +142,22 @@ class CellSearch:
         return cell if cell.id == stored.id else None
 
     def remaining(self, design: Design, rows: Sequence[Row]) -> int:
-        """Trials that may still be suggested; with a budget, the number that what is left of it is expected to pay.
+        """Number of trials that may still be suggested; with a budget, the number that the rest is expected to pay.
 
         Args:
-            design: of the study.
+            design: the study's design.
             rows: the trials so far.
         """
         tried = {row.cell.id for row in rows}
         untried = len(self.published.keys() - tried)
         if not untried:
             return self._paid(design, rows)
-        # of a space that was widened, those that were outside are tried instead of what was suggested before
+        # after a space was widened, published points that were outside are tried in place of earlier suggestions
         points = [row for row in rows if row.cell.id in self.published]
         return max(self._paid(design, rows), min(untried, self._paid(design, points)))
 
     def _paid(self, design: Design, rows: Sequence[Row]) -> int:
-        """Trials that what these leave of the budget is expected to pay."""
+        """Number of trials that the budget is expected to pay after these."""
         if self.search.trials:
             return max(0, self.search.trials - len(rows))
         full = len(design.seeds) * self.run.rounds
@@ -165,11 +167,11 @@ class CellSearch:
     @cached_property
     def published(self) -> dict[str, dict[str, Any]]:
         """The published points that can run, by the ids of their cells."""
-        found = dict[str, dict[str, Any]]()
+        points = dict[str, dict[str, Any]]()
         for point in self.points:
             with suppress(ConfigError):
-                found.setdefault(config.identity(self._run(point)), point)
-        return found
+                points.setdefault(config.identity(self._run(point)), point)
+        return points
 
     def warn(self) -> None:
         """Warns of published points that are not tried."""

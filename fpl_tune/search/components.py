@@ -33,9 +33,9 @@ class Component:
         Raises:
             ConfigError: the class rejects its arguments, or lacks a package.
         """
-        known = inspect.signature(self.kind).parameters
+        accepted = inspect.signature(self.kind).parameters
         try:
-            return self.kind(**{**{name: v for name, v in defaults.items() if name in known}, **self.arguments})
+            return self.kind(**{**{name: v for name, v in defaults.items() if name in accepted}, **self.arguments})
         except Exception as problem:  # a third-party class may raise anything
             raise ConfigError(
                 f"search.sampler={self.name} cannot be built: {plugins.describe_error(problem)}."
@@ -43,7 +43,7 @@ class Component:
 
 
 _UNFIT = {"GridSampler", "PartialFixedSampler", "BaseSampler", "BaseGASampler"}
-"""Classes of Optuna that wrap others, or need values of parameters."""
+"""Optuna's samplers that wrap others, or need values of parameters."""
 
 
 def find(value: Any, *own: str) -> Component:
@@ -51,36 +51,36 @@ def find(value: Any, *own: str) -> Component:
 
     Args:
         value: a name, an import path, or a mapping with `name` and arguments.
-        own: further names that the caller knows, for messages.
+        own: further names that the caller accepts, for messages.
 
     Raises:
         ConfigError: the name is unknown, or the class cannot be imported.
     """
     import optuna
 
-    arguments = {str(key): part for key, part in value.items()} if isinstance(value, Mapping) else {"name": value}
+    arguments: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"name": value}
     name = arguments.pop("name", None)
     if not isinstance(name, str):
         raise ConfigError(f"search.sampler must be a name or {{name: ..., argument: ...}}, but is {value!r}.")
-    classes = [found for found in optuna.samplers.__all__ if found.endswith("Sampler") and found not in _UNFIT]
-    # TPESampler is also tpe, CmaEsSampler cma_es.
-    short = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found.removesuffix("Sampler")).lower(): found for found in classes}
+    classes = [each for each in optuna.samplers.__all__ if each.endswith("Sampler") and each not in _UNFIT]
+    # TPESampler is also called tpe, CmaEsSampler cma_es.
+    short = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", each.removesuffix("Sampler")).lower(): each for each in classes}
     if name in (*short, *classes):
-        found = getattr(optuna.samplers, short.get(name, name))
+        kind = getattr(optuna.samplers, short.get(name, name))
     elif name in plugins.names("samplers"):
-        found = plugins.load("samplers", name)
+        kind = plugins.load("samplers", name)
     elif ":" in name:
-        found = getattr(plugins.module_of(name, "search.sampler"), name.partition(":")[2], None)
+        kind = getattr(plugins.module_of(name, "search.sampler"), name.partition(":")[2], None)
     else:
         raise unknown("sampler", name, [*own, *short, *plugins.names("samplers")])
-    if not (isinstance(found, type) and issubclass(found, optuna.samplers.BaseSampler)):
+    if not (isinstance(kind, type) and issubclass(kind, optuna.samplers.BaseSampler)):
         raise ConfigError(f"search.sampler={name} must name a class derived from optuna.samplers.BaseSampler.")
-    return Component(name, found, arguments)
+    return Component(name, kind, arguments)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Optuna's warnings, such as those of experimental classes, or of ranges that do not fit earlier trials."""
+    """Suppresses Optuna's warnings, such as those of experimental classes, or of ranges that exclude earlier trials."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,17 +1,18 @@
-"""Successive halving in the searches of a study. Functions of the study's design and its rows; nothing is stored.
+"""Successive halving in the searches of a study: pure functions of the study's design and its rows.
 
 It is asynchronous (Li et al., 2020, https://arxiv.org/abs/1810.05934). Rungs are the first evaluated rounds from
 `first_rung` · `reduction`^k on. By default the first is a third of the rounds: in tables of three methods, validation
 after a sixth ranked configurations by how fast they learn, and lost one method's best. A trial runs its first seed to
-each rung, where it goes on if it is among the best 1 / `reduction` of those that reached it so far; otherwise it is
-paused with a checkpoint and goes on when its rung has room for it. The first seed's last round is the rung that the
-other seeds wait for. Once no other trial can reach a rung, at least the best one there goes on, and one published
-point, so that the gain over it is known. Trials are compared with those of the same search alone. A rung is no table of
-its own: it is read from the histories of the trials that reached it.
+each rung. It continues if it is among the best 1 / `reduction` of the trials that have reached the rung so far;
+otherwise it is paused with a checkpoint, and continues when the rung has room for it. The last round of the first seed
+is another rung, after which the other seeds run. Once no other trial can reach a rung, at least the best one there
+continues, and one published point, so that the gain over it is known. Trials are only compared with those of the same
+search. Rungs are not stored: they are read from the histories of the trials that have reached them.
 
-Where learning curves cross, early rounds rank configurations the wrong way round, and the best one is always stopped.
-As a hedge, every third trial of a search passes the rungs of rounds with any value there. It is ranked there with
-the others, and stopped at the rung of seeds like them. They also show how well a rung predicts the final score.
+If learning curves cross, early rounds rank configurations the wrong way round, and the best one is always stopped. As a
+hedge, every third trial of a search passes the rungs of rounds regardless of its value. It is ranked there with the
+others, and like them it can be stopped at the rung of seeds. Hedged trials also show how well a rung predicts the final
+score.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.metrics import VAL, metric
-from fpl_tune.study.standing import Design, Leg, Row, State, rungs_of, standing
+from fpl_tune.study.standing import CellState, Design, Leg, Row, rungs_of, standing
 from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
@@ -32,15 +33,16 @@ if TYPE_CHECKING:
 
 HALVING, AUTO = "halving", "auto"
 HEDGE = 3
-"""One in this many suggested trials is hedged. With one in three, a search of a table whose curves cross costs about
-what it costs TPE, which prunes nothing; with one in four, half as much again. Of three simulated tables, one in three
-costs two full trials on one, and one in four nothing on any."""
+"""One in this many suggested trials is hedged.
+
+On a table whose curves cross, a search with one in three costs about as much as TPE without pruning, and 50 % more with
+one in four. On three simulated tables, one in three costs two full trials more on one of them, one in four none."""
 FULL_TRIALS = 20
 """Full trials of a search that states neither trials nor a budget."""
 
 
 def resolved(study: StudySpec) -> PruneSpec:
-    """The study's `prune` with what `auto` stands for: halving for samplers with which it was measured, and a hedge."""
+    """The study's `prune` with `auto` resolved: halving for samplers with which it was measured, and a hedge."""
     prune = study.prune
     rule = prune.rule if prune.rule != AUTO else HALVING if _measured(study) else None
     hedge = prune.hedge if rule == HALVING and study.search.sampler is not None else None
@@ -65,11 +67,11 @@ def design_of(study: StudySpec) -> Design:
 
 
 def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
-    """Refuses halving that never compares; where `auto` cannot prune, it says so.
+    """Rejects halving that never compares trials, and warns if `auto` cannot prune.
 
     Args:
         study: the study.
-        runs: those of the cells of its axes.
+        runs: the runs of the cells of its axes.
 
     Raises:
         ConfigError: nothing is searched, there are several objectives, or the rungs lie outside the rounds.
@@ -94,7 +96,7 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
     every = min(run.protocol.eval_every for run in runs)
     rung = f" with prune.first_rung={spec.first_rung}" if spec.first_rung else ""
     problem = (
-        f"prune.rule compares validation figures before the last round, but protocol.eval_every={every} of {last} "
+        f"prune.rule compares validation metrics before the last round, but protocol.eval_every={every} of {last} "
         f"rounds gives none{rung}. Lower them, or set prune.rule=null."
     )
     if hedged:
@@ -111,16 +113,16 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
 
 
 def promoted(design: Design, rows: Sequence[Row], running: Mapping[str, Leg], *, closed: bool) -> list[Row]:
-    """The paused trials of one search that go on now, the furthest and best first.
+    """The paused trials of one search that continue now, those with the most rounds first, then the best.
 
     Args:
-        design: of the study.
+        design: the study's design.
         rows: all trials of the search.
-        running: legs under way, by the ids of their cells.
-        closed: whether no trial is queued and none is left to suggest. Then rungs that no running trial can reach are
-            decided among those that reached them.
+        running: legs that are running, by the ids of their cells.
+        closed: True if no trial is queued and none is left to suggest. Then rungs that no running trial can reach are
+            decided among the trials that have reached them.
     """
-    paused = [(now.rung, row) for row in rows if (now := standing(design, row)).state is State.PAUSED]
+    paused = [(now.rung, row) for row in rows if (now := standing(design, row)).state is CellState.PAUSED]
     going = list[Row]()
     for rung in sorted({rung for rung, _ in paused}, reverse=True):
         ranked = at_rung(design, rows, rung)
@@ -152,7 +154,7 @@ def at_rung(design: Design, rows: Sequence[Row], rung: int) -> list[Row]:
 
 
 def _value(design: Design, row: Row, rung: int) -> float | None:
-    """The objective of the first seed at a rung; None where it has not come there."""
+    """The objective of the first seed at a rung; None if it has not reached it."""
     run = row.runs.get(design.seeds[0])
     return (
         run.value(design.objective, rung)
@@ -162,15 +164,15 @@ def _value(design: Design, row: Row, rung: int) -> float | None:
 
 
 def _unranked(design: Design, row: Row, rung: int) -> bool:
-    """True if a trial passes a rung at any rank: it is hedged, or has no value there."""
+    """True if a trial passes a rung regardless of its rank: it is hedged, or has no value there."""
     return (row.cell.hedged and rung < row.cell.rounds) or _value(design, row, rung) is None
 
 
 def _best(design: Design, ranked: Sequence[Row], rung: int) -> Sequence[Row]:
-    """The best 1 / `reduction`.
+    """The best 1 / `reduction` of the trials at a rung.
 
-    Hedged trials passed the rungs before unasked. Of as many others, one in `reduction` would have passed each, and so
-    they count: else bad ones would make room for others that are no better.
+    Hedged trials have passed the earlier rungs without being selected. Each counts as the number of trials of which one
+    would have passed them: otherwise bad hedged trials would make room for others that are not better.
     """
     if not ranked:
         return []
@@ -187,41 +189,41 @@ def _dead(design: Design, row: Row) -> bool:
 def _beyond(design: Design, row: Row, rung: int) -> bool:
     """True if a trial has passed a rung."""
     now = standing(design, row)
-    return now.state is not State.PAUSED or now.rung > rung
+    return now.state is not CellState.PAUSED or now.rung > rung
 
 
 # -- what trials cost ----------------------------------------------------------------------------------------
 
 
 def rungs(spec: PruneSpec, run: RunSpec) -> tuple[int, ...]:
-    """Rounds after which `halving` compares the trials of a run; empty for other rules."""
+    """Rounds after which `halving` compares the trials of a run; empty without halving."""
     if spec.rule != HALVING:
         return ()
     return rungs_of(spec.reduction, spec.first_rung, run.protocol.eval_every, run.rounds)
 
 
 def planned_trials(study: StudySpec, run: RunSpec) -> int:
-    """Trials of the search of a run: those that the study states, or that its budget is expected to pay."""
+    """Number of trials in the search of a run: the study's, or the number that its budget is expected to pay."""
     search, cost = study.search, expected_cost(resolved(study), run, len(study.seed_list()))
     return search.trials or math.ceil((search.budget or FULL_TRIALS) / cost)
 
 
 def spent(design: Design, row: Row) -> int:
-    """Rounds of all seeds that a trial costs: those that ran, and at least those of its first leg.
+    """Rounds of all seeds that a trial costs: those that have run, but at least those of its first leg.
 
-    So a search in which all trials fail or diverge at once has an end. A hedged trial that is not over costs at least
-    all rounds of its first seed.
+    The minimum ends a search in which all trials fail or diverge immediately. A hedged trial that is not over costs at
+    least all rounds of its first seed.
     """
     ran = sum(run.rounds for seed, run in row.runs.items() if seed in design.seeds)
     ends = design.rungs(row.cell) if design.halves(row.cell) else ()
     first = ends[0] if ends else row.cell.rounds * len(design.seeds)
-    if ends and row.cell.hedged and standing(design, row).state in (State.QUEUED, State.PAUSED):
+    if ends and row.cell.hedged and standing(design, row).state in (CellState.QUEUED, CellState.PAUSED):
         first = row.cell.rounds
     return max(ran, first)
 
 
 def expected_cost(spec: PruneSpec, run: RunSpec, seeds: int) -> float:
-    """Expected cost of a trial in full ones, of all rounds and seeds, if one in `reduction` passes each rung."""
+    """Expected cost of a trial, in full trials of all rounds and seeds, if one in `reduction` passes each rung."""
     ends = (*rungs(spec, run), run.rounds)
     if len(ends) == 1:
         return 1.0
@@ -231,8 +233,8 @@ def expected_cost(spec: PruneSpec, run: RunSpec, seeds: int) -> float:
 
 
 def leg_shares(spec: PruneSpec, run: RunSpec) -> list[float]:
-    """The shares of trials that are expected to begin each leg: one for each rung and the last round, and one for the
-    other seeds. At each rung, one in `reduction` passes, and at those of rounds what is hedged."""
+    """The expected shares of trials that start each leg: those to each rung and to the last round, and that of the
+    other seeds. At each rung one in `reduction` passes; at rungs of rounds, hedged trials pass too."""
     hedged, number = 1 / spec.hedge if isinstance(spec.hedge, int) else 0.0, len(rungs(spec, run))
     passed = [spec.reduction**-k for k in range(number + 2)]
     return [1.0, *(hedged + (1 - hedged) * share for share in passed[1:-1]), passed[-1]]

@@ -33,20 +33,20 @@ _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which 
 class Objective:
     """Suggests a point of a study's search space, runs it, and returns the study's objectives.
 
-    Values are means over seeds, equal to those of `fpl-tune study`, as are the trial's user attributes, which hold the
-    figures by seed, and fingerprints. A point that a complete trial has is not run again, unless the method, data or
-    weights have changed.
+    Values are means over seeds, equal to those of `fpl-tune study`. So are the trial's user attributes, which include
+    metrics by seed and fingerprints. A point of a complete trial does not run again, unless the method, data or weights
+    have changed.
 
     Args:
         study: name or file of a study with a search.
-        overrides: a mapping of dotted field names to Python values, as in `fpl_tune.run`. Texts are accepted too:
-            `"key=value"`, the syntax of the command line.
-        report: what Optuna's pruners receive as steps. "rounds": every evaluated round, as its mean over seeds, which
-            run together; for `MedianPruner`, `HyperbandPruner` and others that compare curves. "seeds": every seed's
-            value, one seed after the other; for `WilcoxonPruner`.
+        overrides: a mapping of dotted field names to Python values, as in `fpl_tune.run`; or strings `"key=value"`, in
+            the syntax of the command line.
+        report: the steps that Optuna's pruners receive. "rounds": the mean over seeds after every evaluated round, with
+            seeds that run together; for `MedianPruner`, `HyperbandPruner` and others that compare curves. "seeds": the
+            value of every seed, one seed after another; for `WilcoxonPruner`.
 
     Raises:
-        ConfigError: the study has no search, several cells of axes, or a value that is refused.
+        ConfigError: the study has no search, several cells of axes, or an invalid value.
 
     Example:
         >>> search = fpl_tune.objective("pfedmoap_search", {"seeds": 1})
@@ -62,17 +62,17 @@ class Objective:
         self.report = report
         self.spec = config.compose_study(study, overrides)
         search = Search.plan(self.spec)
-        parts = search.parts if search is not None else []
-        if len(parts) != 1:
+        searches = search.parts if search is not None else []
+        if len(searches) != 1:
             raise ConfigError(
-                f"objective needs a study with one search, but {study} has {len(parts) or 'none'}. Write "
+                f"objective needs a study with one search, but {study} has {len(searches) or 'none'}. Write "
                 "search.sampler=auto, and give each axis one value."
             )
-        self._part = parts[0]
+        self._search = searches[0]
         self.directions = directions_of(self.spec.search)
-        """For `optuna.create_study`."""
-        self.published = self._part.points
-        """Published settings, for `study.enqueue_trial`."""
+        """Directions for `optuna.create_study`."""
+        self.published = self._search.points
+        """Published points, for `study.enqueue_trial`."""
 
     def __call__(self, trial: optuna.Trial) -> float | tuple[float, ...]:
         """Runs a trial.
@@ -90,23 +90,23 @@ class Objective:
         if trial.study.metric_names is None:
             with quiet():
                 trial.study.set_metric_names(self.spec.search.objectives)  # for people, such as in optuna-dashboard
-        part = self._part
-        params = part.space.suggest(trial, part.node, part.varied)
+        search = self._search
+        params = search.space.suggest(trial, search.node, search.varied)
         try:
-            run = part.at(params)
+            run = search.at(params)
         except ConfigError as problem:
             raise optuna.TrialPruned(str(problem)) from None
         key, prints = config.identity(run), fingerprints(run)
         done = trial.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
         same = (t for t in done if t.user_attrs.get("cell") == key)
-        known = next((t for t in same if not differing(t.user_attrs.get("fingerprints", {}), prints)), None)
-        if known is None:
+        earlier = next((t for t in same if not differing(t.user_attrs.get("fingerprints", {}), prints)), None)
+        if earlier is None:
             histories = self._histories(trial, run)
             by_seed = {history[0]["seed"]: history for history in histories}
-            found = figures_of(self.spec.search.objectives, part.rule, key, by_seed, whole=True)
-            values, attrs = found.values, {**found.attrs, "fingerprints": prints}
+            figures = figures_of(self.spec.search.objectives, search.rule, key, by_seed, whole=True)
+            values, attrs = figures.values, {**figures.attrs, "fingerprints": prints}
         else:
-            values, attrs = known.values, known.user_attrs
+            values, attrs = earlier.values, earlier.user_attrs
         for name, value in attrs.items():
             trial.set_user_attr(name, value)
         if values is None:
@@ -141,13 +141,13 @@ class Objective:
                     _report(trial, value, simulation.round, last=simulation.done)
             histories += zip(*rounds, strict=True)
             if by_seed and len(names) == 1:
-                value = figure(histories[-1], names[0], self._part.rule)
+                value = figure(histories[-1], names[0], self._search.rule)
                 _report(trial, value, group[0], last=group[0] == seeds[-1])
         return histories
 
 
 def _report(trial: optuna.Trial, value: float, step: int, *, last: bool) -> None:
-    """Reports a step. Raises `optuna.TrialPruned` where the pruner stops the trial before its last one."""
+    """Reports a step. Raises `optuna.TrialPruned` if the pruner stops the trial before its last step."""
     trial.report(value, step)
     if not last and trial.should_prune():
         raise optuna.TrialPruned(f"pruned after step {step}")

@@ -22,18 +22,18 @@ OptunaStudy = optuna.Study
 def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
     """Writes the trials of each search of a study as a study of Optuna.
 
-    Trials have the numbers and values of the study's tables. Numbers whose suggestion was rejected or a repetition, and
-    trials that diverged or failed, are failed trials.
+    Trials have the numbers and values of the study's tables. Trials that diverged or failed, and numbers whose
+    suggestion was rejected or repeated, become failed trials.
 
     Args:
         store: the study.
         url: an Optuna storage, such as sqlite:///trials.db; None: in memory.
 
     Returns:
-        One study for each cell of the axes; of several, each is named by the study and its cell.
+        One study for each cell of the axes; if there are several, each is named after the study and the cell.
 
     Raises:
-        ConfigError: the study has no search, or the storage cannot be opened or holds a study of that name.
+        ConfigError: the study has no search, or the storage cannot be opened or already has a study of that name.
     """
     spec, table = store.spec(), store.table()
     if spec.search.sampler is None:
@@ -42,34 +42,34 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
     try:
         storage = None if url is None else optuna.storages.get_storage(url)
     except Exception as problem:  # of SQLAlchemy or a driver that is missing
-        said = " ".join(str(problem).split())[:200]
-        raise ConfigError(f"{url} cannot be opened as a storage of Optuna ({said}). Try sqlite:///trials.db.") from None
-    found = list[optuna.Study]()
-    for part in stored_searches(spec, table.effective):
-        mine = [s for s in table.cells.values() if s.cell.suggestion is not None and part.holds(s.cell)]
-        name = f"{store.name}, {label(part.varied)}" if part.varied else store.name
+        reason = " ".join(str(problem).split())[:200]
+        raise ConfigError(
+            f"{url} cannot be opened as a storage of Optuna ({reason}). Try sqlite:///trials.db."
+        ) from None
+    studies = list[optuna.Study]()
+    for search in stored_searches(spec, table.effective):
+        mine = [s for s in table.cells.values() if s.cell.suggestion is not None and search.holds(s.cell)]
+        name = f"{store.name}, {label(search.varied)}" if search.varied else store.name
         with quiet():
             try:
                 study = optuna.create_study(storage=storage, study_name=name, directions=directions_of(spec.search))
             except DuplicatedStudyError:
-                raise ConfigError(
-                    f"{url} holds a study {name!r} already. Delete it, or name another storage."
-                ) from None
+                raise ConfigError(f"{url} already has a study {name!r}. Delete it, or name another storage.") from None
             study.set_metric_names(list(spec.search.objectives))
             finished = {stored.cell.trial: _finished(stored) for stored in mine}
             rows = [stored.row for stored in mine]
-            for trial in trials_of(part, table.design, rows, diverged_as_worst=False):
+            for trial in trials_of(search, table.design, rows, diverged_as_worst=False):
                 number = len(study.get_trials(deepcopy=False))
                 begin, end = finished.get(number) or (_now(), _now())
                 trial.datetime_start = begin
                 trial.datetime_complete = end if trial.state.is_finished() else None
                 study.add_trial(trial)
-        found.append(study)
-    return found
+        studies.append(study)
+    return studies
 
 
 def _finished(stored: StoredCell) -> tuple[datetime.datetime, datetime.datetime] | None:
-    """The times at which a trial began to train and its last seed ended."""
+    """The times at which a trial started to train and its last seed ended; None without results."""
     results = [*stored.results.values()]
     if not results:
         return None

@@ -18,21 +18,22 @@ from fpl_tune.search.components import Component, quiet
 from fpl_tune.search.space import Param, Space
 
 _UNCONDITIONAL = (GPSampler, CmaEsSampler, QMCSampler)
-"""Samplers that model only the fields which all trials have."""
+"""Samplers that only model fields that all trials have."""
 AUTO = "auto"
 _FIELDS, _MODELLED = 3, 250
-"""Fields at most, and trials, for which `auto` is a Gaussian process, whose time grows with the cube of the trials."""
+"""Maximum numbers of fields and trials for which `auto` is a Gaussian process: its time grows with the cube of the
+number of trials."""
 _STARTUP = 6
-"""Trials, published points included, that are drawn before a model of the results proposes; chosen on the tables of
+"""Number of random trials, including published points, before the sampler models the results; chosen on the tables of
 `bench.py search`."""
-_PROBED = 14  # trials of a probe: more than the random ones that Optuna's samplers start with
+_PROBED = 14  # trials of a probe: more than the random ones with which Optuna's samplers start
 
 
 class SamplerFactory:
     """Makes the sampler of each trial.
 
-    A trial's sampler is seeded by the trial's number, so that a suggestion depends only on the results that were
-    reported before it, not on the state of a process.
+    A trial's sampler is seeded by the trial's number, so a suggestion depends only on the results before it, not on the
+    state of a process.
 
     Raises:
         ConfigError: the sampler or an argument is unknown.
@@ -48,15 +49,15 @@ class SamplerFactory:
         """The sampler of a trial.
 
         Args:
-            number: of the trial within its search, from 0.
-            stream: tells the random numbers of one search from those of others.
+            number: number of the trial within its search, from 0.
+            stream: identifies the search, so that searches have different random numbers.
         """
         component = self.component
         if self.search.sampler == AUTO and number >= _MODELLED:
             component = named("tpe")
-        # A sequence of QMC is scrambled once: all its trials share the seed.
-        part = 0 if issubclass(component.kind, QMCSampler) else number
-        defaults: dict[str, Any] = {"seed": derive("search", self.search.seed, stream, part) % 2**32}
+        # A QMC sequence is scrambled once, so all its trials share the seed.
+        index = 0 if issubclass(component.kind, QMCSampler) else number
+        defaults: dict[str, Any] = {"seed": derive("search", self.search.seed, stream, index) % 2**32}
         if issubclass(component.kind, (TPESampler, GPSampler)):
             defaults["n_startup_trials"] = _STARTUP
         if issubclass(component.kind, TPESampler):
@@ -75,11 +76,11 @@ class SamplerFactory:
         where, conditional = f"search.sampler={self.component.name}", conditional_in(self.space)
         if conditional is not None and issubclass(self.component.kind, _UNCONDITIONAL):
             raise ConfigError(
-                f"{where} cannot do conditions, but {conditional.name} is searched only where "
+                f"{where} does not support conditions, but {conditional.name} is searched only where "
                 f"{', '.join(conditional.when)} has certain values. Use sampler=auto, or search.only without it."
             )
-        known = issubclass(self.component.kind, (RandomSampler, QMCSampler, BruteForceSampler, TPESampler))
-        if known or self.search.sampler == AUTO:
+        tested = issubclass(self.component.kind, (RandomSampler, QMCSampler, BruteForceSampler, TPESampler))
+        if tested or self.search.sampler == AUTO:
             return
 
         def probe(trial: optuna.Trial) -> list[float]:
@@ -94,15 +95,15 @@ class SamplerFactory:
         except ImportError as problem:  # such as cmaes for cma_es
             raise ConfigError(f"{where} needs a package: pip install {problem.name}.") from None
         except Exception as problem:  # a third-party sampler may raise anything
-            said = " ".join(str(problem).split())
+            reason = " ".join(str(problem).split())
             raise ConfigError(
-                f"{where} cannot do search.objectives={list(self.search.objectives)} over this space: {said} "
+                f"{where} does not support search.objectives={list(self.search.objectives)} over this space: {reason} "
                 "Use sampler=auto or random."
             ) from problem
 
 
 def named(sampler: Any) -> Component:
-    """The component of `search.sampler`; TPE where that is `auto`.
+    """The component of `search.sampler`; TPE if that is `auto`.
 
     Raises:
         ConfigError: it is unknown.
@@ -113,8 +114,8 @@ def named(sampler: Any) -> Component:
 def chosen(search: SearchSpec, space: Space) -> str:
     """The sampler that `auto` stands for: a Gaussian process for one objective over a few fields without conditions.
 
-    On the tables of `bench.py search` it finds the best of two fields for two thirds of what TPE spends, and loses to
-    it over five and six.
+    On the tables of `bench.py search`, it finds the best point of two fields at two thirds of TPE's cost, but is worse
+    than TPE with five and six fields.
     """
     few = len(space.params) <= _FIELDS and len(search.objectives) == 1 and conditional_in(space) is None
     return "gp" if few else "tpe"

@@ -19,7 +19,12 @@ if TYPE_CHECKING:  # Optuna, a third of a second, is for studies that search
 
 
 class Search:
-    """All searches of a study: one per cell of the axes."""
+    """The search of a study: a `CellSearch` in each cell of the axes.
+
+    Args:
+        parts: the search in each cell.
+        references: cells that are not searched.
+    """
 
     def __init__(self, parts: Sequence[CellSearch], references: list[Cell]) -> None:
         self.parts, self.references = list(parts), references
@@ -31,15 +36,15 @@ class Search:
         fits: Callable[[RunSpec], object] | None = None,
         files: Mapping[str, dict[str, Any]] | None = None,
     ) -> Search | None:
-        """The searches of a study; None where it has no sampler.
+        """The search of a study; None if it has no sampler.
 
         Args:
             spec: the study.
-            fits: raises `ConfigError` for a run that cannot run, whose trial then costs nothing; None: all fit.
-            files: contents of the files of the spaces, as a study stores them; None: they are read.
+            fits: raises `ConfigError` for a run that cannot run, whose trial then costs nothing; None: all can run.
+            files: contents of the files of the spaces, from a stored study; None: the files are read.
 
         Raises:
-            ConfigError: the sampler, space or an objective is wrong.
+            ConfigError: the sampler, space or an objective is invalid.
         """
         search = spec.search
         if search.sampler is None:
@@ -51,7 +56,7 @@ class Search:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
         for name in search.objectives:
             if name not in objectives():
-                hint = "Test figures choose nothing." if name.startswith("test/") else did_you_mean(name, objectives())
+                hint = "Test metrics never choose." if name.startswith("test/") else did_you_mean(name, objectives())
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
         named(search.sampler)  # before spaces are read
         cells, points = expand(spec), list(grid(spec))
@@ -80,13 +85,13 @@ class Search:
         return [part.run for part in self.parts]
 
     def restore(self, stored: Iterable[Cell]) -> list[Cell]:
-        """Those of a study's stored cells that are trials of these searches."""
-        found = (part.restore(cell) for cell in stored for part in self.parts)
-        return [cell for cell in found if cell is not None]
+        """The cells of a study's store that are trials of this search."""
+        restored = (part.restore(cell) for cell in stored for part in self.parts)
+        return [cell for cell in restored if cell is not None]
 
 
 def stored_searches(spec: Study, effective: Effective) -> list[CellSearch]:
-    """The searches of a stored study, with the spaces of its last run. The sampler's package is not required."""
+    """The searches of a stored study, with the spaces of its last run. They do not need the sampler's package."""
     sampled = replace(spec, search=replace(spec.search, sampler="random"))
     search = Search.plan(sampled, files=effective.spaces)
     assert search is not None

@@ -29,7 +29,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 @dataclass(frozen=True, config=SPEC)
 class SpaceEntry:
-    """A field of a search space as YAML gives it: a range or choices."""
+    """A field of a search space in YAML: a range or choices."""
 
     low: Number | None = None
     high: Number | None = None
@@ -37,7 +37,7 @@ class SpaceEntry:
     step: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     choices: Annotated[list[bool | int | float | str | None], Field(min_length=1)] | None = None
     when: dict[str, Any] = field(default_factory=dict)
-    """Field -> value, or list of values, where this field is searched."""
+    """Field -> value, or list of values, for which this field is searched."""
 
 
 _FOREIGN = {
@@ -49,7 +49,7 @@ _FOREIGN = {
     "low, high and log: true": ("loguniform", "log_uniform", "log_uniform_values", "lograndint", "log_scale"),
     "low and high, with log: true or a step, or choices": ("distribution", "type", "quniform", "normal"),
 }
-"""Words of other tools, by what is written here."""
+"""Keys of other tools, by the keys of fpl-tune."""
 _WORDS = {word: ours for ours, words in _FOREIGN.items() for word in words}
 
 
@@ -60,7 +60,7 @@ class Param(NamedTuple):
     """Dotted name of the field; also the name of Optuna's parameter."""
     distribution: Distribution
     when: Mapping[str, Sequence[Any]] = {}
-    """The field is searched only where each of these fields has one of these values."""
+    """The field is only searched if each of these fields has one of these values."""
 
     @property
     def ends(self) -> Sequence[Any]:
@@ -104,22 +104,22 @@ class Space(NamedTuple):
 
     params: tuple[Param, ...]
     published: tuple[dict[str, Any], ...]
-    """Points of the papers; each may leave fields open."""
+    """Points from the papers, which may leave fields open."""
     outside: tuple[dict[str, Any], ...] = ()
     """Published points with a value outside the space, which are not tried."""
 
     def fill(self, node: Mapping[str, Any], given: Mapping[str, Any], value: Callable[[Param], Any]) -> dict[str, Any]:
-        """A point: the value of every parameter that is searched, given those before it.
+        """A point: a value for every parameter that is active, given those before it.
 
         Args:
-            node: the run that the point goes into, as a plain dict.
+            node: the run in which the point is set, as a plain dict.
             given: fields that the axes set.
-            value: of a parameter.
+            value: returns the value of a parameter.
         """
         chosen: dict[str, Any] = {}
         for param in self.params:
-            known = {**given, **chosen}
-            own = {name: known.get(name, config.get_field(node, name)) for name in param.when}
+            fields = {**given, **chosen}
+            own = {name: fields.get(name, config.get_field(node, name)) for name in param.when}
             if all(_name(own[name]) in values for name, values in param.when.items()):
                 chosen[param.name] = value(param)
         return chosen
@@ -142,12 +142,12 @@ class Space(NamedTuple):
 
 
 def _name(value: Any) -> Any:
-    """The value of a field; of a group, such as `method`, its name."""
+    """The value of a field; for a group, such as `method`, its name."""
     return value.get("name") if isinstance(value, Mapping) else value
 
 
 def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
-    """Possible file names of a method's space: its option, compositions of the same methods, its own name."""
+    """Possible file names of a method's space: its option, compositions of the same methods, and its own name."""
     alike = []
     for path in sorted(shipped("conf", "method").glob("*.yaml")):
         composed = yaml.safe_load(path.read_text())
@@ -167,16 +167,15 @@ def read_space(
     """The space of a method, with the schedule's fields and the study's own overrides.
 
     Args:
-        names: names of files in search_spaces/; the first that exists counts.
+        names: names of files in search_spaces/; the first that exists is used.
         search: the study's `search`.
         axes: dotted names of the study's axes, and of the fields in its bundles.
         node: the run that is searched. Its integer fields are searched as integers.
-        file: content of the file, as `read_file` gives it; None: it is read.
+        file: content of the file, from `read_file`; None: it is read.
 
     Raises:
-        ConfigError: the space does not exist; a key is unknown, or a range is empty or inverted, in any of its fields;
-            `only` names a field twice; an axis is searched too, or a field that decides on which clients and images
-            trials are compared.
+        ConfigError: the space does not exist; a field has an unknown key, or an empty or inverted range; `only` names a
+            field twice; a searched field is also an axis, or decides on which clients and images trials are compared.
     """
     file = read_file(names) if file is None else file
     overrides = config.flatten(search.space, whole=_is_entry)
@@ -189,13 +188,13 @@ def read_space(
         if name not in every or search.only.count(name) > 1:
             twice = "Remove one." if name in every else did_you_mean(name, every)
             raise ConfigError(f"search.only names {name!r}{' twice' if name in every else ''}. {twice}")
-    known = {name: param for name, param in every.items() if name in (search.only or every)}
-    if not known:
+    searched = {name: param for name, param in every.items() if name in (search.only or every)}
+    if not searched:
         raise ConfigError(
             f"A search needs a space, but there is no search_spaces/{names[0]}.yaml. "
             "Write search.space={<field>: {low: ..., high: ...}}."
         )
-    for name in known:
+    for name in searched:
         clash = next((a for a in axes if name == a or (name.startswith(f"{a}.") and a != "method")), None)
         if clash is not None:
             raise ConfigError(
@@ -204,21 +203,21 @@ def read_space(
             )
         if name.partition(".")[0] in SETTING and name not in TUNABLE:
             raise ConfigError(
-                "Trials compare on the same data, clients and evaluation, so that a search varies how clients train "
-                f"alone, but {name} is searched. Make it an axis, axes.{name}=[...], and remove search.space.{name}."
+                "Trials compare on the same data, clients and evaluation, so a search can only vary how clients train, "
+                f"but {name} is searched. Make it an axis, axes.{name}=[...], and remove search.space.{name}."
             )
-    points = [{n: v for n, v in point.items() if n in known} for point in file.get("published", [])]
+    points = [{n: v for n, v in point.items() if n in searched} for point in file.get("published", [])]
     unique = {repr(sorted(point.items())): point for point in points if point}.values()
-    inside = [point for point in unique if all(known[n].holds(v) for n, v in point.items())]
+    inside = [point for point in unique if all(searched[n].holds(v) for n, v in point.items())]
     outside = [point for point in unique if point not in inside]
-    params = sorted(known.values(), key=lambda param: _depth(param, known))
+    params = sorted(searched.values(), key=lambda param: _depth(param, searched))
     return Space(tuple(params), tuple(inside), tuple(outside))
 
 
 def read_file(names: Sequence[str]) -> dict[str, Any]:
-    """The content of the first file in search_spaces/ that exists, with the schedule's fields; else nothing."""
-    found = _content(names)
-    return {**found, "space": {**found.get("space", {}), **_content(["schedule"])["space"]}} if found else {}
+    """The content of the first file in search_spaces/ that exists, with the schedule's fields; empty if none does."""
+    content = _content(names)
+    return {**content, "space": {**content.get("space", {}), **_content(["schedule"])["space"]}} if content else {}
 
 
 def _content(names: Sequence[str]) -> dict[str, Any]:
@@ -230,7 +229,7 @@ def _content(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_integer(name: str, node: Mapping[str, Any]) -> bool:
-    """True if a field of a run holds integers: by its value, or by the method's type where that is null."""
+    """True if a field of a run holds integers, by its value or, if that is null, by the method's type."""
     value = config.get_field(node, name)
     if value is not None or not name.startswith("method.") or "method" not in node:
         return type(value) is int
@@ -239,19 +238,19 @@ def _is_integer(name: str, node: Mapping[str, Any]) -> bool:
 
 
 def _is_entry(_: str, node: Mapping[str, Any]) -> bool:
-    """True if a mapping in a space is an entry, possibly a wrong one, and not a group of them."""
+    """True if a mapping in a space is an entry, even an invalid one, and not a group of entries."""
     return not node.keys().isdisjoint({*vars(SpaceEntry()), *_WORDS}) or not any(
         isinstance(value, Mapping | list) for value in node.values()
     )
 
 
 def _is_field(name: str, node: Mapping[str, Any]) -> bool:
-    """True if a run has a field, or can have it: with another method, or as the rate of a leaf."""
+    """True if a run has a field, or can have it with another method or as the rate of a leaf."""
     inside, _, last = name.rpartition(".")
-    held = config.get_field(node, inside) if inside else node
+    parent = config.get_field(node, inside) if inside else node
     if inside.partition(".")[0] == "method" and methods.owners(last):
         return True
-    return inside in MAPPINGS or (isinstance(held, Mapping) and last in held)
+    return inside in MAPPINGS or (isinstance(parent, Mapping) and last in parent)
 
 
 def _param(name: str, node: Any, integer: bool) -> Param:
@@ -279,15 +278,17 @@ def _param(name: str, node: Any, integer: bool) -> Param:
                 return Param(name, IntDistribution(int(low), int(high), entry.log, int(step or 1)), when)
     except ValueError as problem:
         raise ConfigError(f"{where} cannot be {node!r}: {problem}") from None
-    raise ConfigError(f"{where} needs integers, but is {node!r}. Write whole low, high and step.")
+    raise ConfigError(f"{where} needs integers, but is {node!r}. Write integers for low, high and step.")
 
 
-def _depth(param: Param, known: Mapping[str, Param], below: tuple[str, ...] = ()) -> int:
+def _depth(param: Param, searched: Mapping[str, Param], below: tuple[str, ...] = ()) -> int:
     """The number of conditions that a parameter depends on; those without any come first.
 
     Raises:
-        ConfigError: conditions form a circle.
+        ConfigError: conditions are circular.
     """
     if param.name in below:
-        raise ConfigError(f"Conditions must not form a circle, but those of {param.name} do.")
-    return max((1 + _depth(known[f], known, (*below, param.name)) for f in param.when if f in known), default=0)
+        raise ConfigError(f"Conditions must not be circular, but those of {param.name} are.")
+    return max(
+        (1 + _depth(searched[f], searched, (*below, param.name)) for f in param.when if f in searched), default=0
+    )

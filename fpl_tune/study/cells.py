@@ -1,4 +1,4 @@
-"""Cells, the configurations of a study, and what labels and tables write of them. Needs neither PyTorch nor Hydra."""
+"""Cells, the configurations of a study, and their texts in labels and tables. Needs neither PyTorch nor Hydra."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from fpl_tune.config import RunSpec
 
 SETTING = ("data", "partition", "protocol")
-"""Groups of fields that say where a cell runs, and not what."""
+"""Groups of fields that say where a cell runs, not what it runs."""
 EARLIER = "earlier"
-"""What tables call a cell that an earlier run of the study has done."""
+"""The state that tables show for a cell that was done by an earlier run of the study."""
 Role = Literal["cell", "reference", "trial", "ablation"]
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What was true of a trial when it was suggested."""
+    """A suggested point, as it was suggested: later edits of the study do not change it."""
 
     number: int
-    """Within its search, from 0. Points that were refused or known leave gaps."""
+    """Within its search, from 0. Points that were rejected or repeated leave gaps."""
     params: dict[str, Any]
     """The values of the searched fields."""
     published: bool = False
-    """Whether it is a point of a paper."""
+    """True for a point of a paper."""
     hedged: bool = False
-    """Whether it passes all rungs of rounds."""
+    """True if the trial passes all rungs of rounds."""
     attrs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What the sampler noted, for its trial and for its study."""
+    """Attributes that the sampler has set, of its trial and of its study."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,18 @@ class Cell:
     number: int
     """Position in the study, from 0."""
     label: str
-    """Only what varies: "lam=0.5"; for references "promptfl"."""
+    """The fields that vary, such as "lam=0.5"; for references "promptfl"."""
     role: Role
     varied: dict[str, Any]
     """Dotted field (or group) -> value."""
     source: RunSpec | Mapping[str, Any] = field(compare=False, repr=False)
     """The typed run where one was composed, or its plain mapping as it was read; see `run` and `node`."""
     reference: str = ""
-    """Of a cell or trial that is a reference too: its label as a reference."""
+    """The label as a reference, of a cell or trial that is also a reference."""
     suggestion: Suggestion | None = field(default=None, compare=False, repr=False)
-    """Of a trial."""
+    """The suggestion of a trial; None for other cells."""
     _rounds: int = field(default=0, compare=False, repr=False)
-    """As they were stored."""
+    """The rounds in cell.json; 0 for a cell that was not read from a file."""
 
     @cached_property
     def rounds(self) -> int:
@@ -76,7 +76,7 @@ class Cell:
         """The typed run; composed, which takes PyTorch, where the cell was read from a file.
 
         Raises:
-            ConfigError: the stored run holds what this release refuses.
+            ConfigError: the stored run has a field or value that this release rejects.
         """
         if not isinstance(self.source, Mapping):
             return self.source
@@ -98,31 +98,31 @@ class Cell:
 
     @property
     def candidate(self) -> bool:
-        """Whether the cell may be chosen as the best: references and steps of an ablation may not."""
+        """True if the cell may be chosen as the best: references and steps of an ablation may not."""
         return self.role in ("cell", "trial")
 
     @property
     def trial(self) -> int:
-        """Number of a trial within its search; of other cells their number in the study."""
+        """The number of a trial within its search; for other cells, their number in the study."""
         return self.number if self.suggestion is None else self.suggestion.number
 
     @property
     def hedged(self) -> bool:
-        """Whether it is a trial that passes all rungs of rounds."""
+        """True for a trial that passes all rungs of rounds."""
         return self.suggestion is not None and self.suggestion.hedged
 
     @property
     def published(self) -> bool:
-        """Whether it is a trial of a published point."""
+        """True for a trial of a published point."""
         return self.suggestion is not None and self.suggestion.published
 
     def is_trial_at(self, place: Mapping[str, Any]) -> bool:
-        """Whether it is a trial of the search in a cell of the axes, whose values `place` holds by axis."""
+        """True for a trial of the search in a cell of the axes; `place` maps each axis to its value there."""
         return self.role == "trial" and all(self.varied.get(name) == value for name, value in place.items())
 
     @property
     def is_reference(self) -> bool:
-        """Whether others are compared with the cell, be it a trial or not."""
+        """True if other cells are compared with this one, which may also be a trial."""
         return self.role == "reference" or self.reference != ""
 
 
@@ -130,7 +130,7 @@ _PRINTS = {"method": "method source", "data": "data", "weights": "weights"}
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What two fingerprints differ in, in words, versions of packages aside; nothing where one of them is empty."""
+    """Names the parts in which two fingerprints differ, apart from versions of packages; empty if either is empty."""
     return [word for key, word in _PRINTS.items() if one and other and one.get(key) != other.get(key)]
 
 
@@ -138,10 +138,10 @@ def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Axes as dotted name -> values, nested mappings flattened.
 
     Raises:
-        ConfigError: an axis without a list of values, or an empty one.
+        ConfigError: an axis is not a list of values, or is empty.
     """
-    found = flatten(axes)
-    for dotted, values in found.items():
+    by_name = flatten(axes)
+    for dotted, values in by_name.items():
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             axis, *names = dotted.split(".")
             variants = f"{axis}=[{{label: {names[0]}, method.lam: 0.5}}, ...]" if names and axis not in GROUPS else ""
@@ -149,51 +149,53 @@ def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
                 f"An axis is a list of at least one value, but axes.{dotted} is {values!r}. Write axes."
                 f"{variants or f'{dotted}=[a,b]'}."
             )
-    return {dotted: list(values) for dotted, values in found.items()}
+    return {dotted: list(values) for dotted, values in by_name.items()}
 
 
 def unfold(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides of a bundle by dotted name, groups' own names kept; groups first, since they bring the fields.
+    """Overrides of a bundle by dotted name. Groups come first, since they bring the fields that others set.
 
     Raises:
-        ConfigError: its label is not a text.
+        ConfigError: its label is not a string.
     """
     if not isinstance(bundle.get("label", ""), str):
-        raise ConfigError(f"A label is a text, but is {bundle['label']!r}. Quote it.")
-    found: dict[str, Any] = {}
+        raise ConfigError(f"A label must be a string, but is {bundle['label']!r}. Quote it.")
+    overrides: dict[str, Any] = {}
     for name, value in bundle.items():
         if isinstance(value, Mapping) and name not in MAPPINGS and not (name == "method" and "name" in value):
-            found.update({f"{name}.{inner}": part for inner, part in unfold(cast(Any, value)).items()})
+            overrides.update({f"{name}.{inner}": inside for inner, inside in unfold(cast(Any, value)).items()})
         else:
-            found[name] = value
-    return dict(sorted(found.items(), key=lambda item: item[0] not in GROUPS))
+            overrides[name] = value
+    return dict(sorted(overrides.items(), key=lambda item: item[0] not in GROUPS))
 
 
 def fields_of(varied: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides by dotted name, those inside bundles included, without labels.
+    """Overrides by dotted name, including those inside bundles, without labels.
 
     Raises:
-        ConfigError: two axes, or an axis and a bundle, set one field.
+        ConfigError: two axes, or an axis and a bundle, set the same field.
     """
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for name, value in varied.items():
         bundle = isinstance(value, Mapping) and name not in (*GROUPS, *MAPPINGS)
         for dotted, own in unfold(value if bundle else {name: value}).items():
-            if dotted in found and dotted != "label":
-                raise ConfigError(f"A cell gets {dotted} twice, {found[dotted]!r} and {own!r}. Vary it in one axis.")
-            found[dotted] = own
-    found.pop("label", None)
-    return found
+            if dotted in overrides and dotted != "label":
+                raise ConfigError(
+                    f"A cell gets {dotted} twice, {overrides[dotted]!r} and {own!r}. Vary it in one axis."
+                )
+            overrides[dotted] = own
+    overrides.pop("label", None)
+    return overrides
 
 
 def is_setting(varied: Mapping[str, Any]) -> bool:
-    """Whether varied fields say where a cell runs (data, partition, protocol), and not what."""
+    """True if all varied fields say where a cell runs (data, partition, protocol), not what it runs."""
     return all(name.partition(".")[0] in SETTING for name in fields_of(varied))
 
 
 def label(varied: Mapping[str, Any]) -> str:
-    """Short text of what varies: the last part of each name, values of groups alone."""
-    short = titles(map(str, varied))  # a class may go by its number
+    """A short text of the fields that vary: the last part of each name, and only the option of a group."""
+    short = titles(map(str, varied))  # a class name may be a number
     parts = []
     for name, value in varied.items():
         if isinstance(value, Mapping):
@@ -206,13 +208,13 @@ def label(varied: Mapping[str, Any]) -> str:
 
 
 def axes_label(cell: Cell, axes: Collection[str]) -> str:
-    """The label of a cell's values on some axes; empty where it varies none of them."""
+    """The label of a cell's values on some axes; empty if it varies none of them."""
     varied = {name: value for name, value in cell.varied.items() if name in axes}
     return label(varied) if varied else ""
 
 
 def shown(value: Any, digits: int = 6) -> str:
-    """A value as labels show it; tables show numbers with fewer digits."""
+    """A value as text in a label; tables show numbers with fewer digits."""
     if isinstance(value, Mapping):
         return str(value["label"]) if "label" in value else label(unfold(value))
     if isinstance(value, float):
@@ -223,5 +225,5 @@ def shown(value: Any, digits: int = 6) -> str:
 
 
 def field_text(cell: Cell, name: str) -> str:
-    """A field of a cell as tables show it, numbers in three digits; `–` where the cell does not vary it."""
+    """A field of a cell as text in a table, numbers with three digits; `–` if the cell does not vary it."""
     return shown(cell.varied[name], 3) if name in cell.varied else "–"

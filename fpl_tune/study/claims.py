@@ -13,7 +13,7 @@ from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.formatting import counted, percent
 from fpl_tune.core.spec import join_name
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.standing import State
+from fpl_tune.study.standing import CellState
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.table import StoredCell, StudyTable
 
@@ -35,7 +35,7 @@ class Judged:
 
 
 def check(spec: StudySpec, cells: Sequence[Cell]) -> None:
-    """Refuses claims that the cells of a study cannot answer.
+    """Checks that the cells of a study can answer its claims.
 
     Raises:
         ConfigError: a claim names an axis or a value that no cell has, compares no two cells, or belongs to a search.
@@ -49,13 +49,15 @@ def check(spec: StudySpec, cells: Sequence[Cell]) -> None:
 
 
 def contrasts(name: str, claim: ClaimSpec, cells: Sequence[Cell]) -> list[analysis.Contrast]:
-    """Finds the cells that a claim compares, at the same place of the axes that `versus` does not name.
+    """Finds the pairs of cells that a claim compares: both have the same values on axes that `versus` does not name.
 
     Raises:
         ConfigError: see `check`.
     """
     where = join_name("report.claims", name)
-    common, ours, theirs = (_full(getattr(claim, part), cells, f"{where}.{part}") for part in ("at", "cells", "versus"))
+    common, ours, theirs = (
+        _full(getattr(claim, field), cells, f"{where}.{field}") for field in ("at", "cells", "versus")
+    )
     texts = {cell.id: {axis: shown(value) for axis, value in cell.varied.items()} for cell in cells}
     better, others = (
         [key for key, own in texts.items() if all(own.get(axis) in values for axis, values in picks.items())]
@@ -71,24 +73,24 @@ def contrasts(name: str, claim: ClaimSpec, cells: Sequence[Cell]) -> list[analys
 
 
 def _full(picks: Mapping[str, Any], cells: Sequence[Cell], where: str) -> dict[str, set[str]]:
-    """Dotted axis -> values as labels show them.
+    """Dotted axis -> values, as texts in labels.
 
     Raises:
         ConfigError: no cell has the axis or the value.
     """
-    known: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {}
     for axis, value in (item for cell in cells for item in cell.varied.items()):
-        known.setdefault(axis, {})[shown(value)] = None
-    found = {}
+        values.setdefault(axis, {})[shown(value)] = None
+    full = {}
     for name, value in picks.items():
-        alike = [name] if name in known else [axis for axis in known if axis.rpartition(".")[2] == name]
+        alike = [name] if name in values else [axis for axis in values if axis.rpartition(".")[2] == name]
         if len(alike) != 1:
-            raise unknown(f"axis of {where}", name, known)
+            raise unknown(f"axis of {where}", name, values)
         wanted = {shown(v) for v in (value if isinstance(value, list) else [value])}
-        for text in sorted(wanted - known[alike[0]].keys()):
-            raise unknown(f"value of {where}.{name}", text, known[alike[0]])
-        found[alike[0]] = wanted
-    return found
+        for text in sorted(wanted - values[alike[0]].keys()):
+            raise unknown(f"value of {where}.{name}", text, values[alike[0]])
+        full[alike[0]] = wanted
+    return full
 
 
 def evaluate(table: StudyTable, report: ReportSpec, rule: str | None = None) -> list[Judged]:
@@ -105,39 +107,39 @@ def evaluate(table: StudyTable, report: ReportSpec, rule: str | None = None) -> 
     cells = [stored.cell for stored in table.cells.values()]
     names = {cell.id: cell.label for cell in cells}
     values = cache(lambda metric: table.values(metric, rule or report.rule))
-    found = []
+    judged = []
     for name, claim in report.claims.items():
         metric, asked = claim.metric or report.metric, (name, claim.source, claim.says)
         frame = values(metric)
         try:
             compared = contrasts(name, claim, cells)
         except ConfigError as problem:
-            found.append(Judged(*asked, "undecided", f"The study as it ran does not answer it: {problem}"))
+            judged.append(Judged(*asked, "undecided", f"The study as it ran does not answer it: {problem}"))
             continue
         ran = set(frame["cell"])
         if missing := [cell for contrast in compared for cell in contrast if cell not in ran]:
-            found.append(Judged(*asked, "undecided", _missing(table.cells[missing[0]])))
+            judged.append(Judged(*asked, "undecided", _missing(table.cells[missing[0]])))
             continue
         unit = 100.0 if percent(metric) else 1.0
         within = None if claim.within is None else claim.within / unit
         result = analysis.judge(frame, compared, margin=claim.margin / unit, within=within)
         reason = _reason(claim, result, names, unit, len(compared))
         bounds = result.difference, result.low, result.high, result.seeds
-        found.append(Judged(*asked, result.status, reason, *bounds))
-    return found
+        judged.append(Judged(*asked, result.status, reason, *bounds))
+    return judged
 
 
 def _missing(stored: StoredCell) -> str:
-    """Why a cell does not enter a claim."""
+    """The reason why a cell has no result for a claim."""
     name = stored.cell.label
-    if stored.state is State.PRUNED:
+    if stored.state is CellState.PRUNED:
         return f"{name} was pruned."
     ends = [result["status"] for result in stored.results.values() if result["status"] in FAILURES]
     return f"A seed of {name} has {ends[0]}." if ends else f"There is no result of {name}."
 
 
 def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, str], unit: float, pairs: int) -> str:
-    """The values that decide, as a sentence."""
+    """The values that decide a claim, as a sentence."""
     one, other = result.contrast
     write = "{:.1f}".format if unit == 100 else "{:.4g}".format
     value = {cell: write(unit * mean) for cell, mean in result.values.items()}

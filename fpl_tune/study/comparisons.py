@@ -1,4 +1,4 @@
-"""What the cells of a study are compared with, and the comparisons: differences, intervals, verdicts, and looks."""
+"""Comparisons of a study's cells with their reference: differences, intervals, verdicts, and looks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from fpl_tune.study.looks import Look
 
 
 class Reference:
-    """A cell, a reference, or a value of an axis, where each cell meets the one that differs from it in that alone.
+    """The reference that cells are compared with.
+
+    It is a cell, a reference, or a value of an axis: then each cell is compared with the one that has this value and is
+    equal otherwise.
 
     Args:
         findings: the study.
-        asked: name of what others are compared with; None: what the study's report says, else of a sweep its best cell,
-            of one search the published setting, of other studies the first reference; else the value that the best
-            cells of several settings share, else the best cell or the first of a front.
+        asked: the name of the reference. None takes the first that exists of: the reference of the study's report; in a
+            sweep the best cell; in a study with one search the published setting; the first reference; the value that
+            the best cells of several settings share; the best cell, or the first of a front.
     """
 
     def __init__(self, findings: Findings, asked: str | None = None) -> None:
@@ -31,10 +34,10 @@ class Reference:
         self._asked = asked if asked is not None else findings.spec.report.reference
 
     def check(self) -> None:
-        """Raises `ConfigError` where the study holds nothing of the asked name."""
+        """Raises `ConfigError` if the study has no reference of the asked name."""
         if not self._cells_of(str(self._asked)):
-            known = [*map(self._findings.family, self._findings.references), *(c.label for c in self._findings.cells)]
-            raise unknown("reference", str(self._asked), dict.fromkeys(known))
+            names = [*map(self._findings.family, self._findings.references), *(c.label for c in self._findings.cells)]
+            raise unknown("reference", str(self._asked), dict.fromkeys(names))
 
     @cached_property
     def name(self) -> str | None:
@@ -46,8 +49,8 @@ class Reference:
         best = findings.shared or (findings.lead.label if findings.lead is not None else None)
         if findings.kind == "sweep" and best:
             return best
-        if len(findings.tuned) == 1 and (known := findings.tuned[0][0].published) is not None:
-            return known.label
+        if len(findings.tuned) == 1 and (published := findings.tuned[0][0].published) is not None:
+            return published.label
         return families[0] if families else best
 
     def _cells_of(self, name: str) -> list[Cell]:
@@ -60,7 +63,7 @@ class Reference:
 
     @property
     def title(self) -> str:
-        """What headers and sentences call the reference; trials have long labels."""
+        """The reference's name in headers and sentences, which is shorter than the label of a trial."""
         if len(self._members) != 1 or self._members[0].role != "trial":
             return self.name or ""
         (member,) = self._members
@@ -72,36 +75,38 @@ class Reference:
 
     @cached_property
     def chosen(self) -> bool:
-        """Whether the reference was picked for its results: not a reference, published, or named by the study."""
+        """True if the reference was picked by its results: the study does not name it, and no member is a reference or
+        published."""
         asked = self._asked is not None and self._asked == self._findings.spec.report.reference
         return not asked and not any(cell.is_reference or cell.id in self._findings.published for cell in self._members)
 
     def holds(self, cell: Cell) -> bool:
-        """Whether others are compared with this cell."""
+        """True if others are compared with this cell."""
         return cell in self._members
 
     @cached_property
     def _places(self) -> tuple[list[str], dict[tuple[str | None, ...], Cell]]:
-        """Axes on which the reference's cells differ, and these cells by their places on them."""
+        """The axes on which the reference's cells differ, and these cells by their values there."""
         places = [self._findings.place(member) for member in self._members]
         axes = [axis for axis in self._findings.axes if len({place.get(axis) for place in places}) > 1]
-        found = zip((tuple(map(place.get, axes)) for place in places), self._members, strict=True)
-        return axes, dict(reversed(list(found)))  # the first of cells at one place
+        pairs = zip((tuple(map(place.get, axes)) for place in places), self._members, strict=True)
+        return axes, dict(reversed(list(pairs)))  # of several cells at one place, the first
 
     def of(self, cell: Cell) -> Cell | None:
-        """The cell that a cell is compared with: at its place of the axes on which the reference's cells differ."""
-        axes, found = self._places
-        return found.get(tuple(map(self._findings.place(cell).get, axes)))
+        """The reference's cell that a cell is compared with: the one with the same values on the axes on which the
+        reference's cells differ."""
+        axes, by_place = self._places
+        return by_place.get(tuple(map(self._findings.place(cell).get, axes)))
 
 
 @dataclass(frozen=True)
 class Comparisons:
-    """Every cell that is compared beside its reference."""
+    """Comparisons of the cells with their reference."""
 
     reference: Reference
     frame: pd.DataFrame
-    """Index cell id; see `analysis.compare`. Cells that share no seed on the same partition with their reference are
-    left out."""
+    """A row per cell, indexed by the cell's id; see `analysis.compare`. Cells that share no seed on the same partition
+    with their reference are left out."""
     not_compared: int
     """Number of the cells that are left out."""
 
@@ -109,8 +114,8 @@ class Comparisons:
 def compare(findings: Findings, asked: str | None = None) -> Comparisons:
     """Compares every cell that has results with its reference.
 
-    Where the reference is one of the study's own cells, the others are compared by the noise of these alone: references
-    often vary more, and are compared apart.
+    If the reference is one of the study's own cells, the noise is estimated from the study's own cells alone:
+    references often vary more, and are compared separately.
 
     Args:
         findings: the study.
@@ -128,8 +133,8 @@ def compare(findings: Findings, asked: str | None = None) -> Comparisons:
     every = pd.concat(
         [compare_pairs(findings, group, chosen=reference.chosen) for group in groups if group or group is own]
     )
-    found = every.loc[[cell for cell in pairs if every.loc[cell, "seeds"] > 0]]
-    return Comparisons(reference, found, len(every) - len(found))
+    rows = every.loc[[cell for cell in pairs if every.loc[cell, "seeds"] > 0]]
+    return Comparisons(reference, rows, len(every) - len(rows))
 
 
 def compare_pairs(
@@ -141,7 +146,7 @@ def compare_pairs(
 
 
 def choices(findings: Findings, comparisons: Comparisons, most: int = 2000) -> list[str]:
-    """What the page offers as reference: references, values of named axes, cells; about `most` comparisons."""
+    """The references that the page offers: references, values of named axes, cells; about `most` comparisons."""
     families = [findings.family(cell) for cell in findings.finished if cell.is_reference]
     values = {axis: findings.taken.get(axis, set()) for axis in findings.axes}
     named = [axis for axis, taken in values.items() if len(values) > 1 and 1 < len(taken) <= 12
@@ -154,13 +159,13 @@ def choices(findings: Findings, comparisons: Comparisons, most: int = 2000) -> l
 
 
 def look(findings: Findings) -> Look | None:
-    """Looks at the comparisons of a study whose seeds are added until they are decided, as its page shows them.
+    """Looks at the comparisons of a study that adds seeds until they are decided, as its page shows them.
 
     Args:
-        findings: a study all of whose trials are over.
+        findings: a study all of whose cells are over.
 
     Returns:
-        What is decided, and the cells that run on to the next look; None before the first look.
+        The number of decided comparisons, and the cells that get more seeds; None before the first look.
     """
     tests = compare(findings).frame
     if tests.empty:
@@ -175,7 +180,7 @@ def look(findings: Findings) -> Look | None:
 
 
 def turned(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """A comparison seen from the reference."""
+    """The reverse of a comparison: the reference compared with the cell."""
     verdict = {"better": "worse", "worse": "better"}.get(row["verdict"], row["verdict"])
     bounds = {"difference": -row["difference"], "low": -row["high"], "high": -row["low"]}
     return {**bounds, "verdict": verdict, "look": row.get("look", 0)}

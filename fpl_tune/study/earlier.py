@@ -1,7 +1,7 @@
 """Cells of earlier runs of a study, which stay in its results when it is run with other axes or seeds.
 
 A cell stays if its settings differ from those of a current cell only in fields that vary, and its label is not taken.
-Cells of other settings (other rounds, other data) stay on disk but out of the results: their figures do not compare.
+Cells of other settings (other rounds, other data) stay on disk but are not in the results, since they do not compare.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from fpl_tune.core.nested import GROUPS, flatten
 from fpl_tune.study.cells import Cell
 
 _BROUGHT = {"method": "stages", "data": "partition"}
-"""Group -> what choosing one of its options may set besides."""
+"""Group -> another group that choosing one of its options may also set."""
 
 
 def find(before: Sequence[Cell], cells: Sequence[Cell]) -> list[Cell]:
-    """Finds the cells with results that stay beside the cells that a study has now."""
+    """Finds the earlier cells that stay in the results with the cells that a study has now."""
     taken = {name for cell in cells for name in (cell.id, cell.label)}
-    found = []
+    staying = []
     for cell in before:
         if not taken & {cell.id, cell.label} and any(_alike(cell, other) for other in cells):
             taken.add(cell.label)
-            found.append(cell)
-    return found
+            staying.append(cell)
+    return staying
 
 
 def _alike(one: Cell, other: Cell) -> bool:
-    """Whether two cells differ only in fields that vary in either."""
+    """True if two cells differ only in fields that vary in either."""
     own, theirs, free = flatten(one.node), flatten(other.node), _names(one.varied) | _names(other.varied)
     differing = [name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name)]
-    return all(any(name == part or name.startswith(f"{part}.") for part in free) for name in differing)
+    return all(any(name == field or name.startswith(f"{field}.") for field in free) for name in differing)
 
 
 def _names(varied: Mapping[str, Any]) -> set[str]:
-    """Names of the fields and groups that may differ, those within bundles included."""
+    """Names of the fields and groups that may differ, including those within bundles."""
     bundles = (value for name, value in varied.items() if isinstance(value, Mapping) and name not in GROUPS)
     names = {*varied, *(name for bundle in bundles for name in (*bundle, *flatten(bundle)))}
     return names | {_BROUGHT[name] for name in names & _BROUGHT.keys()}

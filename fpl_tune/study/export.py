@@ -1,4 +1,4 @@
-"""Export of a cell: its prompts, and the files that repeat it."""
+"""Export of a cell: its prompts, and the files to run it again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpl_tune.study.store import Store, as_yaml
 
 
 def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
-    """Writes a cell's study file, run, prompts and expected results, without seeds of which a file is damaged.
+    """Writes a cell's study file, run, prompts and expected results, without seeds that have a damaged file.
 
     Args:
         store: the study's store.
@@ -24,7 +24,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
         The files; `fpl-tune study <folder>/<study>-<cell>.yaml` repeats the cell.
 
     Raises:
-        ConfigError: the folder holds something else.
+        ConfigError: the folder is neither empty nor an earlier export.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / "expected.csv").is_file():
         raise ConfigError(f"An export goes into an empty folder, but {folder} is not. Name another one.")

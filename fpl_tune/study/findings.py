@@ -1,7 +1,7 @@
-"""What is said of a study under a metric and a rule: the figures of the report page, computed once.
+"""The findings of a study under a metric and a reporting rule: the figures of the report page, computed once.
 
 `Findings` reads one snapshot of the store and nothing else; the page, its tables, notebooks, claims and
-`seeds=until_decided` read the findings. What the study compares its cells with is in `comparisons`, which reads this.
+`seeds=until_decided` read the findings. Comparisons with a reference are in `comparisons`, which reads this module.
 """
 
 from __future__ import annotations
@@ -27,58 +27,58 @@ from fpl_tune.study.foresight import Foresight, foresight
 from fpl_tune.study.partition import ClassCounts, shares
 from fpl_tune.study.results import COSTS, VAL, figure
 from fpl_tune.study.selection import Choice, choose, objectives_of, setting_of, sign
-from fpl_tune.study.standing import Row, State
+from fpl_tune.study.standing import CellState, Row
 from fpl_tune.study.table import StoredCell, StudyTable
 
 if TYPE_CHECKING:
     from fpl_tune.config import Study
 
 LONG = 40
-"""Characters of a cell's label from which on charts and sentences name it by its number."""
+"""Maximum label length, in characters; charts and sentences name cells with longer ones by their numbers."""
 MOST = 40
-"""Cells of a setting from which on no letters are given."""
+"""Maximum number of cells of a setting; with more, no group letters are shown."""
 DATA = ("data", "partition.held_out", "set")
-"""Fields that say where a cell ran, and not what."""
+"""Fields that say where a cell ran, not what it ran."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """The search in one cell of the axes, by its trials that are compared."""
+    """The results of the search in one cell of the axes."""
 
-    part: str
-    """Label of the cell of the axes, such as the method's name; empty where the study has no axes."""
+    label: str
+    """Label of the cell of the axes, such as the method's name; empty if the study has no axes."""
     trials: Sequence[Cell]
     best: Cell | None
-    """The trial that the objective chooses; None where there is none, or with several objectives."""
+    """The trial that the objective chooses; None if there is none, or with several objectives."""
     published: Cell | None
-    """The published point that the objective chooses; likewise."""
+    """The published point that the objective chooses; None in the same cases."""
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """The values of a swept axis. Of several settings, the first cell of a value stands for all of them."""
+class SweptAxis:
+    """The values of a swept axis. With several settings, the first cell of a value stands for all its cells."""
 
     places: Sequence[Sequence[Cell]]
-    """Cells that are compared, those of one value together, from the smallest value on."""
+    """The compared cells of each value, in ascending order of the values."""
     means: dict[str, float]
-    """By the id of the first cell of each value."""
+    """Mean of the metric, by the id of the first cell of each value."""
     best: str | None
-    """That of the chosen value."""
-    told: analysis.Sweep | None
-    """Which values are as good as the best; None where nothing is chosen, or one value alone has results."""
+    """Id of the first cell of the chosen value."""
+    result: analysis.Sweep | None
+    """The values that are as good as the best; None if nothing is chosen, or only one value has results."""
     seeds: int
 
 
 class Findings:
-    """The figures of a study: one row per cell, the choice, and what is told of it.
+    """The figures of a study: one row per cell, the choice, and what follows from them.
 
     Args:
         spec: the study as it was run last.
         table: its results.
-        metric, rule: what is shown, `test/acc_mean` of the `final` round unless the study's report says otherwise.
+        metric, rule: the metric and the reporting rule to show; None: those of the study's report.
 
     Raises:
-        ConfigError: the study has no cells, or a metric or rule that is asked for is not in it.
+        ConfigError: the study has no cells, or lacks the given metric or rule.
     """
 
     def __init__(self, spec: Study, table: StudyTable, *, metric: str | None = None, rule: str | None = None) -> None:
@@ -96,26 +96,26 @@ class Findings:
         self.searched = any(cell.role == "trial" for cell in self.own)
         self.by_id = {cell.id: cell for cell in self.cells}
         self.numbers = {cell.id: i for i, cell in enumerate(self.cells)}
-        """Numbers of the cells on the page, by id: a study numbers its trials and its references apart."""
+        """Numbers of the cells on the page, by id: a study numbers its trials and its references separately."""
         self.objectives = objectives_of(spec)
-        """Metrics that choose: validation accuracy, or what the study's search optimises."""
+        """Metrics that choose: validation accuracy, or the objectives of the study's search."""
         self.gridded = list(axes_of(spec.axes))
-        """Dotted names of the study's axes, what is searched left out."""
+        """Dotted names of the study's axes, without searched fields."""
         names = dict.fromkeys(name for cell in self.own for name in cell.varied)
         self.axes = [n for n in names if len({repr(cell.varied.get(n)) for cell in self.own}) > 1]
         """Dotted fields in which the study's own cells differ, in the study's order."""
         self.titles = titles(self.axes)
-        """What tables and charts call the axes."""
-        self._shares: dict[str, ClassCounts] = {}
+        """Titles of the axes in tables and charts."""
+        self._shares: dict[str, Shares] = {}
         self.looks = spec.declared_looks()
         """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
         self.level = 1 - 0.05 / max(len(self.looks), 1)
-        """Of the intervals of one look."""
+        """Confidence level of the intervals of one look."""
         self.sure = f"{100 * self.level:.3g} %"
-        """The same in words."""
-        known = (VAL, self.metric, *COSTS, TOTAL_BYTES)
-        self.beside = [name for name in dict.fromkeys([*table.metrics, *self.objectives]) if name not in known]
-        """Metrics that tables show beside: other test sets, a method's own, objectives."""
+        """The same as text."""
+        fixed = (VAL, self.metric, *COSTS, TOTAL_BYTES)
+        self.beside = [name for name in dict.fromkeys([*table.metrics, *self.objectives]) if name not in fixed]
+        """Further metrics that tables show: other test sets, a method's own, objectives."""
         ran = any(self.stored(cell).results for cell in self.cells)
         if metric is not None and ran and not any(self.by_seed(cell, metric) for cell in self.cells):
             raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
@@ -123,15 +123,15 @@ class Findings:
     # -- cells -----------------------------------------------------------------------------------------------
 
     def stored(self, cell: Cell) -> StoredCell:
-        """What is stored of a cell; nothing of one that a study would run next."""
-        return self.table.cells.get(cell.id) or StoredCell(self.table.design, Row(cell), State.QUEUED, False, {})
+        """The stored results of a cell; empty for a cell that has not run yet."""
+        return self.table.cells.get(cell.id) or StoredCell(self.table.design, Row(cell), CellState.QUEUED, False, {})
 
     def compared(self, cell: Cell) -> bool:
-        """Whether a cell is compared with others; see `StoredCell.compared`."""
+        """True if a cell is compared with others; see `StoredCell.compared`."""
         return self.stored(cell).compared
 
     def by_seed(self, cell: Cell, metric: str) -> dict[int, float]:
-        """A metric by seed, in the round that the rule chose, of the seeds over which means are taken."""
+        """A metric by seed, at the round that the rule chose, for the seeds over which means are taken."""
         return self.stored(cell).values(metric, self.rule)
 
     def seeds(self, cell: Cell) -> list[int]:
@@ -139,14 +139,14 @@ class Findings:
         return self.stored(cell).seeds(self.rule)
 
     def spread(self, cell: Cell, metric: str) -> tuple[float, float]:
-        """Mean and standard deviation of a metric over seeds; NaN where there are too few."""
-        found = self.stored(cell).over_seeds(metric, self.rule)
-        return found["mean"], found["std"]
+        """Mean and standard deviation of a metric over seeds; NaN if there are too few."""
+        statistics = self.stored(cell).over_seeds(metric, self.rule)
+        return statistics["mean"], statistics["std"]
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row per cell, index `cell`: label, role, axes, status, n, mean, std, sem, val, bytes (both ways) and
-        seconds per seed, and the means of `beside`."""
+        """One row per cell, indexed by `cell`: label, role, axes, status, n, mean, std, sem, val, bytes (up and down)
+        and seconds per seed, and the means of `beside`."""
         rows = pd.DataFrame(self.table.summary(self.rule, self.metric, *self.beside)).set_index("cell")
         rows = rows.loc[[cell.id for cell in self.cells]].rename(columns={VAL: "val", "time/seconds": "seconds"})
         rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
@@ -158,7 +158,7 @@ class Findings:
     @cached_property
     def pruned(self) -> set[str]:
         """Ids of the cells that were stopped early."""
-        return {cell.id for cell in self.cells if self.stored(cell).state is State.PRUNED}
+        return {cell.id for cell in self.cells if self.stored(cell).state is CellState.PRUNED}
 
     @cached_property
     def published(self) -> set[str]:
@@ -167,7 +167,7 @@ class Findings:
 
     @cached_property
     def finished(self) -> list[Cell]:
-        """Cells with a seed that has the metric."""
+        """Cells that have the metric for at least one seed."""
         return [cell for cell in self.cells if self.frame.loc[cell.id, "n"] > 0]
 
     @cached_property
@@ -177,8 +177,8 @@ class Findings:
 
     @cached_property
     def listed(self) -> list[Cell]:
-        """Cells as tables list them: in the study's order, but trials by the objective, a front before the others and
-        those that are not compared after them."""
+        """Cells in the order of tables: the study's, but trials by the objective, those on a front first and those that
+        were pruned last."""
         if not self.searched:
             return self.cells
         front = self.marked if self.choice and self.choice.front else []
@@ -189,61 +189,61 @@ class Findings:
 
     @property
     def settings(self) -> list[str]:
-        """The study's axes that say where a cell ran, and not what: data, partition, protocol."""
+        """The study's axes that say where a cell ran, not what it ran: data, partition, protocol."""
         return [axis for axis in self.gridded if axis.split(".")[0] in SETTING or axis in DATA]
 
     def title(self, name: str) -> str:
-        """What tables and charts call a field."""
+        """The title of a field in tables and charts."""
         return self.titles.get(name, short(name))
 
-    def part(self, cell: Cell) -> str:
-        """Where a cell stands on the study's axes, whatever was searched there; empty where there are none."""
+    def axes_label(self, cell: Cell) -> str:
+        """The label of a cell's values on the study's axes, without searched fields; empty if there are no axes."""
         return axes_label(cell, self.gridded)
 
     def name(self, cell: Cell) -> str:
-        """What charts and sentences call a cell: its label or, where that is long, its part of the axes and number."""
+        """A cell's name in charts and sentences: its label or, if that is long, its values on the axes and number."""
         kind, number = ("trial", cell.trial) if cell.role == "trial" else ("cell", cell.number)
-        return cell.label if len(cell.label) <= LONG else f"{self.part(cell)[:LONG]} {kind} {number}".strip()
+        return cell.label if len(cell.label) <= LONG else f"{self.axes_label(cell)[:LONG]} {kind} {number}".strip()
 
     @cached_property
     def taken(self) -> dict[str, set[str]]:
-        """Per axis, also one of a single value, the values that the study's own cells take, as shown."""
-        found: dict[str, set[str]] = {}
+        """The values that the study's own cells take, as texts, by axis; axes with a single value are included."""
+        by_axis: dict[str, set[str]] = {}
         for cell in self.own:
             for axis, value in cell.varied.items():
-                found.setdefault(axis, set()).add(shown(value))
-        return found
+                by_axis.setdefault(axis, set()).add(shown(value))
+        return by_axis
 
     def place(self, cell: Cell) -> dict[str, str]:
-        """Where a cell stands on the axes, as shown; a value that only a reference has is its name and no place."""
+        """A cell's values on the axes, as texts. A value that only a reference has belongs to its name instead."""
         return {n: shown(v) for n, v in cell.varied.items() if n in self.axes and shown(v) in self.taken.get(n, ())}
 
     def family(self, cell: Cell) -> str:
-        """A reference's name whatever the axes are: references stand at every value of the axes they leave open."""
+        """A reference's name without the axes: there is one for every value of the axes that it leaves open."""
         if cell.candidate and cell.reference:
             return cell.reference
         rest = {n: v for n, v in cell.varied.items() if shown(v) not in self.taken.get(n, ())}
         return label(rest) if rest else ""
 
     def named(self, cell: Cell) -> list[str]:
-        """Names of the values of axes that one of the study's own cells takes: `lam=0`, `promptfl`."""
+        """The values of a cell on the axes, such as `lam=0` or `promptfl`; empty for references."""
         return [label({axis: cell.varied[axis]}) for axis in self.place(cell)] if cell.candidate else []
 
     @staticmethod
     def scalar(cell: Cell, axis: str) -> Any:
-        """A cell's place on an axis: numbers as they are, all else as labels show it, None where it has no place."""
+        """A cell's value on an axis: a number, or the text that labels show; None if the cell does not vary it."""
         value = cell.varied.get(axis)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return value if number or axis not in cell.varied else shown(value)
 
     def logarithmic(self, axis: str) -> bool:
-        """Whether the values of a field span a factor of 10."""
+        """True if the values of a field span a factor of 10."""
         values = [v for v in self.frame[axis] if v is not None and v == v]
         return numeric(values) and min(values) > 0 and max(values) >= 10 * min(values)
 
     @cached_property
     def swept(self) -> str | None:
-        """The field of numbers that alone varies, settings aside; None: the study is no sweep."""
+        """The only field that varies apart from settings, if its values are numbers; None: the study is not a sweep."""
         fields = [axis for axis in self.axes if axis not in self.settings]
         alone = len(fields) == 1 and not self.searched and not self.spec.report.claims
         swept = fields[0] if alone and all(fields[0] in cell.varied for cell in self.own) else None
@@ -252,29 +252,29 @@ class Findings:
 
     @property
     def kind(self) -> Literal["sweep", "search", "table"]:
-        """What the study asks: which values matter, what tuning gains, or which cell wins."""
+        """The study's question: which values matter, what tuning gains, or which cell wins."""
         return "search" if self.searched else "sweep" if self.swept else "table"
 
     @property
     def basis(self) -> str:
-        """How many seeds and which round a value rests on, for captions."""
+        """The number of seeds and the reporting rule behind the values, for captions."""
         n = sorted({int(n) for n in self.frame.loc[~self.frame.index.isin(self.pruned), "n"] if n})
         seeds = "–".join(map(str, dict.fromkeys([n[0], n[-1]]))) if n else "no"
         return f"n = {seeds} {'seed' if n == [1] else 'seeds'}, rule “{self.rule}”"
 
     @cached_property
     def rates(self) -> str:
-        """Where learning rates come from, if methods have them from different sources; see `rates.note`."""
+        """The sources of the learning rates, if those of methods differ; see `rates.note`."""
         try:
             return rates.note(self.spec, self.cells)
-        except ConfigError:  # a stored run that this release refuses: its results can still be read
+        except ConfigError:  # a stored run that this release rejects: its results can still be read
             return ""
 
     # -- the choice ------------------------------------------------------------------------------------------
 
     @property
     def chosen_on(self) -> str:
-        """What chooses the best cell, in sentences: "validation", or the first objective of a search."""
+        """The metric that chooses the best cell, in sentences: "validation", or the first objective of a search."""
         return "validation" if self.objectives == [VAL] else self.objectives[0]
 
     def objective(self, cell: Cell) -> float:
@@ -282,7 +282,7 @@ class Findings:
         return self.spread(cell, self.objectives[0])[0]
 
     def reached(self, cell: Cell) -> float:
-        """The first objective, of a trial that was stopped early where its first seed stood then."""
+        """The first objective of a cell; for a trial that was stopped early, that of its first seed's last round."""
         value = self.objective(cell)
         if cell.id in self.pruned and math.isnan(value):
             return figure(self.stored(cell).history(self.spec.seed_list()[0]), self.objectives[0])
@@ -290,49 +290,49 @@ class Findings:
 
     @cached_property
     def _scores(self) -> dict[str, float]:
-        """The first objective, negated where less is better, by cell."""
+        """The first objective by cell, negated if lower is better."""
         means = {cell.id: sign(self.objectives[0]) * self.objective(cell) for cell in self.cells}
         return {key: -math.inf if math.isnan(mean) else mean for key, mean in means.items()}
 
     def best_first(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Cells by the first objective."""
+        """Cells sorted by the first objective."""
         return sorted(cells, key=lambda cell: -self._scores[cell.id])
 
     @cached_property
     def choice(self) -> Choice | None:
-        """What the objectives choose among the study's own finished cells; None where nothing compares."""
+        """The choice by the objectives among the study's own finished cells; None if no two cells compare."""
         return choose(self.table, self.own, self.rule)
 
     @property
     def best(self) -> Cell | None:
-        """The chosen cell; where there is one per data set, the first; None of a front."""
+        """The chosen cell, the first if there is one per data set; None for a front."""
         return self.choice.cell if self.choice and not self.choice.front else None
 
     @property
     def lead(self) -> Cell | None:
-        """The best cell or, of a front, the first: of which a single cell's partition and diagnoses are shown."""
+        """The cell whose partition and diagnoses are shown: the best one or, for a front, its first."""
         return self.choice.cell if self.choice else None
 
     @property
     def chosen(self) -> list[str]:
-        """Ids of the chosen cells: one, or one per data set; none of a front."""
+        """Ids of the chosen cells: one, or one per data set; empty for a front."""
         return self.marked if self.best else []
 
     @property
     def marked(self) -> list[str]:
-        """Ids of the cells that tables and charts mark: the chosen ones, or a front."""
+        """Ids of the cells that tables and charts mark: the chosen ones, or those of a front."""
         return [cell.id for cell in self.choice.cells] if self.choice else []
 
     @cached_property
     def shared(self) -> str:
-        """Name of the value that the best cells of several settings have in common; empty unless there is one."""
+        """Name of the value that the best cells of several settings share; empty unless there is exactly one."""
         first, *others = [self.named(cell) for cell in self.own if cell.id in self.chosen] or [[]]
-        found = [name for name in first if all(name in other for other in others)]
-        return found[0] if others and len(found) == 1 else ""
+        common = [name for name in first if all(name in other for other in others)]
+        return common[0] if others and len(common) == 1 else ""
 
     @property
     def tied(self) -> list[Cell]:
-        """Own cells whose objective is that of the best cell."""
+        """Own cells whose objective equals that of the best cell."""
         if self.best is None:
             return []
         best = self.objective(self.best)
@@ -341,7 +341,7 @@ class Findings:
     @cached_property
     def searches(self) -> list[Searched]:
         """The searches of the study, one for each cell of its axes."""
-        found = []
+        searches = []
         axes = axes_of(self.spec.axes)
         for values in itertools.product(*axes.values()) if self.searched else ():
             varied = dict(zip(axes, values, strict=True))
@@ -350,28 +350,30 @@ class Findings:
                 choice.cell if (choice := choose(self.table, cells, self.rule)) and not choice.front else None
                 for cells in (trials, [cell for cell in trials if cell.published])
             )
-            found.append(Searched(label(varied) if varied else "", trials, best, published))
-        return found
+            searches.append(Searched(label(varied) if varied else "", trials, best, published))
+        return searches
 
     @property
     def tuned(self) -> list[tuple[Searched, Cell]]:
-        """The searches that have a best trial, with it."""
+        """The searches that have a best trial, each with that trial."""
         return [(search, search.best) for search in self.searches if search.best is not None]
 
     @cached_property
     def foresights(self) -> list[Foresight]:
-        """How well the rungs foresee the end, of the searches with enough hedged trials."""
+        """How well the rungs predict the final score, for each search with enough hedged trials."""
         several, objective = len(self.searches) > 1, self.objectives[0]
-        found = (foresight(self.table, each.trials, objective, each.part if several else "") for each in self.searches)
-        return [each for each in found if each is not None]
+        estimates = (
+            foresight(self.table, each.trials, objective, each.label if several else "") for each in self.searches
+        )
+        return [each for each in estimates if each is not None]
 
     @cached_property
     def costs(self) -> dict[str, float]:
-        """What its search had cost when a trial ended, in full trials, by the trial's id.
+        """The cost of a search up to the end of each trial, in full trials, by the trial's id.
 
-        Rounds of all seeds count, those of pruned trials too.
+        Rounds of all seeds count, also those of pruned trials.
         """
-        found = {}
+        costs = {}
         for search in self.searches:
             spent, seeds = 0.0, len(self.spec.seed_list())
             tuned = "protocol.rounds" in {*self.axes} - {*self.gridded}
@@ -379,12 +381,12 @@ class Findings:
             ended = [(max(r["finished"] for r in ran), cell.number, cell, ran) for cell, ran in trials if ran]
             for _, _, cell, ran in sorted(ended, key=lambda trial: trial[:2]):
                 spent += sum(int(r["rounds"]) for r in ran) / (seeds * (self.spec.rounds if tuned else cell.rounds))
-                found[cell.id] = spent
-        return found
+                costs[cell.id] = spent
+        return costs
 
     @cached_property
     def ages(self) -> dict[str, int]:
-        """Ranks of the cells by the time of their first result: a later run of the study adds to the end."""
+        """Ranks of the cells by the time of their first result: cells of a later run come last."""
         first = {cell.id: min((result["finished"] for result in self.stored(cell).results.values()), default="~")
                  for cell in self.cells}  # fmt: skip
         return {key: rank for rank, key in enumerate(sorted(first, key=lambda key: (first[key], self.numbers[key])))}
@@ -397,17 +399,17 @@ class Findings:
     # -- significance ----------------------------------------------------------------------------------
 
     def clients(self, cell: Cell, seed: int) -> np.ndarray:
-        """[N] accuracy on the metric's set under the rule; empty where none was kept."""
+        """[N] accuracy of each client on the metric's set under the rule; empty if records have none."""
         name = self.metric.split("/")[-2] if "/" in self.metric else "test"
         stored = self.stored(cell)
         chosen = stored.results[seed]["rules"].get(self.rule, {}).get("round", math.inf)
-        kept = [r for r in stored.history(seed) if r["round"] <= chosen and f"clients/{name}" in r]
-        last = kept[-5:] if self.rule == "mean_last5" else kept[-1:]
+        records = [r for r in stored.history(seed) if r["round"] <= chosen and f"clients/{name}" in r]
+        last = records[-5:] if self.rule == "mean_last5" else records[-1:]
         return np.mean([record[f"clients/{name}"] for record in last], axis=0) if last else np.array([])
 
     @property
     def equality(self) -> dict[str, Any]:
-        """What decides verdicts beside the values: arguments of `analysis.compare` and the like."""
+        """Further arguments of `analysis.compare` and the like: equivalence region, unit and direction."""
         rope, metric = self.spec.report.rope / 100, self.metric
         return {"rope": rope, "shares": percent(metric), "higher": sign(metric) >= 0}
 
@@ -420,10 +422,10 @@ class Findings:
 
     @cached_property
     def values(self) -> pd.DataFrame:
-        """The metric of the cells that are compared, as `fpl_tune.analysis` compares it.
+        """The metric of the cells that are compared, in the form that `fpl_tune.analysis` takes.
 
-        Columns `cell`, `seed`, `client`, `value`, `split`. Accuracies that records hold by client have a row per client
-        (numbered from 0), others one row per seed.
+        Columns `cell`, `seed`, `client`, `value`, `split`. Accuracies that records have by client get a row per client
+        (numbered from 0), other metrics one row per seed.
         """
         rows = []
         for cell in filter(self.compared, self.cells):
@@ -434,8 +436,8 @@ class Findings:
         return pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "client", "value", "split"]))
 
     @cached_property
-    def sweep(self) -> Sweep:
-        """What is known of the values of the swept axis; over several settings by the mean over them."""
+    def sweep(self) -> SweptAxis:
+        """The comparison of the swept axis' values; with several settings, of their means over the settings."""
         groups: dict[float, list[Cell]] = {}
         for cell in self.whole:
             groups.setdefault(float(cell.varied[str(self.swept)]), []).append(cell)
@@ -445,25 +447,25 @@ class Findings:
         means: dict[str, float] = frame.groupby("cell", sort=False)["value"].mean().to_dict()  # in the axis' order
         best = next((group[0].id for group in places if any(cell.id in self.chosen for cell in group)), None)
         if best not in means or best is None or len(means) < 2:
-            return Sweep(places, means, best if best in means else None, None, 0)
+            return SweptAxis(places, means, best if best in means else None, None, 0)
         if most == 1:
             frame = self.values.loc[self.values["cell"].isin(means)]
-        told = analysis.sweep(frame, list(means), best, looks=self.looks, ran=self.ran, **self.equality)
-        return Sweep(places, means, best, told, frame["seed"].nunique())
+        result = analysis.sweep(frame, list(means), best, looks=self.looks, ran=self.ran, **self.equality)
+        return SweptAxis(places, means, best, result, frame["seed"].nunique())
 
     @cached_property
     def ran(self) -> dict[str, int]:
-        """The last look all of whose seeds a cell has run, by the cell's id; 0 before the first."""
+        """The last look whose seeds a cell has all run, by the cell's id; 0 before the first."""
         ended = {cell.id: self.stored(cell).results.keys() for cell in self.cells if self.looks}
         return {key: max((n for n in self.looks if own >= {*range(1, n + 1)}), default=0) for key, own in ended.items()}
 
     @cached_property
     def letters(self) -> dict[str, str]:
-        """Letters of the cells by id, from `analysis.letters` for the cells of each setting; empty where none are told.
+        """Group letters of the cells by id, from `analysis.letters` over the cells of each setting.
 
-        Only of studies that ask which cell wins, with two seeds and two cells in a setting, and 40 at most.
+        Only in studies that ask which cell wins, for settings with at least two seeds, and two to 40 cells.
         """
-        found: dict[str, str] = {}
+        letters: dict[str, str] = {}
         settings: dict[str, list[str]] = {}
         for cell in self.finished if self.kind == "table" else ():
             if self.compared(cell):
@@ -472,9 +474,9 @@ class Findings:
             seeds = max((int(self.frame.loc[key, "n"]) for key in ids), default=0)
             if 2 <= len(ids) <= MOST and seeds > 1:
                 frame = self.values.loc[self.values["cell"].isin(ids)]
-                told = analysis.letters(frame, level=self.level, **self.equality)
-                found |= {str(key): text for key, text in told.items()}
-        return found
+                by_cell = analysis.letters(frame, level=self.level, **self.equality)
+                letters |= {str(key): text for key, text in by_cell.items()}
+        return letters
 
     @property
     def same_group(self) -> list[Cell]:
@@ -482,10 +484,10 @@ class Findings:
         if self.best is None or self.best.id not in self.letters:
             return []
         mine = set(self.letters[self.best.id])
-        near = [cell for cell in self.own if cell.id != self.best.id and mine & set(self.letters.get(cell.id, ""))]
-        return self.best_first(near)
+        sharing = [cell for cell in self.own if cell.id != self.best.id and mine & set(self.letters.get(cell.id, ""))]
+        return self.best_first(sharing)
 
 
 def without_data(cell: Cell, axes: Collection[str] = ()) -> str:
-    """A cell's label as it is in one setting: without data set, domain to hold out, and axes of settings."""
+    """A cell's label within one setting: without the data set, the held-out domain, and `axes`."""
     return label({n: v for n, v in cell.varied.items() if n not in DATA and n not in axes})

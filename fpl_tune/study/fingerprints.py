@@ -1,4 +1,4 @@
-"""Fingerprints of what a result depends on beside its configuration: source of the method, data, weights, versions."""
+"""Fingerprints of what a result depends on besides its configuration: source of the method, data, weights, versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fingerprints:
         self._read: dict[str, dict[str, Any]] = {}
 
     def __call__(self, run: RunSpec) -> dict[str, Any]:
-        """As `fingerprints`."""
+        """The fingerprints of a run; see `fingerprints`."""
         key = json.dumps([vars(run.clip), vars(run.data), run.partition.file, run.protocol.cross], sort_keys=True)
         if key not in self._read:
             self._read[key] = fingerprints(run)
@@ -36,11 +36,13 @@ class Fingerprints:
 
 
 def fingerprints(run: RunSpec, world: SharedData | None = None) -> dict[str, Any]:
-    """`method` (source), `data` and `weights` (contents) and `versions` of a run; its configuration is the cell's id.
+    """Fingerprints of a run: `method` (source), `data` and `weights` (contents), and `versions`.
+
+    The configuration is not among them: it is the cell's id.
 
     Args:
         run: the run.
-        world: what a simulation of the run has loaded; None: data and weights as they are now.
+        world: data and weights that a simulation of the run has loaded; None: as they are on disk now.
     """
     if world is None:
         others = [load(cross_data(run.data, name)) for name in run.protocol.cross]
@@ -56,7 +58,7 @@ def fingerprints(run: RunSpec, world: SharedData | None = None) -> dict[str, Any
 
 
 def method_source(run: RunSpec) -> str:
-    """Digest of the code of all methods of a run, wrapped ones included; comments and layout do not count.
+    """Digest of the code of all methods of a run, including wrapped ones; comments and layout do not count.
 
     Raises:
         ConfigError: a stored method whose plug-in cannot be imported.
@@ -67,9 +69,9 @@ def method_source(run: RunSpec) -> str:
 
 
 def _kinds(method: Method) -> set[type[Method]]:
-    """The classes of a method and of those that it wraps, and what they derive from."""
+    """The classes of a method and of the methods that it wraps, with their base classes."""
     if isinstance(method, methods.Absent):
         raise ConfigError(method.why)
-    parts = [part for part in vars(method).values() if isinstance(part, Method)]
+    wrapped = [value for value in vars(method).values() if isinstance(value, Method)]
     own = {kind for kind in type(method).__mro__ if issubclass(kind, Method) and kind is not Method}
-    return own.union(*map(_kinds, parts))
+    return own.union(*map(_kinds, wrapped))

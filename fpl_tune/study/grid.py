@@ -1,7 +1,7 @@
 """The cells that a study file asks for: the grid of its axes, and the references.
 
-A cell's id is the digest of its canonical configuration, so that the same configuration is the same cell in
-whatever order axes were written, and `lam=1` is `lam=1.0`.
+A cell's id is the digest of its canonical configuration: the same configuration is the same cell, regardless of the
+order in which axes are written, and `lam=1` is `lam=1.0`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fpl_tune.study.cells import Cell, Role, axes_of, fields_of, label, unfold
 
 _TRAINING = ("optim", "protocol")
 CELLS = 100_000
-"""Largest number of cells of the axes."""
+"""Maximum number of cells of the axes."""
 
 
 def apply(node: dict[str, Any], dotted: str, value: Any) -> None:
@@ -45,7 +45,7 @@ def variant(node: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunSpec:
     """The run of a composed dict with overrides by dotted name; groups first: they bring the fields.
 
     Raises:
-        ConfigError: there is no such field, it refuses the value, or it has two.
+        ConfigError: there is no such field, it rejects the value, or it is set twice.
     """
     here = {name: deepcopy(node[name]) for name in config.RUN_FIELDS}
     for name, value in sorted(fields_of(overrides).items(), key=lambda field: field[0] not in GROUPS):
@@ -54,13 +54,13 @@ def variant(node: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunSpec:
 
 
 def expand(spec: Study) -> list[Cell]:
-    """All cells of the axes, then the references; equal configurations once.
+    """All cells of the axes, then the references, without duplicates.
 
-    A reference has a cell for every value of the axes outside the method that it leaves open; one that trains nothing,
-    such as zero-shot CLIP, is run once for all settings of training.
+    A reference has a cell for every value of the axes outside the method that it leaves open. One that trains nothing,
+    such as zero-shot CLIP, runs once for all settings of training.
 
     Raises:
-        ConfigError: an axis or reference that names no field, a value that its field refuses, or one label twice.
+        ConfigError: an axis or reference names no field, a field rejects its value, or two cells have one label.
     """
     cells: dict[str, Cell] = {}
     roles: list[tuple[Role, Iterator[tuple[dict[str, Any], RunSpec]]]] = [
@@ -70,24 +70,24 @@ def expand(spec: Study) -> list[Cell]:
     for role, points in roles:
         for varied, run in points:
             key, text = config.identity(run), label(varied)
-            known = cells.setdefault(key, Cell(key, len(cells), text, role, varied, run))
+            cell = cells.setdefault(key, Cell(key, len(cells), text, role, varied, run))
             labelled = "label" in varied  # by which claims and tables name it
-            if role == "reference" and known.role == "cell" and (labelled or not known.reference):
-                cells[key] = replace(known, reference=text)
-            elif labelled and known.role == "reference" and "label" not in known.varied:
-                cells[key] = replace(known, label=text, varied=varied)
+            if role == "reference" and cell.role == "cell" and (labelled or not cell.reference):
+                cells[key] = replace(cell, reference=text)
+            elif labelled and cell.role == "reference" and "label" not in cell.varied:
+                cells[key] = replace(cell, label=text, varied=varied)
     named: dict[str, Cell] = {}
     for cell in cells.values():
         if cell is not named.setdefault(cell.label, cell):
             raise ConfigError(
-                f"Two cells have the label {cell.label!r}, by which tables and claims name one. Give each its own: "
+                f"Two cells have the label {cell.label!r}, by which tables and claims name one. Give each another one: "
                 "{label: ..., field: value}; numbers in labels have six digits."
             )
     return list(cells.values())
 
 
 def grid(spec: Study, axes: Mapping[str, list[Any]] | None = None) -> Iterator[tuple[dict[str, Any], RunSpec]]:
-    """Yields the varied fields and the run of each point of the study's axes, or of others."""
+    """Yields the varied fields and the run of each point of the study's axes, or of `axes`."""
     axes, contents = axes_of(spec.axes) if axes is None else axes, dict[str, str]()
     several = len(_roots(spec)) > 1
     number = math.prod(len(values) for values in axes.values())
@@ -98,7 +98,7 @@ def grid(spec: Study, axes: Mapping[str, list[Any]] | None = None) -> Iterator[t
     for values in itertools.product(*axes.values()):
         varied = dict(zip(axes, values, strict=True))
         run = variant(spec.node, varied)
-        if several and run.data.root and run.data.content is None:  # else roots of one study would be one cell
+        if several and run.data.root and run.data.content is None:  # otherwise all roots would be the same cell
             key = json.dumps([vars(run.data), run.partition.file], sort_keys=True)
             contents[key] = contents.get(key) or load(run.data, run.partition.file).fingerprint
             run = replace(run, data=replace(run.data, content=contents[key]))
@@ -128,8 +128,8 @@ def _references(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:
         untrained: list[dict[str, Any]] = []
         for varied, run in grid(spec, {name: [value] for name, value in overrides.items()} | open_axes):
             if not run.learns:
-                kept = {n: v for n, v in varied.items() if n in overrides or n.split(".")[0] not in _TRAINING}
-                if kept in untrained:
+                fields = {n: v for n, v in varied.items() if n in overrides or n.split(".")[0] not in _TRAINING}
+                if fields in untrained:
                     continue
-                untrained.append(varied := kept)
+                untrained.append(varied := fields)
             yield {**named, **varied}, run

@@ -43,7 +43,7 @@ def locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "study.lock").open("a") as file:
         if not _lock(file, fcntl.LOCK_EX):
-            by, who = owner(folder), "another one, which begins or ends right now"
+            by, who = owner(folder), "another one, which is starting or ending"
             if by is not None:
                 who = f"process {by['pid']} on {by['host']} since {by['since']} ({by['command']})"
             raise AlreadyRunning(

@@ -1,9 +1,9 @@
 """Seeds that are added until comparisons are decided: looks at numbers of seeds that are declared beforehand.
 
-With `seeds=until_decided` every cell runs the seeds of the first look. When all have, every comparison with the
-reference that is undecided takes its two cells on to the seeds of the next look; the others are done. Each look has its
-share of the error, so that the verdicts of all looks hold together; see `analysis.compare`. Nothing is stored of a look
-but the results: what was decided follows from the first seeds of each cell, and so does what a start has to run.
+With `seeds=until_decided` every cell runs the seeds of the first look. When all have, the two cells of every undecided
+comparison with the reference run the seeds of the next look; the others are done. Each look has its share of the error,
+so the verdicts of all looks hold together; see `analysis.compare`. A look stores nothing but the results: its decisions
+follow from the first seeds of each cell, and so does what is left to run after a restart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Look:
     goes_on: tuple[str, ...] = ()
     """Ids of the cells of undecided comparisons."""
     further: tuple[int, ...] = ()
-    """The seeds of the next look that this one has not seen; none after the last one."""
+    """The additional seeds of the next look; empty after the last look."""
 
     def __str__(self) -> str:
         text = f"{self.decided} of {counted(self.compared, 'comparison')} decided after {counted(self.seeds, 'seed')}"
@@ -42,7 +42,7 @@ class Look:
 
 
 def check(spec: StudySpec) -> None:
-    """Refuses looks that mean nothing for a study.
+    """Checks that looks fit the study.
 
     Raises:
         ConfigError: the study searches, prunes or has claims.
@@ -60,21 +60,21 @@ def check(spec: StudySpec) -> None:
 
 
 def check_declared(spec: StudySpec, store: Store) -> None:
-    """Refuses looks that are declared after the first result.
+    """Checks that looks were declared before the first result.
 
     Raises:
-        ConfigError: the store has results, and the looks differ from those with which they were made.
+        ConfigError: the store has results, and they were made with other looks.
     """
     looks = spec.declared_looks()
     if not store.exists or not any(store.all_results(cell) for cell in store.cells()):
         return
     try:
         before = store.study().declared_looks()
-    except DamagedFile:  # it is made anew, and says nothing of what was declared
+    except DamagedFile:  # it is written again, and the declared looks are lost
         return
     if before == looks:
         return
-    was, now = (f"looks={found}" if found else "a fixed number of seeds" for found in (before, looks))
+    was, now = (f"looks={numbers}" if numbers else "a fixed number of seeds" for numbers in (before, looks))
     raise ConfigError(
         f"Looks are declared before the first result, but {store.name} has results with {was} and is asked for {now}. "
         f"Run it under another name: name={store.name}_2."

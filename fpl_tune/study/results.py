@@ -24,7 +24,7 @@ def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Applies every reporting rule to one seed's evaluated rounds.
 
     Returns:
-        Rule -> round, validation accuracy, test accuracy, and what tables show beside them at that round. Without
+        Rule -> round, validation accuracy, test accuracy, and further metrics of tables at that round. Without
         validation images, only the rules that do not need them.
     """
     seen = [record for record in history if TEST in record]
@@ -36,14 +36,14 @@ def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
     for name, rule in rules.items():
         record = seen[int(rule["round"]) - 1]
         rule |= {"round": int(record["round"])}
-        for beside in shown_beside(record):
-            meant = name == "mean_last5" and known_metric(beside).source == "round"
-            rule[beside] = _mean(seen[-5:], beside) if meant else record[beside]
+        for further in shown_beside(record):
+            averaged = name == "mean_last5" and known_metric(further).source == "round"
+            rule[further] = _mean(seen[-5:], further) if averaged else record[further]
     return rules
 
 
 def _mean(records: Sequence[Record], metric: str) -> float:
-    """The mean of a metric over records; NaN where one lacks it."""
+    """The mean of a metric over records; NaN if one lacks it."""
     return math.fsum(float(record.get(metric, math.nan)) for record in records) / len(records)
 
 
@@ -53,7 +53,7 @@ def make_result(status: str, history: Sequence[Record], *, error: str | None = N
     Args:
         status: the seed's status.
         history: its records by round.
-        error: why it failed.
+        error: the error if it failed.
         extra: `split_hash`, `fingerprints`.
     """
     last: Mapping[str, Any] = history[-1] if history else {}
@@ -73,8 +73,8 @@ def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float
     """Reads one metric of one seed under a reporting rule.
 
     Returns:
-        The metric at the round that the rule chooses; for costs the total at the end of the run; NaN if no record
-        holds it.
+        The metric at the round that the rule chooses; for costs the total at the end of the run; NaN if no record has
+        it.
     """
     if not history:
         return math.nan
@@ -94,7 +94,7 @@ def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float
 
 
 def aggregate(values: Sequence[float]) -> dict[str, float]:
-    """Returns mean, std (n - 1), sem, n, min and max over seeds; NaN where undefined. NaN values count as missing."""
+    """Returns mean, std (n - 1), sem, n, min and max over seeds; NaN if undefined. NaN values count as missing."""
     seen = [v for v in values if not math.isnan(v)]
     n = len(seen)
     if n == 0:

@@ -1,8 +1,8 @@
 """The files in a study's folder, and the only functions that read them. Needs neither PyTorch nor Hydra.
 
-A file that is truncated, empty, no regular file, or of another cell or seed raises `DamagedFile`, one line that names
-the file, what is wrong and the remedy. `Store` turns it into a warning: a damaged file costs its cell or seed, which
-the study runs again.
+A file that is truncated, empty, not a regular file, or of another cell or seed raises `DamagedFile`: one line with the
+file, what is wrong with it, and the remedy. `Store` turns it into a warning: a damaged file costs its cell or seed,
+which the study runs again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fpl_tune.study.standing import Design
 from fpl_tune.study.status import Status
 
 SCHEMA = 6
-"""Version of the layout of a study's folder, named in study.yaml."""
+"""Version of the layout of a study's folder, stored in study.yaml."""
 DIGEST = 16
 """Bytes of the digest of a history."""
 CELL_ID = "[0-9a-f]{8,64}"
@@ -66,7 +66,7 @@ class _Search(BaseModel):
 
 
 class StudyFile(Seeds, BaseModel):
-    """The fields of study.yaml that tables and choices read; named as in `config.Study`, which holds all."""
+    """The fields of study.yaml that tables and choices read, named as in `config.Study`."""
 
     name: str
     title: str
@@ -79,12 +79,12 @@ class StudyFile(Seeds, BaseModel):
 
 
 class Effective(BaseModel):
-    """What fields of the study stood for when it was run last, so that no reader needs the user's other files."""
+    """Resolved values of fields in the last run of the study, so that readers need no other file of the user."""
 
     halving: bool = False
-    """Whether `prune.rule` stood for halving."""
+    """True if `prune.rule` resolved to halving."""
     spaces: dict[str, dict[str, Any]] = {}
-    """The file of the search space, with its published points, by the label of the cell of the axes."""
+    """Content of the file of the search space, with its published points, by the label of the cell of the axes."""
     metrics: list[Metric] = []
     """Metrics of methods by which the study chooses or reports."""
 
@@ -109,7 +109,7 @@ class CellFile(BaseModel):
     suggestion: _Suggestion | None = None
     rounds: int = Field(ge=1)
     prints: dict[str, Any]
-    """Fingerprints of the method's source, the data and the weights at the last start; see `study.fingerprints`."""
+    """Fingerprints of the method's source, data and weights at the last start; see `study.fingerprints`."""
     run: dict[str, Any]
 
     def cell(self) -> Cell:
@@ -121,17 +121,17 @@ class CellFile(BaseModel):
 
 
 class MarksFile(BaseModel):
-    """marks.json: what cannot be derived later, since it followed from what was known at that moment."""
+    """marks.json: decisions that cannot be derived later, since they followed from the results at that moment."""
 
     cell: str
     prints: dict[str, Any]
-    """Fingerprints of the cell at that moment: marks of another version of the method say nothing."""
+    """Fingerprints of the cell at that moment: marks of another version of the method are ignored."""
     passed: list[int] = []
     together: list[int] = []
 
 
 class ResultFile(BaseModel, extra="allow"):
-    """result.json: how a seed ended. Written last, so that a seed is finished exactly if it is there."""
+    """result.json: how a seed ended. It is written last: a seed is finished if and only if this file exists."""
 
     cell: str
     seed: int
@@ -150,14 +150,14 @@ class ResultFile(BaseModel, extra="allow"):
 
 
 class Order(BaseModel):
-    """cells.json: ids of the cells of the tables in order, and which of them are of earlier runs."""
+    """cells.json: ids of the cells in tables, in order, and which of them are of earlier runs."""
 
     study: str = ""
     """The study's name, as in study.yaml."""
     complete: bool = False
-    """Whether the last run ended with nothing left to run."""
+    """True if the last run ended with nothing left to run."""
     exhausted: list[str] = []
-    """Searches whose sampler had no new point to suggest; each by the text of its `search.CellSearch`."""
+    """Searches whose sampler had no new point to suggest, as `str` of their `search.CellSearch`."""
     cells: list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]] = []
     earlier: set[str] = set()
 
@@ -181,27 +181,27 @@ def read(path: Path, kind: type[File]) -> File:
 
 def read_cell(path: Path) -> tuple[Cell, dict[str, Any]]:
     """Reads cell.json: the cell, and the fingerprints of its run at the last start."""
-    found = read(path, CellFile)
-    _check_owner(path, found.id)
-    return found.cell(), found.prints
+    file = read(path, CellFile)
+    _check_owner(path, file.id)
+    return file.cell(), file.prints
 
 
 def read_marks(path: Path) -> MarksFile:
     """Reads marks.json."""
-    found = read(path, MarksFile)
-    _check_owner(path, found.cell)
-    return found
+    file = read(path, MarksFile)
+    _check_owner(path, file.cell)
+    return file
 
 
 def read_result(path: Path) -> tuple[dict[str, Any], str]:
     """Reads result.json: how the seed ended, and the digest of the history that belongs to it."""
-    found = read(path, ResultFile)
-    _check_owner(path, found.cell, found.seed)
-    return found.model_dump(by_alias=True, exclude={"cell", "seed", "history"}), found.history
+    file = read(path, ResultFile)
+    _check_owner(path, file.cell, file.seed)
+    return file.model_dump(by_alias=True, exclude={"cell", "seed", "history"}), file.history
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file. Other errors than these, such as a lack of permission, are no damage and raise `OSError`."""
+    """The bytes of a file. Other errors than a missing file, such as permissions, are no damage and raise `OSError`."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -209,24 +209,28 @@ def _content(path: Path) -> bytes:
 
 
 def _check_owner(path: Path, cell: str, *seed: object) -> None:
-    """Refuses a file that says that it is of another cell or seed than the folder in which it lies."""
+    """Raises `DamagedFile` for a file of another cell or seed than the folder that it is in."""
     owner = (cell, *(f"seed={number}" for number in seed))
     if path.parent.parts[-len(owner) :] != owner:
         raise DamagedFile(path, f"it is of cell {', '.join(map(str, owner))}")
 
 
 def checked(path: Path, validate: Callable[[Any], File], content: Any) -> File:
-    """The content of a file as a model of pydantic."""
+    """The content of a file as a pydantic model."""
     try:
         return validate(content)
     except ValidationError as problem:
-        found = problem.errors(include_url=False, include_input=False)[0]
-        raise DamagedFile(path, ": ".join([*map(str, found["loc"]), found["msg"]])) from None
+        first = problem.errors(include_url=False, include_input=False)[0]
+        raise DamagedFile(path, ": ".join([*map(str, first["loc"]), first["msg"]])) from None
 
 
 @lru_cache(maxsize=8)
 def read_study(path: Path, stamp: int) -> tuple[dict[str, Any], Effective]:
-    """Reads study.yaml as it was changed last, at `stamp`: the resolved study as a plain dict, and what it stood for.
+    """Reads study.yaml: the resolved study as a plain dict, and the resolved values of its last run.
+
+    Args:
+        path: the file.
+        stamp: its modification time, so that a changed file is read again.
 
     Raises:
         DamagedFile: it is not a mapping in plain YAML.
@@ -252,7 +256,7 @@ def read_study(path: Path, stamp: int) -> tuple[dict[str, Any], Effective]:
 
 @lru_cache(maxsize=8)
 def read_design(path: Path, stamp: int) -> tuple[StudyFile, Design]:
-    """As `read_study`: the fields that tables and choices read, and the study's design."""
+    """Reads study.yaml as `read_study` does: the fields that tables and choices read, and the study's design."""
     node, effective = read_study(path, stamp)
     study = checked(path, StudyFile.model_validate, node)
     return study, Design.of(study, halved=effective.halving)
@@ -263,8 +267,8 @@ def read_history(path: Path, rounds: int, noted: str) -> list[dict[str, Any]]:
 
     Args:
         path: the file.
-        rounds: rounds of the result.
-        noted: its digest when its result was written.
+        rounds: number of rounds in the result.
+        noted: digest of the file in the result.
     """
     try:
         content = _content(path)
@@ -279,7 +283,7 @@ def read_history(path: Path, rounds: int, noted: str) -> list[dict[str, Any]]:
 
 
 def check_prompts(path: Path) -> None:
-    """Reads the header of prompts.safetensors, which holds the file's size and owner, if there is such a file."""
+    """Checks the header of prompts.safetensors, which has the file's size and owner, if the file exists."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():

@@ -1,12 +1,11 @@
 """The choice of the best cell, by the study's own objective. All choices of cells use this module.
 
-A study with a search chooses by the search's objective, others by validation accuracy; test figures choose nothing.
+A study with a search chooses by the search's objective, others by validation accuracy; test metrics never choose.
 With several objectives there is no best cell but a front: the cells that no other equals or beats in all of them.
 
-Figures compare where cells share data, partition and protocol, and so their test sets: a setting.
-Cells of different settings are never ranked against each other: the best cell would be that of
-the easiest data set. Means are taken over the seeds that all candidates have, so that no cell wins or drops out because
-the last command gave it other seeds.
+Cells compare if they share data, partition and protocol, and so their test sets: a setting. Cells of different settings
+are never ranked against each other: the best cell would be that of the easiest data set. Means are taken over the seeds
+that all candidates have: no cell wins or drops out because the last command gave it other seeds.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ TUNABLE = frozenset({
     "data.views",
     *(f"protocol.{name}" for name in ("rounds", "epochs", "participation", "sampling", "first_round_all")),
 })  # fmt: skip
-"""Fields of a setting that say how clients train. A search may tune them: clients, images, test sets stay."""
+"""Fields of a setting that say how clients train. A search may tune them: clients, images and test sets stay equal."""
 BY_VALIDATION = "highest mean validation accuracy"
-"""`Choice.by` where a study states no objective and all candidates have the same seeds."""
+"""`Choice.by` if the study has no objective of its own, and all candidates have the same seeds."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,8 @@ class Choice:
     """The choice among cells by the study's objectives."""
 
     cells: tuple[Cell, ...]
-    """The best cell, or one per setting, in the study's order. With several objectives the front, the best in the first
-    objective first."""
+    """The best cell, or one per setting in the study's order. With several objectives, the front, sorted by the first
+    objective."""
     objectives: tuple[str, ...]
     """Metrics that choose."""
     values: tuple[tuple[float, ...], ...]
@@ -55,15 +54,15 @@ class Choice:
     seeds: tuple[int, ...]
     """Seeds that all candidates have, over which the objectives were compared."""
     test: float
-    """Mean test accuracy of the chosen cells over their own seeds, and over settings; NaN of a front."""
+    """Mean test accuracy of the chosen cells over their own seeds, and over settings; NaN for a front."""
     test_std: float
-    """Standard deviation over seeds; over several settings, of the seeds' means."""
+    """Standard deviation over seeds; with several settings, of the seeds' means."""
     tested: tuple[int, ...]
-    """Seeds of the chosen cells, over which the test accuracy is the mean."""
+    """Seeds of the chosen cells over which the test accuracy is averaged."""
 
     @property
     def front(self) -> bool:
-        """Whether the cells are a front, of which none is the best."""
+        """True if the cells are a front, of which none is the best."""
         return len(self.objectives) > 1
 
     @property
@@ -78,7 +77,7 @@ class Choice:
 
     @property
     def value(self) -> float:
-        """Mean of the first objective, over settings too."""
+        """Mean of the first objective, also over settings."""
         return math.fsum(value for value, *_ in self.values) / len(self.values)
 
 
@@ -88,7 +87,7 @@ def objectives_of(spec: StudySpec | StudyFile) -> list[str]:
 
 
 def sign(name: str) -> int:
-    """1 for a metric that is the better the higher it is, -1 the lower, 0 for one without a direction."""
+    """1 if higher values of a metric are better, -1 if lower ones are, 0 if it has no direction."""
     return {True: 1, False: -1, None: 0}[metric(name).maximize]
 
 
@@ -98,7 +97,7 @@ def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
 
 
 def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
-    """A cell's setting, and the rest of its configuration with what a search tuned."""
+    """A cell's setting, and the rest of its configuration with the fields of the setting that a search tuned."""
     node = dict(cell.node)
     setting = {name: dict(node.pop(name)) for name in SETTING}
     for name in TUNABLE & cell.varied.keys() - set(axes) if cell.role == "trial" else ():
@@ -108,7 +107,7 @@ def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
 
 
 def selecting_rule(rule: str) -> str:
-    """A reporting rule if it reads validation figures alone, else `final`."""
+    """Returns a reporting rule if it reads only validation metrics, else `final`."""
     return rule if rule in CHOICES else "final"
 
 
@@ -117,40 +116,40 @@ def choose(
 ) -> Choice | None:
     """Chooses by the means of the study's objectives on the seeds that all candidates have.
 
-    With one objective, in one setting: the cell with the best mean. In several: the configuration with the best mean
-    over settings, among those that have a cell in each. If there is no such configuration, because each setting was
-    searched alone or is not finished, the best cell of each setting. Of equals, the cell whose fields have the smaller
-    values: numbers of cells change with the axes that a command names, their values do not.
+    With one objective and one setting: the cell with the best mean. With several settings: the configuration with the
+    best mean over settings, among those that have a cell in each. If there is no such configuration, because settings
+    were searched separately or are not finished: the best cell of each setting. Ties are broken by the smaller values
+    of the cell's fields, since numbers of cells depend on the axes that a command names.
 
-    With several objectives, likewise the front: the cells that no other equals or beats in all of them.
+    With several objectives, the front in the same sense: the cells that no other equals or beats in all of them.
 
     Args:
-        table: what is stored of the study. What varies besides its axes is tuned, and so not part of a setting.
+        table: the stored results of the study. Fields that vary besides its axes are tuned, and not part of a setting.
         cells: candidates. References, cells that are not compared (see `table.StoredCell`), and trials outside the
             present `search.space` are left out.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
-        study: the study as it is now, where it differs from the stored one.
+        study: the study as it is now, if it differs from the stored one.
 
     Returns:
-        None without candidates, if there are several and no two share a setting, or if no method that is here tells the
-        direction of an objective.
+        None if there are no candidates, if no two of several share a setting, or if an objective has no direction
+        because the method that adds it is not installed.
     """
     study, rule = study or table.study, selecting_rule(rule)
     names, axes = objectives_of(study), axes_of(study.axes)
     signs = [sign(name) for name in names]
     tried = [cell for cell in cells if cell.candidate and table.cells[cell.id].compared]
     candidates = {cell.id: cell for cell in tried if _inside(cell, study)}
-    found: dict[str, dict[int, list[float]]] = {}
+    by_cell: dict[str, dict[int, list[float]]] = {}
     for key in candidates:
         figures = [table.cells[key].values(name, rule) for name in names]
         if seeds := set[int].intersection(*({*own} for own in figures)):
-            found[key] = {seed: [own[seed] for own in figures] for seed in sorted(seeds)}
-    seeds = common_seeds(found)
+            by_cell[key] = {seed: [own[seed] for own in figures] for seed in sorted(seeds)}
+    seeds = common_seeds(by_cell)
     groups: dict[str, dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
     for key, cell in candidates.items():
-        if key in found and found[key].keys() >= set(seeds):
+        if key in by_cell and by_cell[key].keys() >= set(seeds):
             setting, configuration = _parts(cell, axes)
-            groups[setting][configuration] = _means([found[key][seed] for seed in seeds]), cell
+            groups[setting][configuration] = _means([by_cell[key][seed] for seed in seeds]), cell
     if not groups or 0 in signs or (len(groups) > 1 and all(len(group) == 1 for group in groups.values())):
         return None
     first, *others = groups.values()
@@ -169,13 +168,13 @@ def choose(
         by = BY_VALIDATION if names == [VAL] else f"{'highest' if signs[0] > 0 else 'lowest'} mean {names[0]}"
     if others:
         by += f" {'over' if shared else 'in each of'} {counted(len(groups), 'setting')} (data, partition, protocol)"
-    if any(own.keys() != set(seeds) for own in found.values()):
+    if any(own.keys() != set(seeds) for own in by_cell.values()):
         by += f", compared on {listed('seed', seeds)}, which all cells have"
     if outside := len(tried) - len(candidates):
-        by += f", without {counted(outside, 'trial')} outside of search.space"
+        by += f", without {counted(outside, 'trial')} outside search.space"
     own = [table.cells[cell.id].values(TEST, rule) for _, cell in best] if len(names) == 1 else [{}]
-    both = sorted(set[int].intersection(*({*found} for found in own)))
-    tests = {seed: math.fsum(found[seed] for found in own) / len(own) for seed in both}
+    both = sorted(set[int].intersection(*({*by_seed} for by_seed in own)))
+    tests = {seed: math.fsum(by_seed[seed] for by_seed in own) / len(own) for seed in both}
     test = aggregate([*tests.values()])
     values, chosen = zip(*best, strict=True)
     return Choice(chosen, tuple(names), values, by, tuple(seeds), test["mean"], test["std"], tuple(sorted(tests)))
@@ -191,7 +190,7 @@ def _leaders(
     """The best configuration by its means over settings; with several objectives, those that no other equals or beats.
 
     Args:
-        groups: per setting, configuration -> means of the objectives, cell.
+        groups: for each setting, configuration -> means of the objectives, cell.
         names: configurations that all settings have.
         signs: directions of the objectives; see `sign`.
     """
@@ -200,7 +199,7 @@ def _leaders(
         for name in names
     }
     front: list[str] = []
-    for name in sorted(names, key=lambda name: points[name], reverse=True):  # what beats a point precedes it
+    for name in sorted(names, key=lambda name: points[name], reverse=True):  # points that beat another precede it
         ahead = (points[other] for other in front if points[other] != points[name])
         if not any(all(a >= b for a, b in zip(point, points[name], strict=True)) for point in ahead):
             front.append(name)
@@ -208,14 +207,14 @@ def _leaders(
 
 
 def _values(cell: Cell) -> list[tuple[str, bool, float, str]]:
-    """A cell's fields as they are ordered: by name, numbers by size and before other values."""
+    """A cell's fields in a form that sorts: by name, numbers by size and before other values."""
     fields = sorted(flatten(cell.node).items())
     return [(n, False, float(v), "") if isinstance(v, int | float) else (n, True, 0.0, json.dumps(v))
             for n, v in fields]  # fmt: skip
 
 
 def _inside(cell: Cell, study: StudySpec | StudyFile) -> bool:
-    """Whether a cell lies in the ranges that its study's search states now: they may have been wider when it ran."""
+    """True if a cell is within the study's present search space, which may have been wider when the cell ran."""
     search, axes = study.search, axes_of(study.axes)
     if search.sampler is None:
         return True
@@ -227,7 +226,7 @@ def _inside(cell: Cell, study: StudySpec | StudyFile) -> bool:
 
 
 def _holds(entry: Any, value: Any) -> bool:
-    """Whether an entry of `search.space`, a range or choices, contains a value."""
+    """True if an entry of `search.space`, a range or choices, contains a value."""
     choices = entry.get("choices") if isinstance(entry, Mapping) else entry
     if choices is not None:
         return value in choices
@@ -235,7 +234,7 @@ def _holds(entry: Any, value: Any) -> bool:
 
 
 def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
-    """The seeds that all cells have; where there is none, that cells have which share the most widespread seed.
+    """The seeds that all cells have; if there are none, those that all cells with the most common seed have.
 
     Args:
         seeds: cell id -> its seeds.
@@ -252,11 +251,11 @@ def chosen(table: StudyTable, rule: str | None = None) -> Choice:
 
     Args:
         table: the study.
-        rule: the reporting rule that chooses each seed's round, from validation accuracies; None: the study's own if it
-            reads these alone, else `final`.
+        rule: the reporting rule that chooses each seed's round by validation accuracy; None: the study's own if it
+            reads only validation metrics, else `final`.
 
     Raises:
-        ConfigError: the rule reads test metrics, no cell is finished inside of `search.space`, or no two cells compare.
+        ConfigError: the rule reads test metrics, no finished cell is within `search.space`, or no two cells compare.
     """
     study = table.study
     rule = rule or selecting_rule(study.report.rule)
@@ -273,12 +272,12 @@ def chosen(table: StudyTable, rule: str | None = None) -> Choice:
         raise ConfigError(f"{study.name} has no finished cell yet. Run `fpl-tune study {study.name}`.")
     if not any(_inside(cell, study) for cell in finished):
         raise ConfigError(
-            f"A choice is among trials inside of search.space, but all {len(finished)} of {study.name} lie outside. "
+            f"A choice is among trials within search.space, but all {len(finished)} of {study.name} are outside. "
             f"Run `fpl-tune study {study.name}`, or widen search.space."
         )
     if unknown := [name for name in objectives_of(study) if not sign(name)]:
         raise ConfigError(
-            f"Whether {unknown[0]} is better high or low says the method that adds it, which is not installed here. "
+            f"The direction of {unknown[0]} is given by the method that adds it, which is not installed here. "
             f"Install it, or compare all cells: fpl-tune show {study.name}."
         )
     raise ConfigError(
@@ -291,7 +290,7 @@ def best(table: StudyTable, rule: str | None = None) -> Choice:
     """The best of a study's finished cells; see `chosen`.
 
     Raises:
-        ConfigError: there is none, or the study has several objectives, and so a front instead of a best cell.
+        ConfigError: there is none, or the study has several objectives and therefore a front instead of a best cell.
     """
     choice = chosen(table, rule)
     if choice.front:
@@ -300,7 +299,7 @@ def best(table: StudyTable, rule: str | None = None) -> Choice:
 
 
 def front_of(choice: Choice, remedy: str) -> str:
-    """A message that refuses a front where one best cell is asked for: its first cells, then the remedy and an id."""
+    """The error message if one best cell is needed but there is a front: its first cells, the remedy and an id."""
     named = [f"{cell.id} ({cell.label})" for cell in choice.cells[:5]]
     more = f" and {len(choice.cells) - 5} more" if len(choice.cells) > 5 else ""
     return f"{choice.by}: no cell is best. On it: {', '.join(named)}{more}. {remedy} {choice.cell.id}."

@@ -1,18 +1,18 @@
-"""Where a cell stands: functions of the study's design and of what is stored of the cell. Nothing here reads or writes.
+"""The state of a cell: pure functions of the study's design and of the cell's stored results, without I/O.
 
 A cell is run in legs. A leg is what a worker receives: seeds, and the round that they run to. A cell of a grid has one
 leg, all seeds to the last round. A trial of a search with halving runs its first seed to each rung and to the end, then
-its other seeds. Where seeds are added until comparisons are decided, each look is a leg.
+its other seeds. If seeds are added until comparisons are decided, each look is a leg.
 
 ==========  ==============================================================================
 state       meaning
 ==========  ==============================================================================
-queued      a leg is to run, or under way
-paused      it has reached a rung, with a checkpoint: halving decides whether it goes on
+queued      a leg is left to run, or running
+paused      it has reached a rung, with a checkpoint: halving decides whether it continues
 done        all wanted seeds ran all rounds
 pruned      paused in a study that has nothing left to run; a larger budget reopens it
 diverged    a seed has diverged
-failed      a seed has failed, and was retried; the next start tries it again
+failed      a seed has failed in spite of retries; the next start tries it again
 ==========  ==============================================================================
 """
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from fpl_tune.simulation.simulation import Record
 
 
-class State(StrEnum):
-    """Where a cell stands. A member equals its string."""
+class CellState(StrEnum):
+    """The state of a cell. A member equals its string."""
 
     QUEUED = "queued"
     PAUSED = "paused"
@@ -44,7 +44,7 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-OVER = frozenset({State.DONE, State.PRUNED, State.DIVERGED, State.FAILED})
+OVER = frozenset({CellState.DONE, CellState.PRUNED, CellState.DIVERGED, CellState.FAILED})
 
 
 class Leg(NamedTuple):
@@ -53,26 +53,31 @@ class Leg(NamedTuple):
     seeds: tuple[int, ...]
     rounds: int
     rung: bool = False
-    """Whether halving compares trials at its end."""
+    """True if halving compares trials at its end."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """What a study asks for of each cell: seeds, looks and halving."""
+    """The seeds, looks and halving that a study asks of each cell."""
 
     seeds: tuple[int, ...]
-    """All of them; of a study with looks those of the last one."""
+    """All seeds; with looks, those of the last one."""
     looks: tuple[int, ...] = ()
     """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
     objective: str = VAL
-    """By which halving compares trials."""
+    """The metric by which halving compares trials."""
     reduction: int | None = None
-    """Of halving; None: no trial is stopped early."""
+    """Reduction factor of halving; None: no trial is stopped early."""
     first_rung: int | None = None
 
     @classmethod
     def of(cls, study: Any, *, halved: bool) -> Design:
-        """The design of a study, as it is composed or as it is stored; `halved`: whether its trials are."""
+        """The design of a composed or a stored study.
+
+        Args:
+            study: the study.
+            halved: True if halving stops its trials early.
+        """
         searched, prune = study.search.sampler is not None and study.search.objectives, study.prune
         return cls(
             tuple(study.seed_list()),
@@ -83,7 +88,7 @@ class Design:
         )
 
     def halves(self, cell: Cell) -> bool:
-        """Whether halving may stop a cell. A trial that is a reference too runs whole."""
+        """True if halving may stop a cell. A trial that is also a reference always completes."""
         return self.reduction is not None and cell.role == "trial" and not cell.reference and bool(self.rungs(cell))
 
     def rungs(self, cell: Cell) -> tuple[int, ...]:
@@ -96,21 +101,21 @@ class Design:
 @cache
 def rungs_of(reduction: int, first_rung: int | None, eval_every: int, rounds: int) -> tuple[int, ...]:
     """The first evaluated rounds from `first_rung` · `reduction`^k on, before the last one."""
-    found, number = list[int](), first_rung or math.ceil(rounds / reduction)
+    rungs, number = list[int](), first_rung or math.ceil(rounds / reduction)
     while (evaluated := math.ceil(number / eval_every) * eval_every) < rounds:
-        found.append(evaluated)
+        rungs.append(evaluated)
         number *= reduction
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(rungs))
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a seed of a cell has left."""
+    """The stored run of a seed of a cell."""
 
     status: Status
     rounds: int
     records: Callable[[], Sequence[Record]] = field(default=list, repr=False)
-    """Reads its history."""
+    """Reads the run's history."""
     _values: dict[tuple[str, int], float | None] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -119,55 +124,55 @@ class Run:
         return self.records()
 
     def ended(self, rounds: int) -> bool:
-        """Whether it has run so many rounds, or ends before them for good."""
+        """True if it has run this many rounds, or has failed or diverged before."""
         return self.rounds >= rounds or self.status in FAILURES
 
     def value(self, metric: str, rounds: int) -> float | None:
-        """A metric after a number of rounds, or in the last evaluated round before; None where it is missing or NaN."""
+        """A metric after a number of rounds, or at the last evaluation before; None if it is missing or NaN."""
         if (metric, rounds) not in self._values:
             self._values[metric, rounds] = latest(self.history[:rounds], metric)
         return self._values[metric, rounds]
 
 
 def latest(history: Sequence[Record], metric: str) -> float | None:
-    """A metric in the last record that holds it; None where none does, or where it is no finite number."""
-    parts = ("comm/up_bytes", "comm/down_bytes") if metric == TOTAL_BYTES else (metric,)
+    """A metric in the last record that has it; None if none has, or if the value is not finite."""
+    names = ("comm/up_bytes", "comm/down_bytes") if metric == TOTAL_BYTES else (metric,)
     for record in reversed(history):
-        if all(part in record for part in parts):
-            value = math.fsum(float(record[part]) for part in parts)
+        if all(name in record for name in names):
+            value = math.fsum(float(record[name]) for name in names)
             return value if math.isfinite(value) else None
     return None
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A cell with what is stored of it. Results of another version of its method or data are left out."""
+    """A cell with its stored runs, without those of another version of its method or data."""
 
     cell: Cell
     runs: Mapping[int, Run] = field(default_factory=dict)
-    """By seed."""
+    """Runs by seed."""
     passed: frozenset[int] = frozenset()
-    """Rungs that it was let pass: rounds or, of looks, numbers of seeds."""
+    """Rungs that the cell has passed: rounds or, with looks, numbers of seeds."""
     together: tuple[int, ...] = ()
-    """Seeds that were started together last, and so may have a checkpoint."""
+    """Seeds that were started together last, and so may share a checkpoint."""
     stale: tuple[str, ...] = ()
-    """What differs from the versions with which the results that are left out were made, in words."""
+    """Reasons why stored results were left out, such as "method source"."""
     standings: dict[Design, Standing] = field(default_factory=dict, init=False, repr=False)
-    """Where it stands, by design; see `standing`, which computes it once: a row never changes."""
+    """Cache of `standing` by design: a row never changes."""
 
 
 class Standing(NamedTuple):
     """The state of a cell, and the legs that are left."""
 
-    state: State
+    state: CellState
     left: tuple[Leg, ...] = ()
-    """The next one first; of a paused cell those that follow if it goes on."""
+    """The next one first; for a paused cell, those that follow if it continues."""
     rung: int = 0
-    """Rounds after which it is paused."""
+    """Rounds after which it is paused; 0 if it is not."""
 
 
 def legs(design: Design, row: Row) -> list[Leg]:
-    """The way of a cell through the study."""
+    """All legs of a cell, in order."""
     rounds = row.cell.rounds
     if not design.halves(row.cell):
         return [Leg(wanted(design, row), rounds)]
@@ -177,7 +182,7 @@ def legs(design: Design, row: Row) -> list[Leg]:
 
 
 def wanted(design: Design, row: Row) -> tuple[int, ...]:
-    """The seeds that a cell is to have. With looks: those of the first one, of those passed, and any with a result."""
+    """The seeds that a cell should have. With looks: those of the first and of passed looks, and any with a result."""
     if not design.looks:
         return design.seeds
     most = max((look for look in design.looks[1:] if look in row.passed), default=design.looks[0])
@@ -185,7 +190,7 @@ def wanted(design: Design, row: Row) -> tuple[int, ...]:
 
 
 def standing(design: Design, row: Row) -> Standing:
-    """Where a cell stands while the study runs."""
+    """The state of a cell while the study runs, and the legs that are left."""
     if design not in row.standings:
         row.standings[design] = _standing(design, row)
     return row.standings[design]
@@ -193,7 +198,7 @@ def standing(design: Design, row: Row) -> Standing:
 
 def _standing(design: Design, row: Row) -> Standing:
     ends = [row.runs[seed].status for seed in wanted(design, row) if seed in row.runs]
-    bad = next((state for state in (State.FAILED, State.DIVERGED) if state.value in ends), None)
+    bad = next((state for state in (CellState.FAILED, CellState.DIVERGED) if state.value in ends), None)
     if bad is not None and row.cell.role == "trial":  # one seed ends a trial, but not the other seeds of a grid's cell
         return Standing(bad)
     way = legs(design, row)
@@ -202,22 +207,22 @@ def _standing(design: Design, row: Row) -> Standing:
             left = (leg._replace(seeds=todo), *way[i + 1 :])
             before = way[i - 1] if i else None
             if before is not None and before.rung and before.rounds not in row.passed:
-                return Standing(State.PAUSED, left, before.rounds)
-            return Standing(State.QUEUED, left)
-    return Standing(bad or State.DONE)
+                return Standing(CellState.PAUSED, left, before.rounds)
+            return Standing(CellState.QUEUED, left)
+    return Standing(bad or CellState.DONE)
 
 
 def counts(design: Design, row: Row) -> tuple[int, ...]:
-    """The seeds that enter means: of those that the study asks for, the ones that ran all rounds.
+    """The seeds over which means are taken: those of the study's seeds that completed all rounds.
 
-    A trial that halving has paused, or has not taken on beyond its first seed yet, has none.
+    A trial that halving has paused, or that has not run beyond its first seed yet, has none.
     """
-    whole = tuple(seed for seed in design.seeds if seed in row.runs and row.runs[seed].status == Status.DONE)
+    completed = tuple(seed for seed in design.seeds if seed in row.runs and row.runs[seed].status == Status.DONE)
     if design.halves(row.cell):
         state = standing(design, row).state
-        if state is State.PAUSED or (state is State.QUEUED and set(whole) <= set(design.seeds[:1])):
+        if state is CellState.PAUSED or (state is CellState.QUEUED and set(completed) <= set(design.seeds[:1])):
             return ()
-    return whole
+    return completed
 
 
 def rung_values(design: Design, row: Row) -> dict[int, float]:
@@ -230,12 +235,12 @@ def rung_values(design: Design, row: Row) -> dict[int, float]:
     return {rung: value for rung, value in values.items() if value is not None}
 
 
-def shown_status(design: Design, row: Row, seed: int, state: State) -> str:
-    """What tables call a seed's result: done exactly if it counts, else what became of it or of its cell.
+def shown_status(design: Design, row: Row, seed: int, state: CellState) -> str:
+    """The status of a seed's result in tables: done if and only if it counts, else its failure or the cell's state.
 
     Args:
-        design, row, seed: of the result.
-        state: of the cell.
+        design, row, seed: the study's design, the cell's row and the seed.
+        state: the state of the cell.
     """
     if seed in counts(design, row):
         return Status.DONE.value

@@ -1,4 +1,4 @@
-"""The status of a seed's result. The state of a cell, to which seeds belong, is in `study.standing`."""
+"""The status of a seed's result. The state of its cell is in `study.standing`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """How far a seed came. A member equals its string."""
+    """The status of a seed's result. A member equals its string."""
 
     DONE = "done"
-    """It ran all rounds."""
+    """All rounds were run."""
     PARTIAL = "partial"
-    """It ran up to a rung, where its trial is paused or was pruned."""
+    """Rounds up to a rung were run, where the trial is paused or was pruned."""
     DIVERGED = "diverged"
     FAILED = "failed"
 

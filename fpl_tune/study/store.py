@@ -1,12 +1,12 @@
-"""A study's folder: the study, its cells and their results. The driver alone writes it, each file atomically.
+"""A study's folder: the study, its cells and their results. Only the driver writes it, each file atomically.
 
 Layout of `<root>/<study>/`: study.yaml (the resolved study), cells.json (its cells in order), and per cell
-cells/<id>/cell.json (what it is), cells/<id>/marks.json (rungs that it passed), and cells/<id>/seed=<n>/ with
-metrics.jsonl, prompts.safetensors and result.json (what a seed left). Each file says whose it is, metrics.jsonl by its
-digest in result.json, so that one of another cell, seed or study counts as damaged. Where a cell stands follows from
-these files; see `study.standing`.
+cells/<id>/cell.json (its configuration), cells/<id>/marks.json (rungs that it has passed), and cells/<id>/seed=<n>/
+with metrics.jsonl, prompts.safetensors and result.json (the results of a seed). Each file names its owner,
+metrics.jsonl by its digest in result.json: a file of another cell, seed or study counts as damaged. The state of a cell
+follows from these files; see `study.standing`.
 
-Reading needs neither PyTorch nor Hydra, writing permissions neither.
+Reading needs neither PyTorch nor Hydra, and no write permission.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Store:
     """A study's store.
 
     A damaged file costs its cell or seed, never the study: it is left out, named once in a warning, listed in `damage`,
-    and made anew when the study runs again. A damaged study.yaml raises `DamagedFile`.
+    and written again when the study runs again. A damaged study.yaml raises `DamagedFile`.
 
     Args:
         root: the output folder.
         name: the study's name.
 
     Raises:
-        ConfigError: the name leads out of the output folder.
+        ConfigError: the name has slashes or points out of the output folder.
     """
 
     def __init__(self, root: Path, name: str) -> None:
@@ -61,30 +61,30 @@ class Store:
         self.root, self.name = root, name
         self.folder = root / name
         self.damage: dict[Path, DamagedFile] = {}
-        """Damaged files that were met so far."""
+        """Damaged files that were found so far."""
         self._cells: dict[str, tuple[Cell, dict[str, Any]]] = {}
         self._read: dict[Path, tuple[object, Any]] = {}
-        """What files held, and the stamp of each when it was read: another process may write them again."""
+        """Contents of files, each with its stamp when it was read: another process may write it again."""
         self._lost: set[Path] = set()
-        """Folders of seeds of which a file is damaged."""
+        """Folders of seeds that have a damaged file."""
         self._warned: set[Path] = set()
-        """Damaged files that were named, also those that have been replaced since."""
+        """Damaged files that a warning has named, including those that were replaced since."""
 
     @classmethod
     def open(cls, root: Path, name: str) -> Store:
-        """Opens a study that exists.
+        """Opens an existing study.
 
         Raises:
             ConfigError: no study has that name, or another release wrote it.
         """
         store = cls(root, name)
         if not store.exists:
-            known = sorted(path.parent.name for path in root.glob("*/study.yaml"))
-            if not known:
+            names = sorted(path.parent.name for path in root.glob("*/study.yaml"))
+            if not names:
                 raise ConfigError(
                     f"There are no results in {root} yet. Run a study first, or point FPL_TUNE_OUTPUT to other results."
                 )
-            raise unknown("study with results", name, known)
+            raise unknown("study with results", name, names)
         store.node()
         return store
 
@@ -92,7 +92,7 @@ class Store:
 
     @property
     def exists(self) -> bool:
-        """Whether the study was ever begun."""
+        """True if the study was ever started."""
         return (self.folder / "study.yaml").exists()
 
     def begin(
@@ -103,7 +103,7 @@ class Store:
         effective: Effective | None = None,
         keep: Callable[[Cell], bool] = lambda cell: True,
     ) -> None:
-        """Writes the resolved study and its cells, after which come the cells of earlier runs; see `earlier`.
+        """Writes the resolved study and its cells, followed by the cells of earlier runs; see `earlier`.
 
         Passwords and tokens in addresses are not written. Damaged files are replaced, and seeds that
         have such a file run again. The caller holds the lock.
@@ -111,9 +111,9 @@ class Store:
         Args:
             spec: the study.
             cells: its cells.
-            prints: fingerprints of their runs today, by the cell's id. Results of others are out of date.
-            effective: what fields of the study stand for.
-            keep: whether an earlier cell stays in the tables.
+            prints: fingerprints of their runs today, by the cell's id. Results with others are out of date.
+            effective: the resolved values of fields of the study.
+            keep: returns True for an earlier cell that stays in the tables.
 
         Raises:
             ConfigError: the store has another layout.
@@ -123,37 +123,37 @@ class Store:
         before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.all_results(cell)]
         for path in [*self.folder.rglob("*.part")]:  # temporary files of a killed process
             remove(path)
-        for place in self._lost:  # that no reader finds a result there, be it of a cell that runs again or not
+        for place in self._lost:  # so that readers find no result there, even if the cell does not run again
             (place / "result.json").unlink(missing_ok=True)
         node = dict(spec.node)
-        for part in ("tracking", "execution"):
-            node[part] = {k: redact(v) if isinstance(v, str) else v for k, v in node[part].items()}
+        for group in ("tracking", "execution"):
+            node[group] = {k: redact(v) if isinstance(v, str) else v for k, v in node[group].items()}
         stood_for = (effective or Effective()).model_dump()
         write_text(self.folder / "study.yaml", as_yaml({**node, "effective": stood_for, "schema": SCHEMA}))
         self._write_cells(cells, prints or {})
-        kept = [*filter(keep, earlier.find(before, cells))]
+        staying = [*filter(keep, earlier.find(before, cells))]
         ordered = sorted(cells, key=lambda cell: cell.number)  # as `add` leaves them
-        self._write_order([*ordered, *kept], {cell.id for cell in kept})
-        for path in (path for path in self.damage if path.name == "marks.json"):  # a cell that is done writes none
+        self._write_order([*ordered, *staying], {cell.id for cell in staying})
+        for path in (path for path in self.damage if path.name == "marks.json"):  # cells that are done write none
             path.unlink(missing_ok=True)
         self.damage.clear()
 
     def end(self, *, complete: bool, exhausted: Collection[str]) -> None:
-        """Notes how a run has ended, and writes results.csv; see `schema.Order`."""
+        """Stores how a run has ended, and writes results.csv; see `schema.Order`."""
         order = self._order()
         self._write_order(self.cells(), order.earlier, complete=complete, exhausted=exhausted)
         write_text(self.folder / "results.csv", self.table().frame().to_csv(index=False))
 
     def ended(self) -> tuple[bool, list[str]]:
-        """Whether the last run ended with nothing left, and its exhausted searches; see `schema.Order`."""
+        """Returns True if the last run ended with nothing left, and its exhausted searches; see `schema.Order`."""
         order = self._order()
         return order.complete, order.exhausted
 
     def spec(self) -> Study:
-        """The typed study; composing it takes PyTorch. `study` has what tables need.
+        """The typed study, which needs PyTorch to be composed. `study` has the fields that tables need.
 
         Raises:
-            ConfigError: its file is damaged, or holds what this release refuses.
+            ConfigError: its file is damaged, or has a field or value that this release rejects.
         """
         from fpl_tune import config
 
@@ -187,7 +187,7 @@ class Store:
         return node
 
     def effective(self) -> Effective:
-        """What fields of the study stood for when it was run last.
+        """The resolved values of fields in the last run of the study.
 
         Raises:
             ConfigError: its file is damaged, or has another layout.
@@ -196,7 +196,7 @@ class Store:
         return schema.read_study(path, path.stat().st_mtime_ns)[1]
 
     def design(self) -> Design:
-        """What the study asks for of each cell.
+        """The study's design; see `standing.Design`.
 
         Raises:
             ConfigError: its file is damaged, or has another layout.
@@ -207,7 +207,7 @@ class Store:
     # -- cells -----------------------------------------------------------------------------------------------
 
     def cells(self) -> list[Cell]:
-        """Cells of the study in its order, without those whose file is damaged."""
+        """Cells of the study in their order, without those with a damaged file."""
         return self._readable(self._order().cells)
 
     @property
@@ -216,7 +216,7 @@ class Store:
         return self._order().earlier
 
     def earlier_cells(self) -> list[Cell]:
-        """Cells of other settings, which are in no table."""
+        """Cells of earlier runs with other settings, which no table shows."""
         return self._readable(sorted(set(self._folders()) - set(self._order().cells)))
 
     def cell(self, key: str) -> Cell:
@@ -227,20 +227,20 @@ class Store:
         """
         if re.fullmatch(schema.CELL_ID, key) and (self.folder / "cells" / key).is_dir():
             return self._cell(key)
-        for found in self.cells():
-            if key in (str(found.number), found.label):
-                return found
+        for cell in self.cells():
+            if key in (str(cell.number), cell.label):
+                return cell
         raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
 
     def add(self, cell: Cell, prints: dict[str, Any]) -> None:
-        """Adds a trial, which a search has suggested; `prints` as in `begin`."""
+        """Adds a trial that a search has suggested, with the fingerprints of its run."""
         self._write_cells([cell], {cell.id: prints})
         earlier = self.earlier - {cell.id}
         others = [other for other in self.cells() if other.id != cell.id]
         self._write_order(sorted([*others, cell], key=lambda each: (each.id in earlier, each.number)), earlier)
 
     def prints(self, cell: Cell) -> dict[str, Any]:
-        """Fingerprints of a cell's run at the last start; empty where its file is missing or damaged."""
+        """Fingerprints of a cell's run at the last start; empty if its file is missing or damaged."""
         self._unless_damaged(lambda: self._cell(cell.id))
         return self._cells[cell.id][1] if cell.id in self._cells else {}
 
@@ -250,35 +250,35 @@ class Store:
         return self._cells[key][0]
 
     def _readable(self, keys: Iterable[str]) -> list[Cell]:
-        found = (self._unless_damaged(lambda key=key: self._cell(key)) for key in keys)
-        return [cell for cell in found if cell is not None]
+        cells = (self._unless_damaged(lambda key=key: self._cell(key)) for key in keys)
+        return [cell for cell in cells if cell is not None]
 
     def _folders(self) -> list[str]:
-        """Names of the folders of cells; others among them are not the store's."""
-        found = (path.parent.name for path in self.folder.glob("cells/*/cell.json"))
-        return [name for name in found if re.fullmatch(schema.CELL_ID, name)]
+        """Ids of the cells that have a folder; folders with other names are ignored."""
+        names = (path.parent.name for path in self.folder.glob("cells/*/cell.json"))
+        return [name for name in names if re.fullmatch(schema.CELL_ID, name)]
 
     def _write_cells(self, cells: Iterable[Cell], prints: Mapping[str, dict[str, Any]]) -> None:
         for cell in cells:
             names = ("id", "number", "label", "role", "reference", "varied", "rounds")
             asked = asdict(cell.suggestion) if cell.suggestion else None
-            known = {name: getattr(cell, name) for name in names} | {"suggestion": asked}
-            known["prints"] = prints.get(cell.id, {})
-            self._cells[cell.id] = cell, known["prints"]
-            _write(self.folder / "cells" / cell.id / "cell.json", {**known, "run": cell.node})
+            content = {name: getattr(cell, name) for name in names} | {"suggestion": asked}
+            content["prints"] = prints.get(cell.id, {})
+            self._cells[cell.id] = cell, content["prints"]
+            _write(self.folder / "cells" / cell.id / "cell.json", {**content, "run": cell.node})
 
     def _order(self) -> Order:
-        """Ids of the study's cells."""
+        """The content of cells.json; if it is damaged, the order that the cells' own files give."""
         order = self._unless_damaged(self._listed)
-        if order is None:  # each cell's file holds its position
-            found = sorted(self._readable(self._folders()), key=lambda cell: cell.number)
-            return Order(cells=[cell.id for cell in found])
+        if order is None:
+            cells = sorted(self._readable(self._folders()), key=lambda cell: cell.number)
+            return Order(cells=[cell.id for cell in cells])
         return order
 
     def _listed(self) -> Order:
-        """What cells.json holds; nothing where it is missing."""
+        """The content of cells.json; empty if it is missing."""
         path = self.folder / "cells.json"
-        order = self._held(path, lambda path: schema.read(path, Order)) or Order()
+        order = self._read_cached(path, lambda path: schema.read(path, Order)) or Order()
         if order.cells and not any((self.folder / "cells" / key).exists() for key in order.cells):
             raise DamagedFile(path, "none of its cells is in this study's folder")
         return order
@@ -298,11 +298,11 @@ class Store:
     # -- results ---------------------------------------------------------------------------------------------
 
     def row(self, cell: Cell, prints: Mapping[str, Any] | None = None) -> Row:
-        """A cell with what is stored of it, of the present version of its method and data.
+        """A cell with its stored runs of the present version of its method and data.
 
         Args:
             cell: the cell.
-            prints: fingerprints of its run today; None: at the last start.
+            prints: fingerprints of its run today; None: those at the last start.
         """
         now = self.prints(cell) if prints is None else prints
         stale, runs = dict[str, None](), dict[int, Run]()
@@ -318,21 +318,21 @@ class Store:
         return Row(cell, runs, frozenset(noted.passed), tuple(noted.together), tuple(stale))
 
     def _marks(self, cell: Cell) -> schema.MarksFile | None:
-        """What marks.json of a cell holds."""
+        """The content of a cell's marks.json."""
         path = self.folder / "cells" / cell.id / "marks.json"
-        return self._unless_damaged(lambda: self._held(path, schema.read_marks))
+        return self._unless_damaged(lambda: self._read_cached(path, schema.read_marks))
 
     def put_marks(self, row: Row, prints: Mapping[str, Any]) -> None:
-        """Stores the rungs that a cell was let pass, and the seeds that were started together."""
+        """Stores the rungs that a cell has passed, and the seeds that were started together."""
         _write(self.folder / "cells" / row.cell.id / "marks.json", marks(row, prints))
 
     def read(self, cell: Cell) -> StoredCell:
-        """A cell with its results as readers see them."""
+        """A cell with its results."""
         order, design, row = self._order(), self.design(), self.row(cell)
         return self._stored(row, design, order)
 
     def table(self) -> StudyTable:
-        """What is stored now of the study's cells, for readers: all figures that are shown together are from one."""
+        """A snapshot of the study's results. Figures that are shown together are computed from one snapshot."""
         order, design = self._order(), self.design()
         rows = map(self.row, self._readable(order.cells))
         cells = {row.cell.id: self._stored(row, design, order) for row in rows}
@@ -347,60 +347,60 @@ class Store:
         return self.folder / "cells" / cell.id / f"seed={seed}"
 
     def seeds(self, cell: Cell) -> list[int]:
-        """Seeds that have a result."""
+        """Seeds that have a result; see `seed_results`."""
         return list(self.seed_results(cell))
 
     def seed_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
-        """The results of a cell that count for the study as it is: of its seeds, and of the version of method and data
-        at the last start."""
+        """The results of a cell by seed: of the study's present seeds, and of the version of method and data at the
+        last start."""
         return self._results(self.row(cell), self.design())
 
     def _results(self, row: Row, design: Design) -> dict[int, dict[str, Any]]:
-        found = {seed: self.result(row.cell, seed) for seed in row.runs if seed in design.seeds}
-        return {seed: result for seed, result in found.items() if result is not None}
+        results = {seed: self.result(row.cell, seed) for seed in row.runs if seed in design.seeds}
+        return {seed: result for seed, result in results.items() if result is not None}
 
     def all_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
-        """The stored results of a cell by seed, of whatever version."""
+        """The stored results of a cell by seed, of any version of method and data."""
         names = (path.name for path in (self.folder / "cells" / cell.id).glob("seed=*"))
-        numbers = sorted(int(found[1]) for name in names if (found := schema.SEED_FOLDER.fullmatch(name)))
+        numbers = sorted(int(match[1]) for name in names if (match := schema.SEED_FOLDER.fullmatch(name)))
         return {seed: result for seed in numbers if (result := self.result(cell, seed)) is not None}
 
     def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
-        found = self._result(cell, seed)
-        return None if found is None else found[0]
+        stored = self._result(cell, seed)
+        return None if stored is None else stored[0]
 
     def _result(self, cell: Cell, seed: int) -> tuple[dict[str, Any], str] | None:
         """The stored result of a seed, and the digest of its history."""
         folder = self.seed_folder(cell, seed)
         if folder in self._lost:
             return None
-        return self._unless_damaged(lambda: self._held(folder / "result.json", schema.read_result))
+        return self._unless_damaged(lambda: self._read_cached(folder / "result.json", schema.read_result))
 
-    def _held(self, path: Path, read: Callable[[Path], T]) -> T | None:
-        """What a file holds, read again where it has changed; None where there is none."""
+    def _read_cached(self, path: Path, read: Callable[[Path], T]) -> T | None:
+        """The content of a file, which is read again if it has changed; None if there is no file."""
         try:
-            found = path.stat()
+            stat = path.stat()
         except NotADirectoryError:
-            return read(path)  # which says what is wrong
+            return read(path)  # raises an error that names the problem
         except OSError:
             return None
-        stamp = found.st_mtime_ns, found.st_size, found.st_ino
-        known = self._read.get(path)
-        if known is None or known[0] != stamp:
-            known = self._read[path] = stamp, read(path)
-        return known[1]
+        stamp = stat.st_mtime_ns, stat.st_size, stat.st_ino
+        cached = self._read.get(path)
+        if cached is None or cached[0] != stamp:
+            cached = self._read[path] = stamp, read(path)
+        return cached[1]
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
-        """Records by round; empty where there is no result, see `seed_results`, or the file is damaged."""
+        """Records by round; empty if there is no result (see `seed_results`), or the file is damaged."""
         return self.records(cell, seed) if seed in self.seed_results(cell) else []
 
     def records(self, cell: Cell, seed: int) -> list[Record]:
-        """Records by round, of whatever version; empty where nothing was stored, or the file is damaged."""
-        found = self._result(cell, seed)
-        if found is None:
+        """Records by round, of any version of method and data; empty if there are none, or the file is damaged."""
+        stored = self._result(cell, seed)
+        if stored is None:
             return []
-        result, noted = found
+        result, noted = stored
         path = self.seed_folder(cell, seed) / "metrics.jsonl"
         return self._unless_damaged(lambda: schema.read_history(path, result["rounds"], noted)) or []
 
@@ -421,7 +421,7 @@ class Store:
             prompts: a file of the learned tensors, which is moved.
         """
         place = self.seed_folder(cell, seed)
-        (place / "result.json").unlink(missing_ok=True)  # after a kill, no result lies beside another history
+        (place / "result.json").unlink(missing_ok=True)  # so that a kill leaves no result with another history
         records = "".join(json.dumps(record) + "\n" for record in history)
         write_text(place / "metrics.jsonl", records)
         if prompts:
@@ -432,7 +432,7 @@ class Store:
         self._lost.discard(place)
 
     def forget(self, cell: Cell, seed: int) -> None:
-        """Removes what a seed left."""
+        """Removes the results of a seed."""
         place = self.seed_folder(cell, seed)
         (place / "result.json").unlink(missing_ok=True)
         shutil.rmtree(place, ignore_errors=True)
@@ -440,14 +440,14 @@ class Store:
     # -- damage ----------------------------------------------------------------------------------------------
 
     def check(self) -> list[DamagedFile]:
-        """Reads every file of the store and lists the damaged ones. Seeds with a damaged file lose their result."""
+        """Reads every file of the store, and returns the damaged ones. Seeds with a damaged file lose their result."""
         for cell in (*self.cells(), *self.earlier_cells()):
             self._marks(cell)
             for seed in self.all_results(cell):
-                known, prompts = len(self.damage), self.seed_folder(cell, seed) / "prompts.safetensors"
+                before, prompts = len(self.damage), self.seed_folder(cell, seed) / "prompts.safetensors"
                 self.records(cell, seed)
                 self._unless_damaged(lambda path=prompts: schema.check_prompts(path))
-                if len(self.damage) > known:
+                if len(self.damage) > before:
                     self._lost.add(self.seed_folder(cell, seed))
         return list(self.damage.values())
 
@@ -460,7 +460,7 @@ class Store:
             return None
 
     def _warn(self, problem: DamagedFile) -> None:
-        """Notes a damaged file, and warns of it once, also where it is met again before it is replaced."""
+        """Records a damaged file, and warns of it only once, even if it is read again before it is replaced."""
         self.damage.setdefault(problem.path, problem)
         if problem.path not in self._warned:
             self._warned.add(problem.path)
@@ -468,12 +468,12 @@ class Store:
 
 
 def _write(path: Path, content: Any) -> None:
-    """Writes a JSON file that differs."""
+    """Writes a JSON file if its content changes."""
     text = json.dumps(content, indent=1)
     if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)
 
 
 def as_yaml(node: Mapping[str, Any]) -> str:
-    """A configuration as YAML, in its order; tuples become lists."""
+    """A configuration as YAML, with its order of fields; tuples become lists."""
     return write_mapping(json.loads(json.dumps(node)))

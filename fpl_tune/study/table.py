@@ -1,8 +1,8 @@
-"""A study's results as readers see them: one reading of its folder, and the tables that are made from it.
+"""A study's results for readers: a snapshot of its folder, and the tables that are made from it.
 
 All readers use these definitions: results.csv, the report page, MLflow, searches, the command line and the Python API.
-Whether a seed counts is said once, in `standing.counts`; whether a cell is compared with others, in
-`StoredCell.compared`. Tables are lists of plain dicts; pandas is imported only where a data frame is handed out.
+`standing.counts` decides which seeds count, and `StoredCell.compared` which cells are compared with others. Tables are
+lists of plain dicts; pandas is imported only when a data frame is returned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune.core.nested import get_field
 from fpl_tune.study.cells import EARLIER, Cell
 from fpl_tune.study.results import COSTS, METRICS, TEST, VAL, aggregate, figure
-from fpl_tune.study.standing import Design, Row, State, counts, rung_values, shown_status, standing, wanted
+from fpl_tune.study.standing import CellState, Design, Row, counts, rung_values, shown_status, standing, wanted
 from fpl_tune.study.status import FAILURES, Status
 
 if TYPE_CHECKING:
@@ -31,46 +31,46 @@ if TYPE_CHECKING:
 TableRow = dict[str, Any]
 """Column -> value."""
 COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "seeds", "earlier")
-"""Columns of the result table beside the axes and the metrics."""
+"""Columns of the result table besides the axes and the metrics."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredCell:
-    """A cell with its results, as one reading of its files found them."""
+    """A cell with its results, in a snapshot of its files."""
 
     design: Design
-    """What the study asks for of each cell."""
+    """The study's design."""
     row: Row
-    state: State
-    """One of an earlier run is not asked for any more, and so is neither queued nor paused."""
+    state: CellState
+    """The state of the cell. Cells of an earlier run are neither queued nor paused, since they do not run any more."""
     earlier: bool
-    """Whether the cell is of an earlier run; see the module `earlier`."""
+    """True if the cell is of an earlier run; see the module `earlier`."""
     results: dict[int, dict[str, Any]]
-    """By seed: of the study's seeds, and of the present version of method and data. The status is `done` exactly if the
-    seed counts."""
+    """Results by seed: of the study's seeds, and of the present version of method and data. The status is `done` if and
+    only if the seed counts."""
     _values: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
         cls, design: Design, row: Row, results: Mapping[int, dict[str, Any]], *, earlier: bool, complete: bool
     ) -> StoredCell:
-        """Gives each stored result its status.
+        """Sets the status of each stored result.
 
         Args:
-            design: of the study.
+            design: the study's design.
             row: the cell with its runs.
-            results: what is stored of the seeds of the design that have a run.
-            earlier: whether the cell is of an earlier run.
-            complete: whether the last run of the study left nothing to run.
+            results: stored results of those seeds of the design that have a run.
+            earlier: True if the cell is of an earlier run.
+            complete: True if the last run of the study left nothing to run.
         """
         state = standing(design, row).state
-        if earlier and state in (State.QUEUED, State.PAUSED):
+        if earlier and state in (CellState.QUEUED, CellState.PAUSED):
             ends = {str(result["status"]) for result in results.values()}
-            bad = next((bad for bad in (State.FAILED, State.DIVERGED) if bad.value in ends), None)
-            state = bad or (State.DONE if counts(design, row) else State.PRUNED)
-        elif state is State.PAUSED and complete:
-            state = State.PRUNED
-        shown = {s: {**found, "status": shown_status(design, row, s, state)} for s, found in results.items()}
+            bad = next((bad for bad in (CellState.FAILED, CellState.DIVERGED) if bad.value in ends), None)
+            state = bad or (CellState.DONE if counts(design, row) else CellState.PRUNED)
+        elif state is CellState.PAUSED and complete:
+            state = CellState.PRUNED
+        shown = {s: {**result, "status": shown_status(design, row, s, state)} for s, result in results.items()}
         return cls(design, row, state, earlier, shown)
 
     @property
@@ -79,16 +79,16 @@ class StoredCell:
         return self.row.cell
 
     @property
-    def called(self) -> str:
-        """What tables call the state: `earlier` where an earlier run has done the cell."""
-        return EARLIER if self.earlier and self.state is State.DONE else self.state.value
+    def shown_state(self) -> str:
+        """The state in tables: `earlier` if an earlier run has done the cell."""
+        return EARLIER if self.earlier and self.state is CellState.DONE else self.state.value
 
     @property
     def compared(self) -> bool:
-        """Whether the cell is compared with others, be it by a choice, a difference, a letter or a claim.
+        """True if the cell is compared with others, in choices, differences, group letters and claims.
 
-        It is if it has results and all of them count: the mean of the seeds that have not diverged, or of fewer rounds,
-        says nothing of the cell.
+        It must have results, and all of them must count: a mean over only the seeds that have not diverged, or over
+        fewer rounds, does not describe the cell.
         """
         return bool(self.results) and all(result["status"] == Status.DONE for result in self.results.values())
 
@@ -98,21 +98,20 @@ class StoredCell:
         return rung_values(self.design, self.row)
 
     def history(self, seed: int) -> Sequence[Record]:
-        """Records of a seed by round; empty where it has no result, or its file is damaged."""
+        """Records of a seed by round; empty if it has no result, or its file is damaged."""
         return self.row.runs[seed].records() if seed in self.results else []
 
     def seeds(self, rule: str) -> list[int]:
         """The seeds over which means are taken under a reporting rule: those that count.
 
-        A cell without any, such as one that was pruned, is shown by the seeds that it has, if all of them ran the same
-        number of rounds.
+        For a cell without any, such as one that was pruned, all its seeds, if they ran the same number of rounds.
         """
         ran = {s: r for s, r in self.results.items() if rule in r["rules"] and r["status"] not in FAILURES}
         done = [seed for seed, result in ran.items() if result["status"] == Status.DONE]
         return done or (list(ran) if len({result["rounds"] for result in ran.values()}) == 1 else [])
 
     def value(self, seed: int, metric: str, rule: str) -> float:
-        """A metric of a seed under a reporting rule; NaN where its records do not hold it."""
+        """A metric of a seed under a reporting rule; NaN if its records do not have it."""
         result = self.results[seed]
         chosen = result["rules"].get(rule)
         if chosen is None:
@@ -122,10 +121,10 @@ class StoredCell:
         return float(chosen[metric]) if metric in chosen else figure(self.history(seed), metric, rule)
 
     def values(self, metric: str, rule: str) -> dict[int, float]:
-        """A metric by seed, of the seeds over which means are taken and whose records hold it."""
+        """A metric by seed, for the seeds over which means are taken and whose records have it."""
         if (metric, rule) not in self._values:
-            found = {seed: self.value(seed, metric, rule) for seed in self.seeds(rule)}
-            self._values[metric, rule] = {seed: value for seed, value in found.items() if not math.isnan(value)}
+            by_seed = {seed: self.value(seed, metric, rule) for seed in self.seeds(rule)}
+            self._values[metric, rule] = {seed: value for seed, value in by_seed.items() if not math.isnan(value)}
         return self._values[metric, rule]
 
     def over_seeds(self, metric: str, rule: str) -> dict[str, float]:
@@ -135,27 +134,27 @@ class StoredCell:
 
 @dataclass(frozen=True, eq=False)
 class StudyTable:
-    """What a study's folder held at one moment."""
+    """A snapshot of a study's folder."""
 
     folder: Path
     study: StudyFile
     """The fields of the study that tables and choices read."""
     effective: Effective
-    """What fields of the study stood for."""
+    """Resolved values of fields in the last run of the study."""
     design: Design
     cells: Mapping[str, StoredCell]
-    """By id, in the study's order."""
+    """Cells by id, in the study's order."""
 
     def rows(self, *metrics: str) -> list[TableRow]:
         """The result table: a row for each cell, seed and reporting rule.
 
         Args:
-            metrics: get columns of their own.
+            metrics: further metrics, each as a column.
 
         Returns:
-            Rows with the columns cell, seed, status, rule, rounds, the fields that vary, metrics, those that results
-            hold beside them, costs, label, role, seeds, the number of the cell's seeds that count, and whether the cell
-            is of an earlier run. A seed without metrics has one row, of the rule `final`.
+            Rows with the columns cell, seed, status, rule, rounds, the fields that vary, the metrics of results,
+            `metrics`, costs, label, role, seeds (the number of the cell's seeds that count), and earlier (True if the
+            cell is of an earlier run). A seed without metrics has one row, with the rule `final`.
         """
         shown = [*METRICS, *(name for name in self.metrics if name not in METRICS)]
         names = self.fields
@@ -167,10 +166,10 @@ class StudyTable:
             for seed, result in stored.results.items():
                 first = {"cell": key, "seed": seed, "status": str(result["status"])}
                 costs = {name: result[name] for name in COSTS}
-                for rule, found in (result["rules"] or {"final": {}}).items():
-                    more = {n: stored.value(seed, n, rule) if found else math.nan
+                for rule, figures in (result["rules"] or {"final": {}}).items():
+                    more = {n: stored.value(seed, n, rule) if figures else math.nan
                             for n in metrics if n not in shown and n not in COSTS}  # fmt: skip
-                    values = {name: found.get(name) for name in shown} | more
+                    values = {name: figures.get(name) for name in shown} | more
                     rows.append({**first, "rule": rule, "rounds": result["rounds"], **place, **values, **costs, **last})
         return rows
 
@@ -187,28 +186,28 @@ class StudyTable:
         Args:
             rule: the reporting rule.
             metric: the metric that is summarised.
-            others: metrics whose means are given beside.
+            others: further metrics whose means are returned.
 
         Returns:
             Columns: cell, label, role, status, the fields that vary; mean, std, sem, n, min, max of the metric; the
             means of the others, of the validation accuracy and of the costs over the same seeds.
         """
-        beside, names = dict.fromkeys([VAL, *COSTS, *others]), self.fields
+        means, names = dict.fromkeys([VAL, *COSTS, *others]), self.fields
         return [
             {
                 "cell": key,
                 "label": stored.cell.label,
                 "role": stored.cell.role,
-                "status": stored.called,
+                "status": stored.shown_state,
                 **fields_of_row(stored.cell, names),
                 **stored.over_seeds(metric, rule),
-                **{name: stored.over_seeds(name, rule)["mean"] for name in beside},
+                **{name: stored.over_seeds(name, rule)["mean"] for name in means},
             }
             for key, stored in self.cells.items()
         ]
 
     def values(self, metric: str, rule: str) -> pd.DataFrame:
-        """A metric of the cells that are compared, as `fpl_tune.analysis` reads it: columns `cell`, `seed`, `value`."""
+        """A metric of the cells that are compared, for `fpl_tune.analysis`: columns `cell`, `seed`, `value`."""
         import pandas as pd
 
         rows = [
@@ -221,10 +220,10 @@ class StudyTable:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Metrics that results hold, so that no history is read for them."""
+        """Metrics that results have, for which no history needs to be read."""
         results = [result for stored in self.cells.values() for result in stored.results.values()]
-        held = dict.fromkeys(name for result in results for rule in result["rules"].values() for name in rule)
-        return [name for name in held if name != "round"]
+        names = dict.fromkeys(name for result in results for rule in result["rules"].values() for name in rule)
+        return [name for name in names if name != "round"]
 
     @property
     def fields(self) -> list[str]:
@@ -237,7 +236,7 @@ class StudyTable:
         seeds = {*self.design.seeds}
         return {
             "cells": len(rows),
-            **{state.value: states.count(state) for state in State},
+            **{state.value: states.count(state) for state in CellState},
             "seeds": sum(len(row.runs.keys() & seeds) for row in rows),
             "seeds_wanted": sum(len({*wanted(self.design, row)} | row.runs.keys() & seeds) for row in rows),
         }
@@ -249,7 +248,7 @@ def varied_names(cells: Sequence[Cell]) -> list[str]:
 
 
 def fields_of_row(cell: Cell, names: Sequence[str]) -> TableRow:
-    """The fields that vary in a study, of one cell; a group is shown by its name."""
+    """The values of one cell in the fields that vary in a study; a group is shown by its name."""
     place: TableRow = {}
     for name in names:
         value = cell.varied[name] if name in cell.varied else get_field(cell.node, name)

@@ -1,6 +1,6 @@
-"""Where MLflow holds a study: mlflow.json in the study's folder, and links to MLflow's pages made from it.
+"""The place of a study in MLflow: mlflow.json in the study's folder, and links to MLflow's pages made from it.
 
-Needs no MLflow, so that the report page and the terminal have the links at once. The room `track` writes the file.
+Needs no MLflow, so the report page and the terminal have the links immediately. The package `track` writes the file.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fpl_tune.study import schema
 from fpl_tune.study.schema import DamagedFile
 
 BASE = "http://127.0.0.1:5000"
-"""Where `fpl-tune ui` serves MLflow's page."""
+"""Address at which `fpl-tune ui` serves MLflow's page."""
 COMPARED = 200
-"""Most runs of a link to MLflow's comparison."""
+"""Maximum number of runs in a link to MLflow's comparison."""
 _FILE = "mlflow.json"
 
 
@@ -41,7 +41,7 @@ class Tracked(BaseModel):
 
 
 def read(folder: Path) -> Tracked | None:
-    """Reads a study's mlflow.json; None where it is missing or damaged: the next run of the study writes it again."""
+    """Reads a study's mlflow.json; None if it is missing or damaged: the next run of the study writes it again."""
     try:
         return schema.read(folder / _FILE, Tracked)
     except (OSError, DamagedFile):
@@ -59,29 +59,29 @@ def links(folder: Path, base: str | None = None) -> dict[str, str]:
 
     Args:
         folder: the study's folder.
-        base: where `fpl-tune ui` serves MLflow's page; default: `BASE`. A tracking server has its own address.
+        base: address at which `fpl-tune ui` serves MLflow's page; default: `BASE`. A tracking server has its own.
 
     Returns:
-        `compare` (from the first cell on), `table` and `charts`; empty where MLflow does not hold the study.
+        `compare` (once there is a cell), `table` and `charts`; empty if MLflow does not have the study.
     """
-    found = read(folder)
-    if found is None:
+    tracked = read(folder)
+    if tracked is None:
         return {}
-    start = (found.server or base or BASE).rstrip("/")
-    return {name: f"{start}/{place}" for name, place in places(found).items()}
+    start = (tracked.server or base or BASE).rstrip("/")
+    return {name: f"{start}/{place}" for name, place in places(tracked).items()}
 
 
 def lasting(folder: Path) -> dict[str, str]:
-    """The links that stay as they are while runs are written anew, for a page that is kept: `table` and `charts`."""
+    """The links that stay valid when runs are logged again, for a page that is kept: `table` and `charts`."""
     return {name: link for name, link in links(folder).items() if name != "compare"}
 
 
 def places(tracked: Tracked, most: int = COMPARED) -> dict[str, str]:
-    """The part of the links that follows the address, and that works as a link on MLflow's own pages.
+    """The links without the address, as they work on MLflow's own pages.
 
     Args:
-        tracked: where MLflow holds the study.
-        most: runs that are compared; of more, those of the highest validation accuracy.
+        tracked: the study's place in MLflow.
+        most: maximum number of runs that are compared: those with the highest validation accuracy.
     """
     best = {tracked.runs[key] for key in tracked.best[:most] if key in tracked.runs}
     compared = [run for run in tracked.runs.values() if run in best]

@@ -14,14 +14,14 @@ OLDEST_RAY = (2, 55)
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that compute or draw, by name; imports none of them."""
+    """Versions of Python and of the packages that results depend on, by name; imports none of them."""
     packages = ("torch", "open_clip_torch", "numpy", "optuna", "ray")
     return {"python": platform.python_version(), "fpl-tune": __version__, **{name: version(name) for name in packages}}
 
 
-def outdated_ray(there: str) -> str:
-    """What is wrong with a version of Ray, with the remedy; "" if nothing is."""
-    if tuple(int(part) for part in there.split(".")[:2]) >= OLDEST_RAY:
+def outdated_ray(installed: str) -> str:
+    """The problem of an outdated version of Ray, with the remedy; empty if the version is recent enough."""
+    if tuple(map(int, installed.split(".")[:2])) >= OLDEST_RAY:
         return ""
     wanted = ".".join(map(str, OLDEST_RAY))
-    return f"has ray {there} with CVE-2026-27482 or CVE-2026-32981. Install ray[tune]>={wanted}"
+    return f"has ray {installed} with CVE-2026-27482 or CVE-2026-32981. Install ray[tune]>={wanted}"

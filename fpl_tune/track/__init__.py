@@ -1,7 +1,7 @@
-"""Records in MLflow: every cell of a study exactly once, made from the study's store, which stays the truth.
+"""Records in MLflow: every cell of a study exactly once, made from the study's store, which stays authoritative.
 
-The only room that imports mlflow, and only when something is written. The tracking server may be away: the study goes
-on, and what is missing is sent by the next run, or by `inspect(fix=True)`.
+Only this package imports mlflow, and only when something is written. If the tracking server is away, the study goes on,
+and missing records are sent by the next run, or by `inspect(fix=True)`.
 """
 
 from fpl_tune.track.recorder import MLflowCallback

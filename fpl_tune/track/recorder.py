@@ -26,9 +26,9 @@ from fpl_tune.track.writer import Writer
 
 _log = logging.getLogger("fpl_tune.track")
 _WRITTEN = "mlflow.digest"
-"""File with the state of the store when all runs of a study had been written."""
+"""File with a digest of the store, written once all runs of a study are in MLflow."""
 SILENT_SECONDS = 10.0
-"""At its end, a study waits for MLflow until it has not answered for this long."""
+"""Seconds without an answer after which a study at its end no longer waits for MLflow."""
 
 
 class _GivenUp(Exception):
@@ -38,9 +38,9 @@ class _GivenUp(Exception):
 class MLflowCallback(Callback):
     """Writes every finished cell of a study to MLflow while the next ones run.
 
-    An error never stops the study: it gives one warning, and what is missing is sent when the study ends, by its next
-    run, or by `fpl-tune doctor --fix`. Cells that finished earlier are sent too if MLflow lacks them. If
-    MLflow does not respond, the study ends anyway, after `SILENT_SECONDS` and with a warning.
+    An error never stops the study: there is one warning, and missing records are sent when the study ends, by its next
+    run, or by `fpl-tune doctor --fix`. Cells that finished earlier are also sent if MLflow lacks them. If MLflow does
+    not respond, the study ends anyway, after `SILENT_SECONDS` and with a warning.
 
     Args:
         warn: receives the warning; None: it is logged.
@@ -55,23 +55,23 @@ class MLflowCallback(Callback):
         self.problem: str | None = None
         """The last error; None if there was none."""
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)  # nothing waits for it at exit
-        self._answered = math.inf  # when MLflow has answered last; inf: it was not asked yet
+        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)  # does not delay the exit
+        self._answered = math.inf  # time of MLflow's last answer; inf: it was not asked yet
         self._given_up = False
         self._writer: Writer | None = None
         self._opened = False
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
-        self._store = Store(store.root, store.name)  # a reader of its own, for its own thread
+        self._store = Store(store.root, store.name)  # another reader, for the thread
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
-        """Opens MLflow at the first round, not earlier: its imports and those of the trials' executor can deadlock."""
+        """Opens MLflow at the first round, not earlier: its imports and those of the executor can deadlock."""
         if cell.run.learns and not self._opened:  # zero-shot cells may run before Ray is imported
             self._opened = True
             self._later(self.open)
 
     def open(self) -> None:
-        """In the thread: imports mlflow (1 to 2 s), reaches it and shows the study as running."""
+        """Imports mlflow (1 to 2 s), connects and shows the study as running; called in the thread."""
         self._writer = Writer(self._store, self._alive)
         self._writer.write_study(running=True)
 
@@ -80,7 +80,7 @@ class MLflowCallback(Callback):
         self._later(lambda: self._writer and self._writer.write_cell(cell))
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
-        """Sends what is left, closes the parent run, and waits for both; not after Ctrl-C while MLflow is not open."""
+        """Sends the remaining records and closes the parent run, except after Ctrl-C before MLflow was opened."""
         if not self._opened and (outcome.exit_code >= 128 or self._is_written()):
             self.on_abort()
             return
@@ -100,7 +100,7 @@ class MLflowCallback(Callback):
                 return
 
     def on_abort(self) -> None:
-        """Leaves what is not sent yet to the next run, so that the process can end."""
+        """Leaves records that are not sent yet to the next run, so that the process can end."""
         self._given_up = True
         self._calls.put(None)
 
@@ -120,14 +120,14 @@ class MLflowCallback(Callback):
             write_text(self._store.folder / _WRITTEN, self._state())
 
     def _is_written(self) -> bool:
-        """True if nothing changed since all runs were written, so that MLflow, which takes 2 s, is not imported."""
+        """True if nothing has changed since all runs were written, so MLflow, which takes 2 s, need not be imported."""
         path = self._store.folder / _WRITTEN
         if tracking.read(self._store.folder) is None:  # of an earlier release, or damaged
             return False
         return path.is_file() and path.read_text(encoding="utf-8") == self._state() != ""
 
     def _state(self) -> str:
-        """Digest of the study's files and of MLflow's, which other studies and users write; empty for a server."""
+        """Digest of the study's files and of MLflow's database, which others also write; empty for a server."""
         folder, database = self._store.folder, server.sqlite_file(uri := server.address(self._store.root))
         if database is None:
             return ""
@@ -139,25 +139,25 @@ class MLflowCallback(Callback):
         self._put(lambda: None if self.problem else self._guarded(call))
 
     def _put(self, call: Callable[[], object] | None) -> None:
-        """Hands the thread a call; None: there is no further one."""
+        """Queues a call for the thread; None ends the thread."""
         if self._thread.ident is None:
             self._thread.start()
         self._calls.put(call)
 
     def _work(self) -> None:
-        """The thread."""
+        """The thread's loop."""
         for call in iter(self._calls.get, None):
             call()
 
     def _alive(self) -> None:
-        """MLflow has answered."""
+        """Records that MLflow has answered. Raises `_GivenUp` if the study no longer waits for it."""
         if self._given_up:
             raise _GivenUp
         self._answered = time.monotonic()
 
     def _guarded(self, call: Callable[[], object]) -> None:
         try:
-            import_module("mlflow")  # takes seconds, in which MLflow is not asked yet
+            import_module("mlflow")  # takes seconds before MLflow is asked for the first time
             self._alive()
             call()
             self._alive()

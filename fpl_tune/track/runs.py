@@ -1,4 +1,4 @@
-"""The runs that MLflow holds of a study, as plain data from its store alone: equal stores give equal runs."""
+"""The runs of a study in MLflow as plain data, made only from its store: equal stores give equal runs."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import TEST, VAL, aggregate
 from fpl_tune.study.schema import StudyFile
-from fpl_tune.study.standing import OVER, State
+from fpl_tune.study.standing import OVER, CellState
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
 from fpl_tune.study.table import StoredCell, varied_names
 
 FORMAT = 9
-"""Increased when the same store gives other runs than before: all runs are then logged again."""
+"""Version of the runs: increased if the same store gives other runs than before, so that all are logged again."""
 
-STUDY = "study"
-"""Key of the study's own run, below which the runs of its cells are nested."""
+STUDY_KEY = "study"
+"""Key of the study's own run, the parent of its cells' runs."""
 
 NAME_LENGTH, PARAM_LENGTH, TAG_LENGTH = 250, 6000, 5000
-"""Limits of MLflow's stores: characters of a name, of a parameter's value, and of a tag's value (its oldest server)."""
+"""Limits of MLflow's stores, in characters: of names, of parameters, and of tags (in its oldest supported server)."""
 
 _DIGITS = 4
-"""Decimals of accuracies, which are shares of 1: hundredths of a point. MLflow's tables round nothing."""
+"""Decimals of accuracies, which are fractions of 1: hundredths of a point. MLflow's tables do not round."""
 
 _DESCRIBING = ("method", "data", "seeds")
-"""Parameters of every cell, whether they vary or not."""
+"""Parameters that every cell gets, even if they do not vary."""
 
 _HEADLINES = {TEST: "test_acc", VAL: "val_acc"}
-"""Names of the figures that MLflow shows first."""
+"""Names of the metrics that MLflow shows first."""
 
 _NO_CURVE = re.compile(
-    r"(val|test)/(.+/)?(acc_std|acc_min|acc_worst10|macro_f1(_present)?|ece)"  # results have them besides each accuracy
+    r"(val|test)/(.+/)?(acc_std|acc_min|acc_worst10|macro_f1(_present)?|ece)"  # results have them for each accuracy
     r"|test/(domain|cross)/.+/\w+"  # a part of the test images
     r"|test/.+/loss"
 )
-"""Metrics by round that are left to the artifact metrics.jsonl: MLflow draws a chart of each."""
+"""Metrics by round that are only in the artifact metrics.jsonl, since MLflow draws a chart of each logged one."""
 
 
 class Point(NamedTuple):
@@ -57,7 +57,7 @@ class Point(NamedTuple):
     step: int
     value: float
     timestamp: int
-    """Milliseconds since 1970, taken from the store, so that a run that is logged again equals the first one."""
+    """Milliseconds since 1970, from the store: a run that is logged again equals the first one."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,19 @@ class LoggedRun:
     start: int
     end: int
     digest: str
-    """Changes exactly if what is written changes."""
+    """Changes if and only if the content of the run changes."""
     tags: dict[str, str]
     params: dict[str, str] = field(default_factory=dict)
     metrics: list[Point] = field(default_factory=list)
     files: list[tuple[str, Path]] = field(default_factory=list)
-    """Folder below the run's artifacts, and a file."""
+    """Artifacts that are files of the store: the folder within the run's artifacts, and the file."""
     documents: dict[str, Any] = field(default_factory=dict)
-    """Content of the artifacts that are no file of the store, by their names in JSON."""
+    """JSON artifacts that are not files of the store: name -> content."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Settings that the runs of a study's cells have in common."""
+    """Settings that the runs of a study's cells share."""
 
     rule: str
     """The reporting rule."""
@@ -95,7 +95,7 @@ class Columns:
 
     @classmethod
     def of(cls, study: StudyFile, cells: Sequence[Cell]) -> Columns:
-        """The columns of a study; other cells may change them."""
+        """The columns of a study, which may change with its cells."""
         names = varied_names(cells)
         taken = titles((name for name in names if name not in _DESCRIBING), _DESCRIBING)
         fields = {name: mlflow_name(taken.get(name, name)) for name in names}
@@ -103,25 +103,25 @@ class Columns:
 
     @property
     def headline(self) -> str:
-        """The name of the mean of the report's metric over seeds: short, and none that a curve by round has."""
+        """The name of the mean of the report's metric over seeds: short, and unlike the names of curves by round."""
         name = _HEADLINES.get(self.metric, mlflow_name(self.metric.replace("/", "_")))
-        return "test_acc_std_of_clients" if name == "test_acc_std" else name  # that one is over seeds
+        return "test_acc_std_of_clients" if name == "test_acc_std" else name  # test_acc_std is over seeds
 
 
 def mlflow_name(name: str) -> str:
-    """Replaces characters that MLflow rejects: names have letters, digits, `_ - . /` and spaces, 250 at most."""
+    """Replaces characters that MLflow rejects: names have letters, digits, `_ - . /` and spaces, at most 250."""
     clean = re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)
     parts = (part.replace(".", "_") if set(part) == {"."} else part for part in clean.split("/") if part)
     return "/".join(parts)[:NAME_LENGTH].strip("/ ") or "_"
 
 
 def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
-    """The parent run: note, tags and files, no parameters or metrics, so that it can grow with the study."""
+    """The parent run: note, tags and files; no parameters or metrics, so it can be updated as the study grows."""
     spec, table = store.spec(), store.table()
     every = [*table.cells.values()]
     ends = [_times(result)[1] for stored in every for result in stored.results.values()]
     failed = any(
-        stored.state is State.FAILED or (stored.state is State.DIVERGED and stored.cell.role != "trial")
+        stored.state is CellState.FAILED or (stored.state is CellState.DIVERGED and stored.cell.role != "trial")
         for stored in every
     )
     whole = all(stored.state in OVER for stored in every)
@@ -133,7 +133,7 @@ def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
     names = ("study.yaml", "report.html", "table.md", "table.tex", "table.csv", "results.csv")
     results = [stored.results for stored in every]
     return LoggedRun(
-        key=STUDY,
+        key=STUDY_KEY,
         name=spec.name,
         status=status,
         start=min(ends, default=0),
@@ -145,9 +145,9 @@ def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
 
 
 def cell_digest(stored: StoredCell, columns: Columns) -> str:
-    """The digest of a cell's entry, from results alone: a history is written with its result and never without.
+    """The digest of a cell's entry, from its results: a history only changes together with its result.
 
-    It is empty until the cell is over: its means are not yet what they will stay.
+    It is empty until the cell is over, since its means still change.
     """
     if not stored.results or stored.state not in OVER:
         return ""
@@ -161,12 +161,12 @@ def cell_digest(stored: StoredCell, columns: Columns) -> str:
 def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> LoggedRun:
     """The run of a cell that is over.
 
-    That of a pruned trial is finished too, with the tag `fpl.status` and the round that it reached, `fpl.round`.
+    A pruned trial's run is also finished, with the tag `fpl.status` and the round that it has reached, `fpl.round`.
 
     Args:
         stored: the cell.
-        folder: of the study.
-        columns: what the study's runs have in common.
+        folder: the study's folder.
+        columns: the settings that the study's runs share.
     """
     cell, results, state = stored.cell, stored.results, stored.state
     counted = {s: r for s, r in results.items() if r["status"] not in FAILURES}
@@ -176,7 +176,7 @@ def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> LoggedRun:
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
         "fpl.status": state.value,
     }
-    if state is State.PRUNED:
+    if state is CellState.PRUNED:
         tags["fpl.round"] = str(max(int(r["rounds"]) for r in results.values()))
     if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
         tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
@@ -206,19 +206,19 @@ def _digest(*parts: Any) -> str:
 
 
 def _parameters(stored: StoredCell, columns: Columns) -> dict[str, str]:
-    """A run's parameters: what varies in the study, without fields that the cell lacks, and what describes the cell.
+    """A run's parameters: fields that vary in the study and that the cell has, its method, data and seeds.
 
-    The artifact cell.json holds the whole configuration.
+    The artifact cell.json has the whole configuration.
     """
-    found = {name: _text(stored.cell, field) for field, name in columns.fields.items()}
+    texts = {name: _text(stored.cell, field) for field, name in columns.fields.items()}
     for name in ("method", "data"):
-        found.setdefault(name, _text(stored.cell, name))
-    held = {name: text[:PARAM_LENGTH] for name, text in found.items() if text is not None}
-    return held | {"seeds": json.dumps(list(stored.results))}
+        texts.setdefault(name, _text(stored.cell, name))
+    parameters = {name: text[:PARAM_LENGTH] for name, text in texts.items() if text is not None}
+    return parameters | {"seeds": json.dumps(list(stored.results))}
 
 
 def _text(cell: Cell, dotted: str) -> str | None:
-    """A field of a cell as labels show it, a group by its name; None where the cell has no such field."""
+    """A field of a cell as text in a label, a group by its name; None if the cell has no such field."""
     absent = object()
     value = cell.varied[dotted] if dotted in cell.varied else get_field(cell.node, dotted, absent)
     if isinstance(value, Mapping) and dotted not in cell.varied:
@@ -227,13 +227,13 @@ def _text(cell: Cell, dotted: str) -> str | None:
 
 
 def _rungs(stored: StoredCell) -> dict[str, float]:
-    """The objective at the rungs that a trial has reached, in four digits; so also that of one that was pruned."""
+    """The objective at the rungs that a trial has reached, with four digits; also for trials that were pruned."""
     values = sorted(stored.rung_values.items())
     return {f"rung_{number}": float(f"{value:.{_DIGITS}g}") for number, value in values if math.isfinite(value)}
 
 
 def _curves(histories: Mapping[int, Sequence[Record]], start: int, metric: str) -> list[Point]:
-    """Metrics by round, averaged over the seeds that have them, `metric` in any case; `step` is the round."""
+    """Metrics by round, averaged over the seeds that have them, always including `metric`; `step` is the round."""
     import pandas as pd
 
     records = [record for history in histories.values() for record in history]
@@ -257,23 +257,23 @@ def _by_rule(results: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[str, di
         for rule, chosen in result["rules"].items():
             for name in sorted(chosen.keys() - {"round"}):
                 values[rule][name].append(math.nan if (value := chosen[name]) is None else float(value))
-    return {rule: {name: aggregate(found) for name, found in by_name.items()} for rule, by_name in values.items()}
+    return {rule: {name: aggregate(seen) for name, seen in by_name.items()} for rule, by_name in values.items()}
 
 
 def _headlines(stored: StoredCell, columns: Columns) -> dict[str, float]:
-    """Figures over seeds under the study's reporting rule, the report's own metric among them.
+    """Statistics over seeds under the study's reporting rule, including the report's metric.
 
-    Their step is 0, so that MLflow draws bars by run, not curves. It lists metrics in the order of their logging.
+    They are logged at step 0, so MLflow draws bars by run, not curves. It lists metrics in the order of logging.
     """
     own, test, val = (stored.over_seeds(name, columns.rule) for name in (columns.metric, TEST, VAL))
-    found = list[tuple[str, str, float]]()
+    figures = list[tuple[str, str, float]]()
     if columns.metric not in _HEADLINES:
         name = columns.headline
-        found += [(name, columns.metric, own["mean"]), (f"{name}_std", columns.metric, own["std"])]
+        figures += [(name, columns.metric, own["mean"]), (f"{name}_std", columns.metric, own["std"])]
     if test["n"]:
-        found += [("test_acc", TEST, test["mean"]), ("test_acc_std", TEST, test["std"])]
-        found += [("val_acc", VAL, val["mean"]), ("n_seeds", "", test["n"])]
-    return {name: _rounded(metric, value) for name, metric, value in found if math.isfinite(value)}
+        figures += [("test_acc", TEST, test["mean"]), ("test_acc_std", TEST, test["std"])]
+        figures += [("val_acc", VAL, val["mean"]), ("n_seeds", "", test["n"])]
+    return {name: _rounded(metric, value) for name, metric, value in figures if math.isfinite(value)}
 
 
 def _point(metric: str, step: int, value: float, timestamp: int) -> Point:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _REMEDIES = {
     "database is locked": "Another process has locked it: wait for that process, or end it.",
-    "unable to open database file": "Move what lies at that path away, or name a file in MLFLOW_TRACKING_URI.",
+    "unable to open database file": "Move away whatever is at that path, or name a file in MLFLOW_TRACKING_URI.",
     "Invalid Host header": "Start the server with `mlflow server --allowed-hosts <its name or address>`.",
     "database schema|Can't locate revision": "Run `mlflow db upgrade {uri}`, or install that version of MLflow.",
     "disk is full|No space left": "Free space on that disk.",
@@ -30,14 +30,14 @@ _REMEDIES = {
     r"\b40[13]\b|credential|denied|Unauthorized|password": "Check MLFLOW_TRACKING_USERNAME and _PASSWORD, or _TOKEN.",
     "": "Start it, or correct MLFLOW_TRACKING_URI.",
 }
-"""Pattern of an error of MLflow or a database -> what to do."""
+"""Pattern of an error of MLflow or a database -> remedy."""
 
 
 def address(root: Path) -> str:
     """The tracking URI: MLFLOW_TRACKING_URI, else SQLite in the output folder.
 
     Raises:
-        ConfigError: MLflow does not write to that address, such as a folder.
+        ConfigError: MLflow cannot write to that address, such as a folder.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/mlflow.db"
     if not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
@@ -49,11 +49,11 @@ def address(root: Path) -> str:
 
 
 def public(uri: str) -> str:
-    """The address of a tracking server without user, password and token; empty for a database and for Databricks."""
+    """The address of a tracking server without user, password or token; empty for databases and for Databricks."""
     if not uri.startswith(("http://", "https://")):
         return ""
-    found = urlsplit(uri)
-    return urlunsplit((found.scheme, found.netloc.rpartition("@")[2], found.path.rstrip("/"), "", ""))
+    url = urlsplit(uri)
+    return urlunsplit((url.scheme, url.netloc.rpartition("@")[2], url.path.rstrip("/"), "", ""))
 
 
 def connect(uri: str) -> MlflowClient:
@@ -66,7 +66,7 @@ def connect(uri: str) -> MlflowClient:
     with explained(uri):
         from mlflow import MlflowClient
 
-        quiet()  # importing it set its loggers again
+        quiet()  # importing it sets its loggers again
         if path := sqlite_file(uri):
             _create(path)
         if not uri.startswith(("http", "databricks")):
@@ -77,9 +77,9 @@ def connect(uri: str) -> MlflowClient:
 
 
 def experiments(root: Path) -> dict[str, str]:
-    """Names and ids of the experiments of an output folder, the default one left out."""
-    found = connect(address(root)).search_experiments(max_results=1000)
-    return {e.name: e.experiment_id for e in found if e.name != "Default"}
+    """Names and ids of the experiments of an output folder, without the default one."""
+    listed = connect(address(root)).search_experiments(max_results=1000)
+    return {e.name: e.experiment_id for e in listed if e.name != "Default"}
 
 
 def why(problem: Exception, uri: str) -> str:
@@ -94,7 +94,7 @@ def why(problem: Exception, uri: str) -> str:
 
 @contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """Raises any error of its block as an `EnvironmentProblem` of one line."""
+    """Raises any error in its block as an `EnvironmentProblem` of one line."""
     try:
         yield
     except Exception as problem:
@@ -102,9 +102,9 @@ def explained(uri: str) -> Iterator[None]:
 
 
 def quiet() -> None:
-    """Sets MLflow to print nothing, to send no telemetry and to give up on a dead server within seconds.
+    """Configures MLflow to print nothing, to send no telemetry, and to give up on a dead server within seconds.
 
-    Variables that the user set stay. MLFLOW_RUN_ID belongs to another run and is removed from the environment.
+    Variables that the user has set take precedence. MLFLOW_RUN_ID belongs to another run, and is removed.
     """
     os.environ.pop("MLFLOW_RUN_ID", None)
     for name, value in {
@@ -123,7 +123,7 @@ def quiet() -> None:
 
 
 def _probe(uri: str) -> None:
-    """Raises at once if a database does not answer; MLflow would try for two minutes."""
+    """Raises immediately if a database does not answer; MLflow would retry for two minutes."""
     from sqlalchemy import create_engine
 
     engine = create_engine(uri)
@@ -134,12 +134,12 @@ def _probe(uri: str) -> None:
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of a tracking URI; None where it is a server or another database."""
+    """The file of a tracking URI; None for a server or another database."""
     return Path(uri.removeprefix("sqlite:///").split("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 def _create(path: Path) -> None:
-    """Creates a SQLite file with MLflow's tables, under another name that is replaced when it is complete.
+    """Creates a SQLite file with MLflow's tables, under a temporary name until it is complete.
 
     Two concurrent migrations of one file, or one that is killed, would leave a corrupt file.
     """

@@ -1,7 +1,7 @@
 """Makes the runs of a store in MLflow equal to the store.
 
-A run is found by its tags. One whose digest is the store's is left alone; any other is deleted and logged again, its
-digest last, so that what a kill left half-written is replaced by the next writer.
+A run is found by its tags. If its digest is that of the store, it is left alone; otherwise it is deleted and logged
+again. The digest is written last: a run that a kill left incomplete is replaced by the next writer.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from fpl_tune.study.lock import owner
 from fpl_tune.study.store import Store
 from fpl_tune.study.table import StoredCell
 from fpl_tune.track import runs, server
-from fpl_tune.track.runs import STUDY, Columns, LoggedRun
+from fpl_tune.track.runs import STUDY_KEY, Columns, LoggedRun
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _RUNS, _EXPERIMENTS = 50_000, 10_000
-"""Runs of a page, the most that MLflow gives in one answer; experiments that are found."""
+"""Maximum numbers of runs in one answer of MLflow, and of experiments that are searched."""
 _PARENT, _DIGEST, _NOTE = "mlflow.parentRunId", "fpl.digest", "mlflow.note.content"
 _LINKED = 40
-"""Runs that the link of an experiment's note compares: MLflow takes 5,000 characters."""
+"""Maximum number of runs in the comparison link of an experiment's note, which has at most 5,000 characters."""
 _LINKS_EVERY = 1.0
-"""Seconds between updates of the links while cells are written: each lists all of them."""
+"""Minimum seconds between updates of the links while cells are written, since each update lists all cells."""
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag without which MLflow 3 opens the experiment in the view for traces."""
 
 _VIEW = "mlflow.sharedViewState."
-"""Prefix of the tags in which MLflow keeps states of an experiment's page, as its button to share a view does; its key
-follows. MLflow's own page shows no figures until one chooses columns."""
+"""Prefix of tags in which MLflow stores shared views of an experiment's page; the view's key follows. By default
+MLflow's page shows no metrics until one chooses columns."""
 _FIELDS = (12, 4, 0)
-"""Fields as columns and axes, as many as fit in a tag: more than the first have no room on a screen."""
+"""Maximum numbers of fields as columns and axes, tried until the state fits in a tag; a screen has room for 12."""
 _TAG_LENGTH = 5000
-"""Characters of an experiment's tag."""
+"""Maximum characters of an experiment's tag."""
 _SECTIONS = ("Model metrics", "test", "val", "train")
-"""Charts in their order, by the first part of the metrics' names: MLflow puts the figures, which have none, last."""
+"""Sections of charts in order, by the first part of metrics' names; by default MLflow puts names without one last."""
 
 
 class Writer:
@@ -59,7 +59,7 @@ class Writer:
 
     Args:
         store: the study's store.
-        alive: called whenever MLflow has answered; what it raises ends the writing.
+        alive: called whenever MLflow has answered; may raise an exception to end the writing.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
@@ -79,9 +79,9 @@ class Writer:
             self.runs[str(run.data.tags.get("fpl.key"))].append(run)
 
     def write_study(self, *, running: bool = False) -> None:
-        """Writes the study's run; with its report once it is no longer running."""
+        """Writes the study's run; its report is attached once it is no longer running."""
         entry = runs.study_entry(self.store, running=running)
-        if not self._holds(STUDY, entry.digest):
+        if not self._holds(STUDY_KEY, entry.digest):
             self._write(entry)
         self._describe(self.link(), entry.tags[_NOTE])
 
@@ -92,25 +92,25 @@ class Writer:
             self.link()
 
     def write_all(self) -> None:
-        """Writes all complete cells, then the study's run with its final status. Other cells have no runs then."""
-        if not self.runs[STUDY]:
+        """Writes all complete cells, then the study's run with its final status, and deletes other runs."""
+        if not self.runs[STUDY_KEY]:
             self.write_study(running=True)
         columns, table = self._columns(), self.store.table()
         for stored in table.cells.values():
             self._write_cell(stored, columns)
-        for key in self.runs.keys() - {STUDY, *table.cells}:
+        for key in self.runs.keys() - {STUDY_KEY, *table.cells}:
             self.delete(key)
         self.write_study()
 
     def link(self) -> tracking.Tracked:
-        """Notes in the study's folder where MLflow holds it, for the links of the report page and the terminal."""
+        """Writes mlflow.json, from which the report page and the terminal make links to MLflow."""
         columns = self._columns()
-        held = [cell for cell in self.store.cells() if self.runs[cell.id]]
-        cells = {cell.id: self.runs[cell.id][0] for cell in held}
-        best = [cell.id for cell in held if cell.candidate and "n_seeds" in cells[cell.id].data.metrics]
-        found = tracking.Tracked(
+        logged = [cell for cell in self.store.cells() if self.runs[cell.id]]
+        cells = {cell.id: self.runs[cell.id][0] for cell in logged}
+        best = [cell.id for cell in logged if cell.candidate and "n_seeds" in cells[cell.id].data.metrics]
+        tracked = tracking.Tracked(
             experiment=self.experiment,
-            parent=self.runs[STUDY][0].info.run_id,
+            parent=self.runs[STUDY_KEY][0].info.run_id,
             server=self.server,
             order=columns.headline,
             ascending=metric(columns.metric).maximize is False,
@@ -118,42 +118,42 @@ class Writer:
             best=sorted(best, key=lambda key: -cells[key].data.metrics.get("val_acc", -math.inf)),
         )
         with suppress(OSError):  # a full disk: the next run writes it
-            tracking.write(self.store.folder, found)
+            tracking.write(self.store.folder, tracked)
         self._linked = time.monotonic()
-        return found
+        return tracked
 
     def differences(self) -> dict[str, str]:
         """Finds the runs that differ from the store: key -> missing, stale or orphaned."""
         columns = self._columns()
         digests = {key: runs.cell_digest(stored, columns) for key, stored in self.store.table().cells.items()}
-        digests[STUDY] = runs.study_entry(self.store).digest
-        found = {key: "orphaned" for key, held in self.runs.items() if held and key not in digests}
+        digests[STUDY_KEY] = runs.study_entry(self.store).digest
+        differing = {key: "orphaned" for key, logged in self.runs.items() if logged and key not in digests}
         for key, digest in digests.items():
-            if digest and not self._holds(key, digest):  # a cell that misses a seed is written when it has run
-                found[key] = "stale" if self.runs[key] else "missing"
-        return found
+            if digest and not self._holds(key, digest):  # a cell without all its seeds is written when they have run
+                differing[key] = "stale" if self.runs[key] else "missing"
+        return differing
 
     def delete(self, key: str, keep: int = 0) -> None:
-        """Deletes the runs of an entry, but for the oldest `keep`."""
+        """Deletes the runs of an entry, except the oldest `keep`."""
         for run in self.runs[key][keep:]:
             self.client.delete_run(run.info.run_id)
         self.runs[key] = self.runs[key][:keep]
 
     def name_of(self, key: str) -> str:
-        """The label of a cell, or the name of a run that has none."""
-        labels = {STUDY: self.store.name, **{cell.id: cell.label for cell in self.store.cells()}}
+        """The label of a cell, or the name of a run without a cell."""
+        labels = {STUDY_KEY: self.store.name, **{cell.id: cell.label for cell in self.store.cells()}}
         return labels.get(key) or str(self.runs[key][0].info.run_name)
 
-    def _describe(self, found: tracking.Tracked, note: str) -> None:
+    def _describe(self, tracked: tracking.Tracked, note: str) -> None:
         """Writes the experiment's note, which begins with the links, and the state of the page that they open."""
-        cells = {key: self.runs[key][0].data for key in found.runs}
+        cells = {key: self.runs[key][0].data for key in tracked.runs}
         fields = [*self._columns().fields.values()]
-        axes = [name for name in fields if len({cells[key].params.get(name) for key in found.best}) > 1]
+        axes = [name for name in fields if len({cells[key].params.get(name) for key in tracked.best}) > 1]
         statuses = any(data.tags.get("fpl.status") != "done" for data in cells.values())
-        state = page_state(found, fields, axes, statuses=statuses)
-        self.client.set_experiment_tag(self.experiment, f"{_VIEW}{found.parent}", state)
-        links = " · ".join(f"[{name}]({place})" for name, place in tracking.places(found, _LINKED).items())
-        title, _, rest = note.partition("\n")  # MLflow shows one line until one unfolds it
+        state = page_state(tracked, fields, axes, statuses=statuses)
+        self.client.set_experiment_tag(self.experiment, f"{_VIEW}{tracked.parent}", state)
+        links = " · ".join(f"[{name}]({place})" for name, place in tracking.places(tracked, _LINKED).items())
+        title, _, rest = note.partition("\n")  # MLflow shows one line until the user expands the note
         note = f"**{title.removeprefix('## ')}**: {links}\n{rest}"
         self.client.set_experiment_tag(self.experiment, _NOTE, note[: runs.TAG_LENGTH])
 
@@ -167,40 +167,43 @@ class Writer:
             self._write(runs.cell_entry(stored, self.store.folder, columns))
 
     def _holds(self, key: str, digest: str) -> bool:
-        """True if there is exactly one run of this entry, complete, closed and below its parent."""
-        found = [(run.info.status, run.data.tags.get(_DIGEST), run.data.tags.get(_PARENT)) for run in self.runs[key]]
-        return len(found) == 1 and found[0][0] != "RUNNING" and found[0][1:] == (digest, self._parent_id(key))
+        """True if there is exactly one run of this entry, complete, closed and with the right parent."""
+        states = [(run.info.status, run.data.tags.get(_DIGEST), run.data.tags.get(_PARENT)) for run in self.runs[key]]
+        return len(states) == 1 and states[0][0] != "RUNNING" and states[0][1:] == (digest, self._parent_id(key))
 
     def _parent_id(self, key: str) -> str | None:
-        found = self.runs[STUDY]
-        return found[0].info.run_id if found and key != STUDY else None
+        parents = self.runs[STUDY_KEY]
+        return parents[0].info.run_id if parents and key != STUDY_KEY else None
 
     def _experiment(self, database: bool) -> str:
-        """The experiment's id: found, restored if someone deleted it, or created; a database takes no artifacts."""
+        """Finds the experiment, restores it if it was deleted, or creates it. Returns its id.
+
+        With a database, artifacts are stored in the output folder.
+        """
         name = self.store.name
-        found = self.client.get_experiment_by_name(name)
+        experiment = self.client.get_experiment_by_name(name)
         place = (self.store.root / "mlartifacts" / name).resolve().as_uri() if database else None
         own = server.sqlite_file(server.address(self.store.root)) == self.store.root.resolve() / "mlflow.db"
-        if found is not None and own and found.artifact_location != place:
-            # The results were moved or copied. MLflow cannot move an experiment, so all runs are logged again here.
-            self.client.rename_experiment(found.experiment_id, f"{name}, until moved ({found.experiment_id})")
-            self.client.delete_experiment(found.experiment_id)
-            found = None
-        if found is None:
+        if experiment is not None and own and experiment.artifact_location != place:
+            # The results were moved or copied. MLflow cannot move an experiment, so all runs are logged again.
+            self.client.rename_experiment(experiment.experiment_id, f"{name}, until moved ({experiment.experiment_id})")
+            self.client.delete_experiment(experiment.experiment_id)
+            experiment = None
+        if experiment is None:
             return self.client.create_experiment(name, artifact_location=place, tags=_KIND)
-        if found.lifecycle_stage == "deleted":
-            self.client.restore_experiment(found.experiment_id)
-        return found.experiment_id
+        if experiment.lifecycle_stage == "deleted":
+            self.client.restore_experiment(experiment.experiment_id)
+        return experiment.experiment_id
 
     def _write(self, entry: LoggedRun) -> None:
-        """Logs an entry's run again, in place of any existing one; the study's own, which has children, is updated."""
+        """Logs an entry's run again in place of existing ones; the study's own run, which has children, is updated."""
         from mlflow.entities import Metric, Param, RunTag
 
-        self.delete(entry.key, keep=1 if entry.key == STUDY else 0)
-        kept = self.runs[entry.key]
-        run = kept[0].info.run_id if kept else self._create(entry)
-        if kept and (place := str(kept[0].info.artifact_uri)).startswith("file:"):
-            for left in Path(url2pathname(urlparse(place).path)).glob(".artifact.uploading.*"):  # of a killed process
+        self.delete(entry.key, keep=1 if entry.key == STUDY_KEY else 0)
+        existing = self.runs[entry.key]
+        run = existing[0].info.run_id if existing else self._create(entry)
+        if existing and (place := str(existing[0].info.artifact_uri)).startswith("file:"):
+            for left in Path(url2pathname(urlparse(place).path)).glob(".artifact.uploading.*"):  # by a killed process
                 left.unlink()
         self.client.log_batch(
             run,
@@ -232,10 +235,10 @@ class Writer:
 
 
 def identity(root: Path) -> str:
-    """Tells the studies of an output folder from others on a shared server: a random id in the folder."""
+    """The random id of an output folder, which distinguishes its studies from others on a shared server."""
     path = root / "mlflow.id"
     if not path.is_file():
-        with FileLock(root / ".mlflow.id.lock"):  # studies that begin at once in a new folder
+        with FileLock(root / ".mlflow.id.lock"):  # several studies may start in a new folder
             sweep(path)
             if not path.is_file():
                 write_text(path, uuid.uuid4().hex)
@@ -243,8 +246,8 @@ def identity(root: Path) -> str:
 
 
 def search(client: Any, experiments: Sequence[str], identity: str) -> list[Run]:
-    """The live runs of an output folder, oldest first."""
-    found, token = [], None
+    """The runs of an output folder that are not deleted, oldest first."""
+    live, token = [], None
     while token != "":
         page = client.search_runs(
             list(experiments),
@@ -253,21 +256,21 @@ def search(client: Any, experiments: Sequence[str], identity: str) -> list[Run]:
             order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
             page_token=token,
         )
-        found += page
+        live += page
         token = page.token or ""
-    return found
+    return live
 
 
 def inspect(store: Store, *, fix: bool = False) -> list[tuple[str, str]]:
-    """Finds the runs of a study in MLflow that differ from its store; nothing while a process runs the study.
+    """Finds the runs of a study in MLflow that differ from its store; none while a process runs the study.
 
     Args:
         store: the study's store.
-        fix: also delete runs without a cell, and log all others that differ again.
+        fix: True to delete runs without a cell, and to log all others that differ again.
 
     Returns:
-        The name of each, and `missing`, `stale` (it differs, is incomplete, or is there twice) or `orphaned` (no such
-        cell).
+        The name of each run, and `missing`, `stale` (it differs, is incomplete, or exists twice) or `orphaned` (it has
+        no cell).
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
@@ -276,17 +279,17 @@ def inspect(store: Store, *, fix: bool = False) -> list[tuple[str, str]]:
         return []
     with server.explained(server.address(store.root)):
         writer = Writer(store)
-        found = writer.differences()
-        named = [(writer.name_of(key), kind) for key, kind in found.items()]
+        differing = writer.differences()
+        named = [(writer.name_of(key), kind) for key, kind in differing.items()]
         if fix:
-            for key in (key for key, kind in found.items() if kind == "orphaned"):
+            for key in (key for key, kind in differing.items() if kind == "orphaned"):
                 writer.delete(key)
             writer.write_all()
         return named
 
 
 def inspect_deleted(root: Path, *, fix: bool = False) -> dict[str, int]:
-    """Counts the runs of studies whose folder is gone from an output folder, by study; `fix`: also deletes them.
+    """Counts the runs of studies that no longer have a folder in the output folder, by study; `fix` deletes them.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
@@ -294,21 +297,21 @@ def inspect_deleted(root: Path, *, fix: bool = False) -> dict[str, int]:
     if not (root / "mlflow.id").is_file():  # nothing was ever recorded
         return {}
     uri = server.address(root)
-    found: dict[str, int] = defaultdict(int)
+    orphaned: dict[str, int] = defaultdict(int)
     with server.explained(uri):
         client: Any = server.connect(uri)
         experiments = [each.experiment_id for each in client.search_experiments(max_results=_EXPERIMENTS)]
         for run in search(client, experiments, identity(root)):
             study = str(run.data.tags.get("fpl.study"))
             if not (root / study).is_dir():
-                found[study] += 1
+                orphaned[study] += 1
                 if fix:
                     client.delete_run(run.info.run_id)
-    return dict(found)
+    return dict(orphaned)
 
 
 def page_state(tracked: tracking.Tracked, fields: Sequence[str], axes: Sequence[str], *, statuses: bool = False) -> str:
-    """The state of the page that the links open, as the value of its tag."""
+    """The state of MLflow's page that the links open, as the value of its tag; see `_page_state`."""
     texts = (
         json.dumps(_page_state(tracked, fields[:most], axes[:most], statuses=statuses), separators=(",", ":"))
         for most in _FIELDS
@@ -319,13 +322,13 @@ def page_state(tracked: tracking.Tracked, fields: Sequence[str], axes: Sequence[
 def _page_state(
     tracked: tracking.Tracked, fields: Sequence[str], axes: Sequence[str], *, statuses: bool = False
 ) -> dict[str, Any]:
-    """The state of the page that the links open: the cells without the study's own run, and charts, the figures first.
+    """The state of MLflow's page that the links open: the cells without the study's own run, and the charts.
 
     Args:
-        tracked: where MLflow holds the study.
-        fields: parameters that are columns.
-        axes: parameters that are axes of the parallel coordinates.
-        statuses: whether to tell which cells were pruned or failed.
+        tracked: the study's place in MLflow.
+        fields: parameters to show as columns.
+        axes: parameters to show as axes of the parallel coordinates.
+        statuses: True to show a column with the cells' statuses.
     """
     figures = dict.fromkeys([tracked.order, "test_acc", "test_acc_std", "val_acc", "n_seeds"])
     columns = [f"metrics.`{name}`" for name in figures] + [f"params.`{name}`" for name in fields]

@@ -15,7 +15,7 @@ from fpl_tune.cli import live, output
 from fpl_tune.cli.show import print_results
 from fpl_tune.core.paths import list_studies
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.progress import Progress
+from fpl_tune.execute.progress import StudyProgress
 from fpl_tune.study.results import VAL
 from fpl_tune.study.store import Store
 
@@ -86,8 +86,10 @@ def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
     assert f"3 of {cell.run.rounds} rounds, 51.5 %" in seen.get()
 
 
-def progress(done: int, rounds: int, seconds: float | None = None, *, best: str = "", ending: bool = False) -> Progress:
-    return Progress(done, 2, "cell", rounds, 32, seconds, ending, best)
+def progress(
+    done: int, rounds: int, seconds: float | None = None, *, best: str = "", ending: bool = False
+) -> StudyProgress:
+    return StudyProgress(done, 2, "cell", rounds, 32, seconds, ending, best)
 
 
 def test_the_bar_of_a_study_says_what_it_waits_for_and_names_the_best_cell_so_far(
@@ -113,7 +115,7 @@ def test_the_bar_of_a_study_says_what_it_waits_for_and_names_the_best_cell_so_fa
     assert "1 of 2 cells, 20 of 32 rounds, about 1 min 05 s left, best on validation 71.4 % lam=0" in shown()
     watcher.on_progress(progress(1, 22, 61.0, ending=True))
     text = shown()
-    assert "1 of 2 cells, 22 of 32 rounds, ending after the round (Ctrl-C again: at once)" in text
+    assert "1 of 2 cells, 22 of 32 rounds, ending after the round (Ctrl-C again: immediately)" in text
     assert "running" not in text
     watcher.on_abort()
 

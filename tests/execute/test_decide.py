@@ -11,7 +11,7 @@ from fpl_tune.execute.decide import Ask, Done, LiveTable, Pass, Start, Wait, ask
 from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.halving import spent
 from fpl_tune.study.cells import Cell, Suggestion
-from fpl_tune.study.standing import Design, Leg, Row, Run, State, standing
+from fpl_tune.study.standing import CellState, Design, Leg, Row, Run, standing
 from fpl_tune.study.status import Status
 
 ROUNDS = 9
@@ -160,4 +160,4 @@ def test_a_worker_that_is_free_waits_for_what_is_under_way() -> None:
     started = next_action(table, {}, (), lambda row: 0)
     assert started == Start(row, Leg((1,), ROUNDS))
     assert next_action(table, {"grid1": Leg((1,), ROUNDS)}, (), lambda row: 0) == Wait()
-    assert State.QUEUED is standing(table.design, row).state
+    assert CellState.QUEUED is standing(table.design, row).state

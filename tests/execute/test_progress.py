@@ -12,7 +12,7 @@ from fpl_tune.execute import manage, progress
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.decide import LiveTable
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.progress import Progress, ProgressMeter
+from fpl_tune.execute.progress import ProgressMeter, StudyProgress
 from fpl_tune.search.halving import design_of
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import selection
@@ -88,7 +88,7 @@ class Log(Callback):
     """Keeps what it is told; stops the study after a number of rounds."""
 
     def __init__(self, stop: int = -1) -> None:
-        self.told, self.setup, self.rounds, self.stop = list[Progress](), list[str](), 0, stop
+        self.told, self.setup, self.rounds, self.stop = list[StudyProgress](), list[str](), 0, stop
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self.store = store
@@ -98,7 +98,7 @@ class Log(Callback):
         if self.rounds == self.stop:
             manage.stop(self.store)
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: StudyProgress) -> None:
         self.told.append(progress)
 
     def on_setup(self, text: str) -> None:

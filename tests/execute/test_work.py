@@ -10,7 +10,7 @@ import pytest
 
 from fpl_tune.execute.work import Pace, limit, rounds_left, used, work_left, work_to_come
 from fpl_tune.study.cells import Cell, Suggestion
-from fpl_tune.study.standing import Design, Row, Run, State, standing
+from fpl_tune.study.standing import CellState, Design, Row, Run, standing
 from fpl_tune.study.status import Status
 
 SEEDS = (1, 2)
@@ -67,7 +67,7 @@ def test_rounds_behind_a_rung_count_by_the_chance_of_passing_it() -> None:
     assert rounds_left(design, fresh) == pytest.approx(1 + 2 / 3 + 6 / 9 + 9 / 27), "rungs at 1, 3 and 9 rounds"
     assert rounds_left(design, Row(hedged)) == 9 + 9 / 3, "hedged: the rung of seeds alone"
     paused = ran(fresh, 1, (1,))
-    assert standing(design, paused).state is State.PAUSED
+    assert standing(design, paused).state is CellState.PAUSED
     assert rounds_left(design, paused) == 0
     passed = replace(paused, passed=frozenset({1}))
     assert rounds_left(design, passed) == pytest.approx(2 + 6 / 3 + 9 / 9)

@@ -57,7 +57,7 @@ def test_the_best_of_each_search_is_chosen_by_validation(searched):
     section = there(table.winners(searched, compare(searched)))
     for row in section.tables[0].rows:
         method, val, _, _, _, found = (cell.text for cell in row.cells)
-        mine = [cell for cell in searched.own if searched.part(cell) == method]
+        mine = [cell for cell in searched.own if searched.axes_label(cell) == method]
         best = max(mine, key=lambda cell: searched.frame.loc[cell.id, "val"])
         assert val == f"{100 * searched.frame.loc[best.id, 'val']:.2f}"
         assert f"lr={best.run.optim.lr:.6g}" in found
@@ -76,13 +76,15 @@ def test_history_is_the_best_so_far_of_each_part(searched):
     line = search.history(searched)["layer"][1]["data"]["values"]
     trials = sorted(searched.own, key=lambda cell: searched.costs[cell.id])
     for row, cell in zip(line, trials, strict=True):
-        best[searched.part(cell)] = max(best.get(searched.part(cell), 0), searched.frame.loc[cell.id, "val"])
-        assert row["objective"] == best[searched.part(cell)]
+        best[searched.axes_label(cell)] = max(
+            best.get(searched.axes_label(cell), 0), searched.frame.loc[cell.id, "val"]
+        )
+        assert row["objective"] == best[searched.axes_label(cell)]
 
 
 def test_trials_are_numbered_in_each_search(searched):
     for part in ("promptfl", "fedprox"):
-        mine = [cell for cell in searched.own if searched.part(cell) == part]
+        mine = [cell for cell in searched.own if searched.axes_label(cell) == part]
         assert [cell.trial for cell in sorted(mine, key=lambda cell: cell.number)] == list(range(6))
     assert {row["label"] for row in charts.cell_rows(searched)} >= {"promptfl trial 0", "fedprox trial 0"}
 
@@ -157,7 +159,7 @@ def test_early_rounds_that_mislead_are_a_warning_in_the_answer_with_its_remedy(h
     (found,) = findings.foresights
     assert answer.sentence(findings, comparisons).endswith(
         f" Beware: after round 3 the rank correlation with the end is only -1.00, over {found.trials} trials that "
-        "passed every rung, so that halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
+        "passed every rung, so halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
         "prune.rule=null."
     )
     assert not [text for text in answer.decided(findings, comparisons).texts if text.startswith("Early rounds")]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fpl_tune.search.halving import at_rung, promoted, spent
 from fpl_tune.study.cells import Cell, Suggestion
-from fpl_tune.study.standing import Design, Leg, Row, Run, State, standing
+from fpl_tune.study.standing import CellState, Design, Leg, Row, Run, standing
 from fpl_tune.study.status import Status
 
 ROUNDS = 9
@@ -109,7 +109,7 @@ def test_a_search_ends_with_a_trial_that_is_done_unless_all_end_before(numbers: 
     ends = {i: draw.randint(1, ROUNDS) for i in rows if draw.random() < 0.3}
     while True:
         states = {i: standing(DESIGN, row) for i, row in rows.items()}
-        queued = [i for i, now in states.items() if now.state is State.QUEUED]
+        queued = [i for i, now in states.items() if now.state is CellState.QUEUED]
         if queued:
             i = draw.choice(queued)
             left, value = states[i].left[0], numbers[i] / 1000
@@ -126,10 +126,12 @@ def test_a_search_ends_with_a_trial_that_is_done_unless_all_end_before(numbers: 
             rung = standing(DESIGN, row).rung
             rows[row.cell.number] = replace(row, passed=row.passed | {rung})
     found = [standing(DESIGN, row).state for row in rows.values()]
-    assert State.DONE in found or {*found} == {State.DIVERGED}
+    assert CellState.DONE in found or {*found} == {CellState.DIVERGED}
     best = max((i for i in rows if i not in ends), key=lambda i: numbers[i], default=None)
     if best is not None and not ends:
-        assert standing(DESIGN, rows[best]).state is State.DONE, "the best one is never pruned where curves are flat"
+        assert standing(DESIGN, rows[best]).state is CellState.DONE, (
+            "the best one is never pruned where curves are flat"
+        )
 
 
 def test_a_lower_objective_is_better_where_the_metric_says_so() -> None:

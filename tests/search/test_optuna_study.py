@@ -43,7 +43,7 @@ def test_trials_have_the_numbers_values_and_states_of_the_tables(store: Store, t
     means = {row["cell"]: row["mean"] for row in store.table().summary("final", "val/acc_mean")}
     assert study.best_value == means[study.best_trial.user_attrs["cell"]]
     assert {store.read(cell).state for cell in store.cells()} == {"done", "pruned"}
-    with pytest.raises(ConfigError, match="holds a study 'tiny' already"):
+    with pytest.raises(ConfigError, match="already has a study 'tiny'"):
         optuna_studies(store, url)
     assert StudyResults(store).optuna().best_params == study.best_params
 

@@ -183,7 +183,7 @@ def test_conditions_choose_what_is_sampled(compose: Compose) -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["search.objectives=[test/acc_mean]"], "'test/acc_mean' is not a validation metric or a cost. Test figures"),
+        (["search.objectives=[test/acc_mean]"], "'test/acc_mean' is not a validation metric or a cost. Test metrics"),
         (["search.objectives=[val/acc]"], "'val/acc' is not a validation metric or a cost. Did you mean"),
         (["search.objectives=[]"], "needs an objective"),
         (["search.only=[optim.lr,optim.lr]"], "search.only names 'optim.lr' twice"),
@@ -213,7 +213,7 @@ def test_refused(compose: Compose, overrides: list[str], says: str) -> None:
         ("{method.n_ctx: {low: 1, high: 2.5}}", "needs integers"),
         ("{optim.lr: {low: 0, hihg: 1}}", "no field 'search.space.optim.lr.hihg'. Did you mean"),
         ("{optim.lrr: {low: 0, high: 1}}", "no field 'optim.lrr'"),
-        ("{optim.lr: {choices: [1], when: {optim.lr: 1}}}", "must not form a circle"),
+        ("{optim.lr: {choices: [1], when: {optim.lr: 1}}}", "must not be circular"),
         ("{data.shots: [2, 4]}", r"data.shots is searched. Make it an axis, axes.data.shots=\[...\], and remove"),
         ("{data: [shapes, dtd]}", "but data is searched"),
         ("{partition.n_clients: {low: 2, high: 4}}", "but partition.n_clients is searched"),
@@ -428,9 +428,12 @@ def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
         (["search.sampler={name: nsgaii, population_size: 1}"], "nsgaii cannot be built: ValueError"),
         (
             ["search.sampler=greedy", "search.objectives=[val/acc_mean,comm/total_bytes]"],
-            r"cannot do search.objectives=\['val/acc_mean', .* over this space: Greedy has one objective.",
+            r"does not support search.objectives=\['val/acc_mean', .* over this space: Greedy has one objective.",
         ),
-        (["search.sampler=gp", CONDITION], "gp cannot do conditions, but method.n_ctx is searched only where optim.lr"),
+        (
+            ["search.sampler=gp", CONDITION],
+            "gp does not support conditions, but method.n_ctx is searched only where optim.lr",
+        ),
     ],
 )
 def test_refused_before_anything_starts(

@@ -18,7 +18,7 @@ from fpl_tune.study.findings import Findings
 from fpl_tune.study.grid import expand
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective, StudyFile
-from fpl_tune.study.standing import Design, Row, Run, State
+from fpl_tune.study.standing import CellState, Design, Row, Run
 from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell, StudyTable
 
@@ -79,7 +79,7 @@ def said(findings: Findings) -> dict[str, Any]:
         "values": findings.values.to_dict("records"),
         "letters": findings.letters,
         "same group": findings.same_group,
-        "sweep": (sweep.means, sweep.best, sweep.told, sweep.seeds) if sweep else None,
+        "sweep": (sweep.means, sweep.best, sweep.result, sweep.seeds) if sweep else None,
         "claims": [(claim.name, claim.status, claim.difference, claim.low, claim.high) for claim in findings.claims],
     }
 
@@ -138,7 +138,7 @@ def test_choice_differences_letters_plateau_and_claims_leave_out_the_best_cell_w
         assert findings.best is not None
         assert findings.best.label == "n_ctx=4"
         row = findings.frame.loc[last.id]
-        assert (row["status"], row["n"]) == (State.DIVERGED, 2)
+        assert (row["status"], row["n"]) == (CellState.DIVERGED, 2)
         assert row["mean"] == pytest.approx(0.5 + 0.05 * 3, abs=0.2)
         assert last in findings.finished
         assert last.id not in compare(findings).frame.index

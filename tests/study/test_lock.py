@@ -75,7 +75,7 @@ def test_a_process_that_begins_has_locked_the_study_before_it_is_named(tmp_path:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert owner(tmp_path) is None
         with (
-            pytest.raises(AlreadyRunning, match="is run by another one, which begins or ends right now"),
+            pytest.raises(AlreadyRunning, match="is run by another one, which is starting or ending"),
             locked(tmp_path),
         ):
             pass

@@ -207,7 +207,7 @@ def test_trials_outside_the_present_space_are_not_chosen(
     trials = [replace(cell, role="trial") for cell in store.cells()]
     found = there(choose(store.table(), trials, study=study.model_copy(update={"axes": {}, "search": search})))
     assert found.label == label
-    assert ("outside of search.space" in found.by) == bool(space)
+    assert ("outside search.space" in found.by) == bool(space)
 
 
 def test_best_reads_validation_only(make_store: MakeStore) -> None:

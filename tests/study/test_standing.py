@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from fpl_tune.config import RunSpec
 from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.standing import (
+    CellState,
     Design,
     Row,
     Run,
-    State,
     counts,
     legs,
     rung_values,
@@ -63,33 +63,33 @@ def rows() -> Any:
 @given(designs(), rows())
 def test_what_has_all_its_seeds_and_rounds_is_done_however_it_came_there(design: Design, row: Row) -> None:
     whole = all(seed in row.runs and row.runs[seed].status == Status.DONE for seed in wanted(design, row))
-    assert (standing(design, row).state is State.DONE) == whole
+    assert (standing(design, row).state is CellState.DONE) == whole
 
 
 @given(designs(), rows())
 def test_what_is_left_is_of_wanted_seeds_that_did_not_end(design: Design, row: Row) -> None:
     state, left, rung = standing(design, row)
-    assert bool(left) == (state in (State.QUEUED, State.PAUSED))
+    assert bool(left) == (state in (CellState.QUEUED, CellState.PAUSED))
     for leg in left:
         assert {*leg.seeds} <= {*wanted(design, row)}
         assert leg.rounds <= ROUNDS
     if left:
         assert not any(seed in row.runs and row.runs[seed].ended(left[0].rounds) for seed in left[0].seeds)
-    assert bool(rung) == (state is State.PAUSED)
+    assert bool(rung) == (state is CellState.PAUSED)
 
 
 @given(designs(), rows())
 def test_following_the_legs_ends_with_every_wanted_seed(design: Design, row: Row) -> None:
     for _ in range(20):
         now = standing(design, row)
-        if now.state is State.PAUSED:
+        if now.state is CellState.PAUSED:
             assert now.rung not in row.passed
             row = replace(row, passed=row.passed | {now.rung})
-        elif now.state is State.QUEUED:
+        elif now.state is CellState.QUEUED:
             row = replace(row, runs={**row.runs, **{seed: run(now.left[0].rounds) for seed in now.left[0].seeds}})
         else:
             break
-    assert standing(design, row).state in (State.DONE, State.DIVERGED, State.FAILED)
+    assert standing(design, row).state in (CellState.DONE, CellState.DIVERGED, CellState.FAILED)
 
 
 @given(designs().filter(lambda design: not design.looks), rows(), runs())
@@ -103,9 +103,9 @@ def test_seeds_that_are_not_asked_for_decide_nothing(design: Design, row: Row, o
 def test_seeds_that_count_ran_whole_and_none_of_a_paused_trial_does(design: Design, row: Row) -> None:
     counting = counts(design, row)
     assert all(row.runs[seed].status == Status.DONE and seed in design.seeds for seed in counting)
-    if standing(design, row).state is State.PAUSED:
+    if standing(design, row).state is CellState.PAUSED:
         assert counting == ()
-    if standing(design, row).state is State.DONE:
+    if standing(design, row).state is CellState.DONE:
         assert {*wanted(design, row)} <= {*counting}
 
 
@@ -118,10 +118,10 @@ def test_a_result_is_called_done_exactly_if_it_counts(design: Design, row: Row) 
 
 def test_a_failure_ends_a_trial_but_not_the_other_seeds_of_a_cell_of_a_grid() -> None:
     bad = {1: run(2, "diverged")}
-    assert standing(Design((1, 2)), Row(TRIAL, bad)).state is State.DIVERGED
+    assert standing(Design((1, 2)), Row(TRIAL, bad)).state is CellState.DIVERGED
     left = standing(Design((1, 2)), Row(GRID, bad))
-    assert (left.state, left.left[0].seeds) == (State.QUEUED, (2,))
-    assert standing(Design((1, 2)), Row(GRID, {**bad, 2: run(ROUNDS)})).state is State.DIVERGED
+    assert (left.state, left.left[0].seeds) == (CellState.QUEUED, (2,))
+    assert standing(Design((1, 2)), Row(GRID, {**bad, 2: run(ROUNDS)})).state is CellState.DIVERGED
 
 
 def test_a_halved_trial_runs_its_first_seed_to_each_rung_and_then_the_others() -> None:

@@ -134,7 +134,7 @@ def test_a_folder_in_the_place_of_a_database_is_named_at_once(make_store, tmp_pa
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/database")
     (tmp_path / "database").mkdir()
     (warning,) = follow(make_store(body=SMALL))
-    assert "unable to open database file. Move what lies at that path away" in warning
+    assert "unable to open database file. Move away whatever is at that path" in warning
 
 
 # -- the disk ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from fpl_tune.study.grid import expand, grid
 
 
 def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
-    """Composes a study as `config.compose_study` does, and refuses overrides without effect.
+    """Composes a study as `config.compose_study` does, and rejects overrides without effect.
 
     Args:
         name: a study's name, or the path of its YAML file.
@@ -38,7 +38,7 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
     if spec.report.claims and not any(override.field.split(".")[0] in changes_cells for override in given):
         from fpl_tune.study import claims  # imports pandas
 
-        claims.check(spec, expand(spec))  # a study that is narrowed leaves some claims without cells
+        claims.check(spec, expand(spec))  # a narrowed study leaves some claims without cells
     search = Search.plan(spec)
     searched = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     for override in given:
@@ -52,7 +52,7 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
 
 
 def _check(override: Override, spec: Study) -> None:
-    """Rejects an override of a field that an axis or the stages set as well; warns where references may take it up."""
+    """Rejects an override of a field that an axis or the stages also set; warns if it only affects references."""
     dotted, text = override.field, override.text
     if dotted.split(".")[0] not in GROUPS:
         return
@@ -64,24 +64,24 @@ def _check(override: Override, spec: Study) -> None:
             raise ConfigError(f"{text} has no effect: {wins}")
         warnings.warn(f"{text} sets references only: {wins}", Notice, stacklevel=3)
     elif field in ("rounds", "epochs") and stages and all(stage.get(field) for stage in stages):
-        others = spec.references or "method" in axes_of(spec.axes)  # may bring stages of their own
+        others = spec.references or "method" in axes_of(spec.axes)  # these may have other stages
         if not others:
             raise ConfigError(f"{text} has no effect: every stage of the method sets {field}. Override stages.")
 
 
 def _sets(axis: str, values: Sequence[Any], dotted: str) -> bool:
-    """True if an axis sets a field in all of its cells."""
+    """True if an axis sets a field in all its cells."""
     if axis == dotted or (axis in GROUPS and dotted.startswith(f"{axis}.")):
         return True
     return all(isinstance(value, Mapping) and dotted in value for value in values)
 
 
 def _warn_of_equal_cells(spec: Study) -> None:
-    """Warns of values or labelled variants of one configuration, of which only the first is run."""
+    """Warns of values or labelled variants with the same configuration, of which only the first runs."""
     labels: dict[str, str] = {}
     for varied, run in grid(spec):
         named, cell = label(varied), config.identity(run)
         if cell in labels:
-            warnings.warn(f"{named!r} has the configuration of {labels[cell]!r}, which alone is run.",
+            warnings.warn(f"{named!r} has the same configuration as {labels[cell]!r}, and only the latter runs.",
                           Notice, stacklevel=3)  # fmt: skip
         labels.setdefault(cell, named)

@@ -29,19 +29,19 @@ from fpl_tune.study import looks, rates
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.grid import expand
-from fpl_tune.study.standing import State, standing
+from fpl_tune.study.standing import CellState, standing
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
 RAY_SECONDS = 15.0
 """Typical seconds until Ray has started on this machine, and its first processes have imported the package."""
 PROCESS_BYTES = 700 << 20
-"""Typical memory of a process that holds PyTorch and this package, besides what a trial adds."""
+"""Typical memory of a process with PyTorch and this package, without a trial."""
 
 
 @dataclass
 class Item:
-    """The work that a run of the study would do for a cell, or for the search in a cell of the axes, and its cost."""
+    """The work that is left for a cell, or for the search in a cell of the axes, and its cost."""
 
     label: str
     status: str
@@ -49,15 +49,15 @@ class Item:
     missing: Sequence[int]
     """Seeds that would run."""
     run: RunSpec
-    """The cell's; the trials of a search are planned as if they had its sizes and rounds."""
+    """The cell's run; the trials of a search are planned as if they had its sizes and rounds."""
     trials: int = 1
     cost: float = 1.0
-    """Expected cost of a trial in full ones: pruning stops most of them early."""
+    """Expected cost of a trial, in full trials: pruning stops most of them early."""
     why: str = ""
-    """Why the cell is stale."""
+    """The reason why the cell is stale."""
     seconds: float = 0.0
     typical: bool = False
-    """True if `seconds` are typical ones; else they are those of earlier runs."""
+    """True if `seconds` is a typical value; else it is measured on earlier runs."""
     bytes_up: int = 0
     bytes_down: int = 0
     peak_memory_bytes: int = 0
@@ -72,11 +72,11 @@ class StudyPlan:
     """Wall time of the cells that are left."""
     parallel: int
     reasons: tuple[str, ...]
-    """Why it is infeasible."""
+    """The reasons why it is infeasible; empty if it is feasible."""
     rates: str = ""
     """Sources of the learning rates, if those of methods differ; see `rates.note`."""
     looks: tuple[int, ...] = ()
-    """Numbers of seeds that cells get while comparisons are undecided; the plan counts those of the first."""
+    """Numbers of seeds that cells get while comparisons are undecided; the plan counts the first of them."""
 
     @property
     def feasible(self) -> bool:
@@ -138,7 +138,7 @@ class StudyPlan:
 def make_plan(spec: Study, *, root: Path) -> StudyPlan:
     """Plans a study: its missing seeds, their time, memory and bytes.
 
-    Times are those of earlier runs where there are any, of this study, then of others; else they are typical ones.
+    Times are measured on earlier runs of this study or, if there are none, of others; else they are typical values.
 
     Args:
         spec: the study.
@@ -146,7 +146,7 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
 
     Raises:
         ConfigError: the study cannot run on any machine.
-        EnvironmentProblem: the machine lacks data, or a GPU that is requested.
+        EnvironmentProblem: the machine lacks data, or a requested GPU.
     """
     check_reported(spec.report.metric)
     setup = setup_of(spec, root / spec.name)
@@ -194,44 +194,44 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
 
 
 def _items(spec: Study, store: Store, cells: Sequence[Cell], *, searched: bool) -> list[Item]:
-    """Cells, their missing seeds and their state."""
+    """The items of the plan: cells with their missing seeds and status."""
     prints, cells_before = Fingerprints(), store.cells() if store.exists else []
     tried = [c for c in cells_before if c.role == "trial" and not _missing(spec, store, c, prints)[0]]
-    found: list[Item] = []
+    items: list[Item] = []
     for cell in cells:
         missing, reasons = _missing(spec, store, cell, prints)
-        whole = len(missing) == len(spec.first_seeds())
-        status = "stale" if reasons else "new" if whole else "partial" if missing else "done"
+        all_missing = len(missing) == len(spec.first_seeds())
+        status = "stale" if reasons else "new" if all_missing else "partial" if missing else "done"
         if not searched or cell.role != "cell":
-            found.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
+            items.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
             continue
         over = sum(all(trial.varied.get(k) == v for k, v in cell.varied.items()) for trial in tried)
         left = max(0, halving.planned_trials(spec, cell.run) - over)
-        found += [Item(cell.label, "done", [], cell.run, over)] if over else []
+        items += [Item(cell.label, "done", [], cell.run, over)] if over else []
         cost = halving.expected_cost(halving.resolved(spec), cell.run, len(spec.seed_list()))
         if left:
-            found.append(Item(cell.label, "partial" if over else "new", spec.seed_list(), cell.run, left, cost))
-    return found
+            items.append(Item(cell.label, "partial" if over else "new", spec.seed_list(), cell.run, left, cost))
+    return items
 
 
 def _missing(spec: Study, store: Store, cell: Cell, prints: Fingerprints) -> tuple[list[int], list[str]]:
-    """The seeds of a cell that would run, and why its results are stale, so that all of them would."""
+    """The seeds of a cell that would run, and the reasons why its results are stale."""
     if not store.exists:
         return spec.first_seeds(), []
     row = store.row(cell, prints(cell.run))
     runs = {seed: run for seed, run in row.runs.items() if run.status != Status.FAILED}  # those run again
     state, left, _ = standing(halving.design_of(spec), replace(row, runs=runs))
-    left = () if state is State.PAUSED else left
+    left = () if state is CellState.PAUSED else left
     return list(dict.fromkeys(seed for leg in left for seed in leg.seeds)), [*row.stale] if left else []
 
 
 def _reasons(peak: int, setup: ExecutionContext) -> list[str]:
-    """Reasons for which trials of these bytes cannot run on this machine."""
+    """The reasons why trials with this peak memory cannot run on this machine."""
     if setup.address is None and setup.device == "cpu" and peak * setup.parallel > bounds.SHARE * memory():
         return [
             f"{counted(setup.parallel, 'trial')} in parallel would take {size(peak * setup.parallel)} of memory, but "
             f"this machine has {size(memory())}. Set "
             f"execution.parallel={max(1, int(bounds.SHARE * memory() // peak))}, or execution.block to train fewer "
-            "clients at once."
+            "clients in parallel."
         ]
     return []

@@ -34,33 +34,34 @@ from fpl_tune.simulation.task import ClientTask, towers_for
 from fpl_tune.simulation.worlds import needs_of, threads_of
 
 _PASSES = 3
-"""Forward passes that take as long as a step, which goes back too."""
+"""Number of forward passes that take as long as a training step."""
 CONTEXT_BYTES = 1200 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries (0.87 to 0.95 GB on an H200), and
 cuBLAS's workspaces (about 0.13 GB there)."""
 SLACK = 2.0
-"""GPU memory reserved per estimated byte. A recorded step has its memory for itself: evaluation, and the recording of
-another step, need theirs besides. On an H200 PyTorch's allocator kept 1.6 to 2.0 times the estimate of large trials."""
+"""GPU memory reserved per estimated byte. A recorded step does not share its memory: evaluation, and the recording of
+another step, need additional memory. On an H200, PyTorch's allocator kept 1.6 to 2.0 times the estimate of large
+trials."""
 SMALLEST = 0.05
 """Smallest share of a GPU: at most twenty trials on one."""
 _STEP, _PER_BYTE, _GPU = 0.5e-3, 4e-9, 0.05
-"""Typical seconds of one client's step on a core: of any step, and for each byte that it keeps for its gradient; and
-the share of it that a GPU takes. Measured on methods from prompts to whole models; a factor of two is usual."""
+"""Typical seconds of one client's step on a core: a constant, and per byte that is kept for gradients; and the share of
+this time that a GPU takes. Measured on methods from prompts to whole models; errors of a factor of two are common."""
 
 
 class Loaded:
     """Towers, data sets and tasks of a study, each loaded once, and estimates of its runs."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Any] = {}
+        self._cache: dict[str, Any] = {}
         self.checked: set[object] = set()
-        """Cost keys of the runs that were checked, and lengths of contexts beside their data's class names."""
+        """Cost keys of runs that were checked, and pairs of a task and a context length whose sentences were."""
 
     def _once(self, make: Callable[[], Any], *key: Any) -> Any:
         text = json.dumps(key, sort_keys=True)
-        if text not in self._kept:
-            self._kept[text] = make()
-        return self._kept[text]
+        if text not in self._cache:
+            self._cache[text] = make()
+        return self._cache[text]
 
     def towers_of(self, run: RunSpec) -> Towers:
         key = (run.clip.name, run.clip.pretrained, run.clip.quick_gelu)
@@ -70,45 +71,45 @@ class Loaded:
         return self._once(lambda: load(run.data, run.partition.file), "data", vars(run.data), run.partition.file)
 
     def task_of(self, run: RunSpec) -> ClientTask:
-        """A task of the run's data and partition, of seed 1, whose images take no memory."""
+        """A task of the run's data and partition with seed 1, whose images take no memory."""
         key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), needs_of(run))
         return self._once(lambda: dummy_task(run, self.towers_of(run), self.dataset_of(run)), "task", key)
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
-        """The estimated memory of a trial; runs of equal cost key take equally much."""
+        """The estimated memory of a trial; runs with the same cost key take the same memory."""
         return self._sizes(run)[0].of_seeds(seeds)
 
     def _sizes(self, run: RunSpec) -> tuple[Memory, bool]:
-        """The memory of one seed, and whether clients keep a part of what they learn."""
+        """The memory of one seed, and True if clients keep a personal part of the learned parameters."""
 
-        def found() -> tuple[Memory, bool]:
+        def estimate() -> tuple[Memory, bool]:
             task = self.task_of(run)
             state = _initial_state(run, task)
-            # What a step keeps depends on the number of clients and classes alone, however the images are dealt.
+            # The memory of a step depends only on the numbers of clients and classes, not on the partition.
             key = (cost_key(run, "clip", "method"), run.data.name, run.optim.batch, task.n_clients, task.n_classes)
             step = self._once(lambda: bounds.step_bytes(run, task, state), "step", key)
             return bounds.estimate(run, task, state, step), bool(state.personal)
 
-        return self._once(found, "sizes", cost_key(run))
+        return self._once(estimate, "sizes", cost_key(run))
 
     def bytes_of(self, run: RunSpec) -> tuple[int, int]:
-        """Bytes sent up and down by seed 1; runs of equal cost key and length send equally many."""
+        """Bytes sent up and down with seed 1; runs with the same cost key and rounds send the same number."""
         return self._once(lambda: bytes_sent(run, 1, self.task_of(run)), "bytes", cost_key(run), run.rounds)
 
     def typical_pace(self, run: RunSpec, device: str) -> float:
-        """Typical seconds of a round of one seed, from its steps, what they keep for gradients, and its tests."""
+        """Typical seconds of a round of one seed, from its training steps, their memory, and its evaluations."""
         task, batch = self.task_of(run), run.optim.batch
         stages = [stage for stage in run.stages if stage.method.learns]
         epochs = sum(stage.rounds * stage.epochs for stage in stages) / max(1, run.rounds)
         steps = run.protocol.participation * epochs * sum(-(-n // batch) for n in task.train.sizes)
-        # A model is tested by a pass over its images, or over its prompts where images are at hand as features.
-        (kept, personal), passes = self._sizes(run), 0.0
-        for classes, held in ((task.known, task.validation or task.val), *task.tests.values()):
-            models = held.sizes[:1] if held.same_for_all and not personal else held.sizes
+        # A model is tested by a pass over its images, or over its prompts if the images are cached features.
+        (estimate, personal), passes = self._sizes(run), 0.0
+        for classes, images in ((task.known, task.validation or task.val), *task.tests.values()):
+            models = images.sizes[:1] if images.same_for_all and not personal else images.sizes
             prompts = len(models) * len(classes.names) / task.n_classes
             passes += sum(models) / batch if stages and stages[0].method.needs == "pixels" else prompts
         tests = passes / _PASSES / run.protocol.eval_every
-        seconds = (steps + tests) * (_STEP + _PER_BYTE * kept.step)
+        seconds = (steps + tests) * (_STEP + _PER_BYTE * estimate.step)
         return (0.01 + seconds) * (1 if device == "cpu" else _GPU)
 
 
@@ -129,16 +130,16 @@ def check(
 
     Args:
         runs: the runs that are queued.
-        seeds: number of seeds of each.
-        setup: of the study; None: unknown.
+        seeds: number of seeds of each run.
+        setup: the study's setup; None: unknown.
         labels: names of the runs, for messages; empty: there is one run.
-        validated: whether validation figures decide what runs, so that each run needs some.
+        validated: True if validation metrics decide what runs, so that each run needs validation images.
 
     Returns:
-        The towers and data sets that it had to load.
+        The towers and data sets that were loaded for the checks.
 
     Raises:
-        ConfigError: the first run that cannot start.
+        ConfigError: a run cannot start.
     """
     loaded = Loaded()
     here = setup.device if setup is not None and setup.address is None else None
@@ -155,12 +156,12 @@ def check(
 
 
 def reads_validation(spec: Study) -> bool:
-    """True if validation figures decide what runs: a search or a rule that prunes needs them."""
+    """True if validation metrics decide what runs, as in a search or with a pruning rule."""
     return spec.search.sampler is not None or halving.resolved(spec).rule is not None
 
 
 def _check_validation(run: RunSpec, task: ClientTask) -> None:
-    """Raises `ConfigError` where no client has a validation image: every figure that decides would be NaN."""
+    """Raises `ConfigError` if no client has a validation image: all metrics that decide would be NaN."""
     if not any((task.validation or task.val).sizes):
         most = counted(max(task.train.sizes, default=0), "image")
         raise ConfigError(
@@ -172,32 +173,32 @@ def _check_validation(run: RunSpec, task: ClientTask) -> None:
 
 
 def check_of_sizes() -> Callable[[RunSpec], None]:
-    """A check that a run's methods accept the sizes of its task: it raises `ConfigError`.
+    """Returns a function that checks that a run's methods accept the sizes of its task, else raises `ConfigError`.
 
-    Towers and data are read once for each setting, and only for methods that check sizes; they are not kept.
+    Towers and data are read once for each setting, and only for methods that check sizes. They do not stay in memory.
     """
-    known: dict[str, Sizes] = {}
+    by_key: dict[str, Sizes] = {}
 
     def check(run: RunSpec) -> None:
         for stage in run.stages:
             method = stage.method
             if method.requires or method.needs == "patches" or type(method).check is not Method.check:
                 key = cost_key(run, "clip", "data", "partition", "protocol")
-                if key not in known:
+                if key not in by_key:
                     task = Loaded().task_of(run)
                     sizes = SimpleNamespace(**{name: getattr(task, name) for name in get_type_hints(Sizes)})
-                    known[key] = cast(Sizes, sizes)
-                method.check(known[key])
+                    by_key[key] = cast(Sizes, sizes)
+                method.check(by_key[key])
 
     return check
 
 
 def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int | None) -> None:
-    """Checks a run. Runs of equal cost key differ in numbers that only a method's own check reads."""
+    """Checks a run. Runs with the same cost key differ only in numbers that a method's own check reads."""
     task, kind, n_ctx = loaded.task_of(run), cost_key(run), int(getattr(run.method, "n_ctx", 0))
     if (id(task), n_ctx) not in loaded.checked:
         loaded.checked.add((id(task), n_ctx))
-        loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, n_ctx)  # they fit into the text tower
+        loaded.towers_of(run).sentences(loaded.dataset_of(run).classes, n_ctx)  # raises if one is too long
     for stage in run.stages:
         try:
             checked(stage.method).check(task)
@@ -210,33 +211,33 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
     loaded.checked.add(kind)
     try:
         state = _initial_state(run, task)
-        found = None if gpu is None else loaded.memory_of(run)
+        estimate = None if gpu is None else loaded.memory_of(run)
     except Exception as problem:
         if not is_out_of_memory(problem):
             return  # a method's own error: the run reports it with its place
         raise ConfigError(
-            f"What {methods.name_of(run.method)} learns does not fit into this machine's memory. Lower a size of the "
-            "method, or the number of clients."
+            f"The parameters of {methods.name_of(run.method)} do not fit into this machine's memory. Lower a size of "
+            "the method, or the number of clients."
         ) from None
     bounds.check_state(state, seeds, room)
-    if found is not None and gpu is not None:
-        bounds.check_gpu(found, run, gpu - CONTEXT_BYTES)
+    if estimate is not None and gpu is not None:
+        bounds.check_gpu(estimate, run, gpu - CONTEXT_BYTES)
 
 
 def gpu_share(run: RunSpec, seeds: int, total: int) -> float:
     """Estimates the share of a GPU that a trial takes: the default of `execution.gpus`.
 
-    Nothing is trained and no GPU is used. The estimate counts the CUDA context, towers, images, states and what the
-    clients that are trained together keep for their gradients. Runs that differ in floats alone (learning rates, λ)
-    share one estimate.
+    Nothing is trained and no GPU is used. The estimate counts the CUDA context, towers, images, states, and the
+    activations of the clients that are trained in parallel. Runs that differ only in floats (learning rates, λ) share
+    one estimate.
 
     Args:
         run: the trial's configuration.
         seeds: number of seeds that are trained together.
-        total: bytes of the GPU.
+        total: memory of the GPU in bytes.
 
     Returns:
-        A share between `SMALLEST` and 1, in hundredths; 1 where the method fails.
+        A share between `SMALLEST` and 1, in hundredths; 1 if the method fails.
     """
     try:
         with fixed_settings(threads_of(run)):
@@ -248,7 +249,7 @@ def gpu_share(run: RunSpec, seeds: int, total: int) -> float:
 
 
 def reserved_bytes(peak: int) -> int:
-    """GPU memory that a trial of this estimated peak reserves."""
+    """GPU memory in bytes that a trial with this estimated peak reserves."""
     return int(SLACK * peak) + CONTEXT_BYTES
 
 

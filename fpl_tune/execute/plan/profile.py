@@ -1,4 +1,4 @@
-"""The pace of runs: seconds of a round of one seed, by kind of run, as earlier runs took them."""
+"""The pace of runs: seconds of a round of one seed, by kind of run, measured on earlier runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.store import Store
 
 TRIAL_SECONDS = 0.5
-"""Typical seconds of a trial besides its rounds: its set-up, and its files."""
+"""Typical seconds of a trial besides its rounds, for its setup and files."""
 _STUDIES = 20  # studies that are read, the newest first
 
 
 def cost_key(run: RunSpec, *groups: str) -> str:
-    """The key of a run, or of some of its groups. Runs of equal key cost the same per round: only hyper-parameters that
-    are sizes matter."""
+    """The cost key of a run, or of some of its groups. Runs with the same key cost the same per round: of the
+    hyper-parameters, only sizes matter."""
     full = config.as_dict(run)
     node = {name: full[name] for name in ("clip", "data", "partition", "protocol", "method", "stages")}
     node["protocol"] = {k: v for k, v in node["protocol"].items() if k != "rounds"}
@@ -38,18 +38,18 @@ def _sizes(node: Any) -> Any:
 
 
 def earlier_paces(root: Path, study: str, kinds: Collection[str]) -> dict[str, float]:
-    """Seconds of a round of one seed by kind of run, from a study's own results, and those of others for kinds that it
-    has not run.
+    """Seconds of a round of one seed by kind of run, from a study's own results, or those of other studies for kinds
+    that it has not run.
 
     Args:
         root: the folder of all studies.
         study: the study's name.
-        kinds: the kinds that are wanted; see `cost_key`.
+        kinds: the cost keys to look for; see `cost_key`.
     """
-    found: dict[str, float] = {}
+    paces: dict[str, float] = {}
     newest_first = sorted(root.glob("*/study.yaml"), key=lambda path: -path.stat().st_mtime)
     for path in sorted(newest_first, key=lambda path: path.parent.name != study)[:_STUDIES]:
-        missing, rounds, seconds = set(kinds) - found.keys(), Counter[str](), Counter[str]()
+        missing, rounds, seconds = set(kinds) - paces.keys(), Counter[str](), Counter[str]()
         with suppress(ConfigError):  # a damaged study is reported where it is opened itself
             store = Store.open(root, path.parent.name)
             for cell in store.cells() if missing else ():
@@ -57,5 +57,5 @@ def earlier_paces(root: Path, study: str, kinds: Collection[str]) -> dict[str, f
                 for result in store.seed_results(cell).values() if kind in missing else ():
                     rounds[kind] += result["rounds"]
                     seconds[kind] += result["time/seconds"]
-        found |= {kind: seconds[kind] / number for kind, number in rounds.items() if number}
-    return found
+        paces |= {kind: seconds[kind] / number for kind, number in rounds.items() if number}
+    return paces

@@ -20,13 +20,13 @@ from fpl_tune.simulation.simulation import BYTES_PER_SCALAR
 from fpl_tune.simulation.task import ClientTask, SharedData
 from fpl_tune.simulation.worlds import draw_clients, needs_of, task_of
 
-_STEADY = 3  # equal rounds after which a stage with everybody in every round stays as it is
+_STEADY = 3  # equal rounds after which a stage with all clients in every round is taken as constant
 
 
 def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> tuple[int, int]:
-    """Bytes that all clients of a seed send up, and receive, over a whole run: exact.
+    """The exact number of bytes that all clients of a seed send up, and receive, over a whole run.
 
-    Where a method counts by client, its rounds are played with `start` and `merge`, on images and text features that
+    If a method counts by client, its rounds are simulated with `start` and `merge`, on images and text features that
     are all equal. Counts that are the same for every client follow from shapes, which no round changes.
 
     Args:
@@ -48,12 +48,12 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> tuple[int, int]:
             clients = draw_clients(run, now, seed, number)
             with torch.no_grad():
                 sent = method.traffic(now, state, clients)
-            found = _bytes(sent.up, len(clients)), _bytes(sent.down, len(clients))
-            up, down = up + found[0], down + found[1]
-            recent = [*recent[1 - _STEADY :], found]
+            round_bytes = _bytes(sent.up, len(clients)), _bytes(sent.down, len(clients))
+            up, down = up + round_bytes[0], down + round_bytes[1]
+            recent = [*recent[1 - _STEADY :], round_bytes]
             if run.protocol.participation == 1 and len(recent) == _STEADY and len(set(recent)) == 1:
                 left = rounds - within - 1
-                up, down, number = up + left * found[0], down + left * found[1], number + left
+                up, down, number = up + left * round_bytes[0], down + left * round_bytes[1], number + left
                 break
             if any(isinstance(count, Tensor) for count in (*sent.up.values(), *sent.down.values())):
                 with torch.no_grad():
@@ -80,7 +80,7 @@ class SilentTask(ClientTask):
 
 
 def dummy_task(run: RunSpec, towers: Towers, dataset: Dataset) -> ClientTask:
-    """A task of seed 1 whose images are zeros that take no memory."""
+    """A task with seed 1 whose images are zeros that take no memory."""
     (needs, _, last), size = needs_of(run), towers.image_size
     passed = towers.blocks_below(last)
     shape = {

@@ -1,8 +1,8 @@
 """Executor `ray`: jobs as Ray Tune trials on actors that are reused. The only room that imports ray.
 
-Tune asks a searcher for jobs and passes results to a Tune scheduler; both call the driver. Checkpoints
-and prompts are in the study's folder, or at a URL, which all nodes of a cluster share. Functions import Ray themselves:
-a command that never needs it must not wait for it, nor a worker that checks its node for torch.
+Tune asks a searcher for jobs and passes results to a Tune scheduler; both call the driver. Checkpoints and prompts are
+in the study's folder, or at a URL, which all nodes of a cluster share. Ray is imported inside functions: commands that
+do not need it must not wait for it, and a worker that checks its node must not wait for torch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def execute(driver: Driver, setup: ExecutionContext) -> None:
     """Runs all legs of the study.
 
     Raises:
-        EnvironmentProblem: Ray cannot be started or reached, or a node of it cannot do its part.
-        ConfigError: a trial asks for what no node has.
+        EnvironmentProblem: Ray cannot be started or reached, or a node cannot run trials.
+        ConfigError: a trial asks for more than any node has.
     """
-    if setup.address is None:  # Ray, which reads it where it is imported, then listens at 127.0.0.1 only
+    if setup.address is None:  # makes Ray, which reads it when it is imported, listen at 127.0.0.1 only
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     from fpl_tune.execute.callback import Callback
 
@@ -37,7 +37,7 @@ def execute(driver: Driver, setup: ExecutionContext) -> None:
 
 
 def alive(address: str) -> int:
-    """Number of living nodes of a cluster.
+    """Number of alive nodes of a cluster.
 
     Raises:
         EnvironmentProblem: it does not answer.
@@ -51,7 +51,7 @@ def alive(address: str) -> int:
 
 
 def inspect(address: str, storage: str, data_roots: Sequence[str]) -> list[Node]:
-    """The living nodes of a cluster, each with what keeps it from running trials.
+    """The alive nodes of a cluster, each with the reason why it cannot run trials, if there is one.
 
     Raises:
         EnvironmentProblem: it does not answer, or this machine cannot write the storage.

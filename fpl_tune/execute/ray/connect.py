@@ -28,35 +28,35 @@ from fpl_tune.execute.resources import head_of
 CONNECT_SECONDS = 5.0
 """Time limit of a TCP connection to the head."""
 LOST_SECONDS = 20.0
-"""A head that does not answer for this long is lost."""
+"""Seconds without an answer after which the head counts as lost."""
 _PROCESSES_EVERY = 5
-"""Seconds between two listings of the processes of Ray."""
+"""Seconds between two listings of Ray's processes."""
 
 ENVIRONMENT = {
-    "MALLOC_ARENA_MAX": "1",  # glibc keeps what threads that encode images free in heaps of their own: 200 MB a worker
+    "MALLOC_ARENA_MAX": "1",  # else glibc keeps the memory that image threads free in separate heaps: 200 MB a worker
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the check of a node, which reserves no GPU, sees its GPUs
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # lets the check of a node, which reserves no GPU, see its GPUs
     "RAY_AIR_NEW_OUTPUT": "0",  # no tables of Tune
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_gcs_rpc_server_connect_timeout_s": "30",  # of the head; Ray's 5 s are too few where its machine is busy
-    # A worker that hears nothing closes its connection after 20 s, which the driver notices after 300 s if a link was
-    # cut meanwhile; a node that is away for longer than half a minute is dead to both.
+    "RAY_gcs_rpc_server_connect_timeout_s": "30",  # of the head; Ray's 5 s are not enough on a busy machine
+    # By default a worker without messages closes its connection after 20 s, which the driver notices only after 300 s
+    # if the link was cut meanwhile; both take a node as dead after half a minute.
     "RAY_grpc_keepalive_timeout_ms": "120000",
     "RAY_worker_niceness": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "100000",  # Tune's own state is never restored
-    "TUNE_MAX_PENDING_TRIALS_PG": "1000000",  # the searcher limits how many trials run at once
+    "TUNE_MAX_PENDING_TRIALS_PG": "1000000",  # the searcher limits the number of concurrent trials
     "TUNE_RESULT_BUFFER_LENGTH": "1",
 }
-"""Ray's settings while a study runs; those that the user has set stay."""
+"""Ray's settings while a study runs; variables that the user has set take precedence."""
 _SENT = (
     "MALLOC_ARENA_MAX",
     "RAY_CHDIR_TO_TRIAL_DIR",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
     "RAY_grpc_keepalive_timeout_ms",
 )
-"""Settings that workers of a cluster get as well."""
+"""Settings that are also sent to the workers of a cluster."""
 
 
 @contextmanager
@@ -70,9 +70,9 @@ def connected(
     """Starts Ray on this machine, or joins a cluster.
 
     Args:
-        address: of the cluster's head, `auto`, or None to start Ray.
-        ship: whether the cluster's workers run the code of this process.
-        log: file of Ray's own messages, such as tracebacks of lost workers; None: they are printed.
+        address: address of the cluster's head, `auto`, or None to start Ray.
+        ship: True to send the code of this process to the cluster's workers.
+        log: file for Ray's own messages, such as tracebacks of lost workers; None: they are dropped.
         on_lost: called before the process ends because Ray is lost; see `_watched`.
 
     Yields:
@@ -90,7 +90,7 @@ def connected(
     options: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
     if address is not None:
         options = {"address": address, "namespace": "fpl-tune", "runtime_env": runtime_env() if ship else None}
-    handler = logging.FileHandler(log or os.devnull, delay=True)  # the file exists from the first message on
+    handler = logging.FileHandler(log or os.devnull, delay=True)  # the file is created with the first message
     others, children = set(threading.enumerate()), set(psutil.Process().children())
     with _environment(address is None) as folder:
         printed: list[str] = []
@@ -107,7 +107,7 @@ def connected(
                 yield folder
         finally:
             output.threads.add(threading.current_thread())
-            with redirect_stdout(output):  # to which Ray prints what its threads have held back
+            with redirect_stdout(output):  # Ray prints the buffered lines of its threads to it
                 ray.shutdown()
             logging.getLogger("ray").removeHandler(handler)
             handler.close()
@@ -115,7 +115,7 @@ def connected(
 
 @contextmanager
 def _held_back(printed: list[str]) -> Iterator[None]:
-    """Appends to a list what Ray writes to standard error past Python, such as a line a second without a head."""
+    """Captures in a list what Ray writes to the standard error descriptor, such as a line a second without a head."""
     before = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
@@ -129,18 +129,18 @@ def _held_back(printed: list[str]) -> Iterator[None]:
 
 
 class _Shared:
-    """A stream for `sys.stdout` that sends to Ray's log what Ray's threads print, such as the last lines of a node.
+    """A stream for `sys.stdout` that sends lines of Ray's threads, such as the last lines of a node, to Ray's log.
 
     Args:
-        stream: takes everything else.
-        threads: Ray's.
+        stream: receives everything else.
+        threads: Ray's threads.
     """
 
     def __init__(self, stream: TextIO, threads: set[threading.Thread]) -> None:
         self._stream, self.threads = stream, threads
 
     def write(self, text: str) -> int:
-        """Writes a text."""
+        """Writes a string."""
         if threading.current_thread() not in self.threads:
             return self._stream.write(text)
         if text.strip():
@@ -155,19 +155,19 @@ class _Shared:
 def _watched(address: str | None, on_lost: Callable[[], object], started: set[psutil.Process]) -> Iterator[None]:
     """Ends the process once Ray's head, or the node of this process, has not answered for `LOST_SECONDS`.
 
-    Calls to a lost head neither return nor can be interrupted; Ray itself ends the process after a minute, with a dump.
-    What Ray has `started` here, and what those processes have started, ends with it.
+    Calls to a lost head neither return nor can be interrupted; Ray itself would end the process after a minute, with a
+    dump. The processes that Ray has `started` here, and their children, are ended too.
     """
-    over, parts = threading.Event(), [] if (address or "").startswith("ray://") else addresses()
+    over, servers = threading.Event(), [] if (address or "").startswith("ray://") else addresses()
 
     def watch() -> None:
         seen, family = time.monotonic(), set(started)
         for count in itertools.count():
             if over.wait(1.0):
                 return
-            if all(_answers(*part) for part in parts):
+            if all(_answers(*server) for server in servers):
                 seen = time.monotonic()
-                if count % _PROCESSES_EVERY == 0:  # once one has died, what it has started is no child of it
+                if count % _PROCESSES_EVERY == 0:  # when a process dies, its children get another parent
                     for process in started:
                         with suppress(psutil.Error):
                             family.update(process.children(recursive=True))
@@ -175,7 +175,7 @@ def _watched(address: str | None, on_lost: Callable[[], object], started: set[ps
                 with suppress(Exception):
                     on_lost()
                 for process in family:
-                    with suppress(psutil.Error):  # one that has ended is known by its start
+                    with suppress(psutil.Error):  # psutil compares start times, so a reused id is safe
                         process.kill()
                 print(
                     f"error: lost Ray, which has not answered for {LOST_SECONDS:g} s. Finished results are stored; "
@@ -212,9 +212,9 @@ def _answers(host: str, port: int) -> bool:
 def _environment(own: bool) -> Iterator[str]:
     """Sets Ray's variables for the study and restores them. Yields the temporary folder of our own Ray.
 
-    Variables of others stay as they are by then: MLflow's are set by the recorder's thread meanwhile.
-    The folder's path is short, since the paths of Ray's sockets are limited to 107 characters. The folder of Ray's
-    token, which Ray makes for all to read, is made private.
+    Other variables are not restored: the recorder's thread sets MLflow's meanwhile. The folder's path is short, since
+    paths of Ray's sockets are limited to 107 characters. The folder of Ray's token, which Ray would create readable for
+    everyone, is made private.
     """
     before, private = dict(os.environ), Path.home() / ".ray"
     sweep()
@@ -270,11 +270,11 @@ def _unreachable(address: str | None, problem: str) -> EnvironmentProblem:
 def runtime_env() -> dict[str, Any]:
     """Ray's runtime environment of a study: this package and the modules of plug-in methods.
 
-    Nodes need the requirements of fpl-tune, not fpl-tune itself.
+    Nodes need only the requirements of fpl-tune, not fpl-tune itself.
     """
     package = Path(__file__).parents[2]
-    known = {**ENVIRONMENT, **os.environ}
-    variables = {name: known[name] for name in (plugins.VARIABLE, *_SENT) if name in known}
+    environment = {**ENVIRONMENT, **os.environ}
+    variables = {name: environment[name] for name in (plugins.VARIABLE, *_SENT) if name in environment}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in plugins.modules()]
     paths = {Path(file).resolve() for file in files if file}
     mine = sorted(str(path.parent if path.name == "__init__.py" else path) for path in paths)

@@ -25,11 +25,11 @@ from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
 from fpl_tune.execute.plan.preflight import gpu_share
 from fpl_tune.execute.ray.connect import connected
-from fpl_tune.execute.ray.nodes import Absence, check_nodes, refuse_unfit, slots
-from fpl_tune.execute.ray.trainable import REPORT, STUDY, FederatedTrainable, SentJob
+from fpl_tune.execute.ray.nodes import Absence, check_nodes, reject_unfit, slots
+from fpl_tune.execute.ray.trainable import JOB, REPORT, FederatedTrainable, SentJob
 
 LOG_FILE = "ray.log"
-"""In the study's folder: Ray's own messages."""
+"""File in the study's folder with Ray's own messages."""
 
 
 def run(driver: Driver, context: ExecutionContext) -> None:
@@ -37,7 +37,7 @@ def run(driver: Driver, context: ExecutionContext) -> None:
 
     Raises:
         EnvironmentProblem: Ray cannot be started or joined, or a node cannot run trials.
-        ConfigError: a trial asks for what no node has.
+        ConfigError: a trial asks for more than any node has.
     """
     lost = partial(driver.notify, Callback.on_abort)
     with connected(context.address, log=context.folder / LOG_FILE, on_lost=lost) as folder:
@@ -55,7 +55,7 @@ def run(driver: Driver, context: ExecutionContext) -> None:
                 trial_dirname_creator=lambda trial: trial.trial_id,
             ),
             run_config=tune.RunConfig(
-                name=f"{context.study}-{os.getpid()}",  # unique on a cluster that others use too
+                name=f"{context.study}-{os.getpid()}",  # unique on a cluster that others also use
                 storage_path=folder,  # for Tune's own files, which are not read
                 stop=StopAll(jobs),
                 verbose=0,
@@ -72,11 +72,11 @@ def run(driver: Driver, context: ExecutionContext) -> None:
 
 
 def settle(context: ExecutionContext) -> ExecutionContext:
-    """The context as this machine or the cluster allows it, with the bytes of the smallest GPU if they are needed.
+    """The context resolved for this machine or cluster, with the memory of the smallest GPU if it is needed.
 
     Raises:
         EnvironmentProblem: a node cannot run trials.
-        ConfigError: a trial asks for what no node has.
+        ConfigError: a trial asks for more than any node has.
     """
     gpu_bytes: list[int] = []
     if context.address is not None:
@@ -87,7 +87,7 @@ def settle(context: ExecutionContext) -> ExecutionContext:
             context = replace(context, gpus=context.gpus or 0.0)
         elif context.execution.threads is None:
             context = replace(context, threads=1)
-        refuse_unfit(nodes, context.threads, 0.01 if context.gpus is None else context.gpus)
+        reject_unfit(nodes, context.threads, 0.01 if context.gpus is None else context.gpus)
         gpu_bytes = [total for node in nodes for total in node.gpu_bytes]
     elif context.gpus is None:
         gpu_bytes = [total for total, _ in gpus_here()]
@@ -104,15 +104,15 @@ def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
 
 
 class JobSearcher(Searcher):
-    """Suggests jobs to Tune, as slots are free, and passes reports to the driver.
+    """Suggests jobs to Tune while slots are free, and passes reports to the driver.
 
     Nodes that join while the study runs get trials.
 
     Tune takes an exception in its hooks for a failed trial, so exceptions are kept in `problem`.
 
     Args:
-        driver: the study's.
-        context: of its jobs, as the cluster allows it.
+        driver: the study's driver.
+        context: the context of its jobs; see `settle`.
     """
 
     def __init__(self, driver: Driver, context: ExecutionContext) -> None:
@@ -120,7 +120,7 @@ class JobSearcher(Searcher):
         self.driver, self.context = driver, context
         self.problem: BaseException | None = None
         self.running: dict[str, Job] = {}
-        """By Tune's id of the trial."""
+        """Running jobs by Tune's id of the trial."""
         self._absence = Absence(context.address)
         self._reported = time.monotonic()
 
@@ -135,15 +135,15 @@ class JobSearcher(Searcher):
             self.problem = problem
 
     def suggest(self, trial_id: str) -> Any:
-        """The configuration of the next trial; None while there is no job or no slot for it."""
+        """The configuration of the next trial; None while there is no job or no free slot."""
         with self._guarded():
             if self._has_slot() and (job := self.driver.next_leg()) is not None:
                 self.running[trial_id] = job
-                return {STUDY: SentJob.of(job, self.context), **self._resources(job)}
+                return {JOB: SentJob.of(job, self.context), **self._resources(job)}
         return Searcher.FINISHED if self.problem is not None or self.driver.over else None
 
     def _has_slot(self) -> bool:
-        """True if another trial may start. At most one job waits until its share is free, while Ray fills the GPUs.
+        """True if another trial may start. At most one job waits for a free share of a GPU, so Ray can fill the GPUs.
 
         Raises:
             EnvironmentProblem: no node has been alive for too long.
@@ -155,9 +155,9 @@ class JobSearcher(Searcher):
         return free and (self.context.device == "cpu" or used < ray.cluster_resources().get("GPU", 0.0))
 
     def _resources(self, job: Job) -> dict[str, float]:
-        """Cores and share of a GPU of a job; all of the device after it was out of memory next to others.
+        """Cores and GPU share of a job; the whole device after it ran out of memory next to others.
 
-        On this machine all trials fit next to each other.
+        Without a cluster, cores are shared so that all parallel trials fit.
         """
         context, cpu = self.context, float(self.context.threads)
         if context.address is None:
@@ -168,7 +168,7 @@ class JobSearcher(Searcher):
         return {"CPU": cpu, "GPU": job.gpus}
 
     def receive(self, trial_id: str, report: Report) -> bool:
-        """Passes on the report of a step. Returns whether the trial goes on."""
+        """Passes on the report of a step. Returns True if the trial continues."""
         goes_on = False
         if report.failure is None:
             self._reported = time.monotonic()
@@ -180,13 +180,13 @@ class JobSearcher(Searcher):
         return goes_on
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """`JobScheduler` receives the ends of trials."""
+        """Does nothing: `JobScheduler` receives the ends of trials."""
 
     def save(self, checkpoint_path: str) -> None:
-        """The study's store holds everything."""
+        """Does nothing: everything is in the study's store."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """The study's store holds everything."""
+        """Does nothing: everything is in the study's store."""
 
 
 class JobScheduler(FIFOScheduler):
@@ -203,12 +203,12 @@ class JobScheduler(FIFOScheduler):
         if trial.trial_id in self._jobs.running:
             error = Path(trial.error_file) if trial.error_file else None  # `get_error` reads a copy that is made later
             failure = Failure(cause_of_death(error.read_text() if error and error.is_file() else ""), "died")
-            said = f"{failure.error}. Ray's messages are in {self._jobs.context.folder / LOG_FILE}."
-            self._jobs.receive(trial.trial_id, Report([], failure=failure, warnings=[said]))
+            warning = f"{failure.error}. Ray's messages are in {self._jobs.context.folder / LOG_FILE}."
+            self._jobs.receive(trial.trial_id, Report([], failure=failure, warnings=[warning]))
 
 
 class StopAll(tune.Stopper):
-    """Stops all trials once there is a problem, also those that wait for a node or do not answer."""
+    """Stops all trials once there is a problem, including those that wait for a node or do not answer."""
 
     def __init__(self, jobs: JobSearcher) -> None:
         self._jobs = jobs
@@ -221,7 +221,7 @@ class StopAll(tune.Stopper):
 
 
 class ForgetResults(tune.Callback):
-    """Empties the last result of every trial, which Tune keeps until the end with statistics of all of its numbers."""
+    """Empties the last result of every trial, which Tune keeps until the end with statistics of all its numbers."""
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
         for name in result.keys() - {"done"}:
@@ -229,7 +229,7 @@ class ForgetResults(tune.Callback):
 
 
 def cause_of_death(error: str) -> str:
-    """The end of Ray's message on a dead actor: the exception that kept it from starting, or how and where it ended."""
+    """The end of Ray's message on a dead actor: the exception at its start, or how and where it ended."""
     lines = [" ".join(line.split()) for line in error.splitlines() if line.strip()]
     node = next((line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")), "")
     why = lines[-1][:300].rstrip(".") if lines else "killed, or out of memory"

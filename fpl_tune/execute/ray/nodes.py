@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # a worker that only checks its node must not wait for torch
 ANSWER_SECONDS = float(os.environ.get("FPL_TUNE_NODE_SECONDS", "12"))
 """Time limit of the check of a node."""
 ABSENT_SECONDS = 60.0
-"""Without a node and a report for this long, a study says so; without a report for twice as long, it ends."""
+"""Seconds without a node and a report after which a study warns; after twice as long without a report, it ends."""
 _log = logging.getLogger(__name__)
 
 
@@ -39,22 +39,25 @@ class Node:
     cpus: float
     gpus: float
     problem: str = ""
-    """The reason why it cannot run trials, with the remedy; empty: it can."""
+    """The reason why it cannot run trials, with the remedy; empty if it can."""
     gpu_bytes: tuple[int, ...] = ()
-    """Memory of each GPU; none where PyTorch does not answer."""
+    """Memory of each GPU in bytes; empty if PyTorch does not answer."""
 
 
 def probe(
     storage: str, token: str, data_roots: Sequence[str], drivers: Mapping[str, str], gpus: bool
 ) -> tuple[str, tuple[int, ...]]:
-    """Runs on a node. Returns why it cannot run trials ("": it can), and the bytes of its GPUs.
+    """Checks the node that it runs on.
 
     Args:
         storage: folder or fsspec URL that all nodes share.
         token: name of a file that the driver wrote there.
         data_roots: folders of data sets.
-        drivers: versions of the packages where the study was started.
-        gpus: whether the node has GPUs.
+        drivers: versions of packages in the driver's process.
+        gpus: True if the node has GPUs.
+
+    Returns:
+        The reason why the node cannot run trials, empty if it can; and the memory of its GPUs in bytes.
     """
     missing = [root for root in data_roots if not local(root).is_dir()]
     problem = f"has no data.root={missing[0]}. Mount it there" if missing else ""
@@ -72,15 +75,15 @@ def probe(
 
 
 def differing(drivers: Mapping[str, str]) -> str:
-    """The packages whose versions here are not those of the driver."""
+    """The packages whose versions here differ from the driver's, as text."""
     here = versions()
     return ", ".join(f"{k} {here.get(k, 'none')} (driver: {v})" for k, v in drivers.items() if here.get(k) != v)
 
 
 def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
-    """Runs the check on every living node, in parallel.
+    """Runs the check on every alive node, in parallel.
 
-    It takes at most `ANSWER_SECONDS`, with GPUs `gpus.SECONDS` longer: their PyTorch may be read over a network.
+    It takes at most `ANSWER_SECONDS`, or `gpus.SECONDS` more with GPUs, whose PyTorch may be read over a network.
 
     Raises:
         EnvironmentProblem: the driver itself cannot write the storage.
@@ -90,7 +93,7 @@ def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
         place.write(token, "")
     except OSError as problem:
         raise EnvironmentProblem(
-            f"Checkpoints and results need storage that can be written, but {storage} cannot from this machine "
+            f"Checkpoints and results need writable storage, but this machine cannot write to {storage} "
             f"({str(problem.strerror)[:160]}). Name another one in execution.checkpoints or FPL_TUNE_OUTPUT."
         ) from None
     try:
@@ -122,7 +125,7 @@ def _node(info: dict[str, Any], ref: Any, limit: float) -> Node:
 
 
 def slots(context: ExecutionContext) -> int:
-    """Trials that the living nodes can run in parallel."""
+    """Number of trials that the alive nodes can run in parallel."""
     resources = ray.cluster_resources()
     count = int(resources.get("CPU", 0) // context.threads)
     if context.gpus:
@@ -131,24 +134,24 @@ def slots(context: ExecutionContext) -> int:
 
 
 class Absence:
-    """Says that a cluster has no node that can run trials, and ends the study if none comes back.
+    """Warns if a cluster has no node that can run trials, and ends the study if none comes back.
 
     Args:
-        address: the cluster's.
-        clock: seconds.
+        address: the cluster's address.
+        clock: returns seconds.
     """
 
     def __init__(self, address: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._remedy = f"Start nodes with `ray start --address={address}`"
         self._since: float | None = None
-        self._said = False
+        self._warned = False
 
     def check(self, present: bool, idle: float) -> None:
-        """Notes whether there is a node now.
+        """Warns or raises if there has been no node for too long.
 
         Args:
-            present: True if there is one.
+            present: True if there is a node now.
             idle: seconds since a trial has reported.
 
         Raises:
@@ -156,7 +159,7 @@ class Absence:
         """
         now = self._clock()
         if present:
-            self._since, self._said = None, False
+            self._since, self._warned = None, False
             return
         self._since = now if self._since is None else self._since
         if now - self._since >= ABSENT_SECONDS and idle >= 2 * ABSENT_SECONDS:
@@ -164,8 +167,8 @@ class Absence:
                 f"No node that can run trials is alive, and no trial has reported for {idle:.0f} s. Finished results "
                 f"and checkpoints are stored. {self._remedy}; the same command continues."
             )
-        if idle >= ABSENT_SECONDS and not self._said:
-            self._said = True
+        if idle >= ABSENT_SECONDS and not self._warned:
+            self._warned = True
             _log.warning(
                 "No node that can run trials is alive, and no trial has reported for %.0f s. %s: they get trials as "
                 "soon as they have joined. Without any the study ends in a minute.",
@@ -174,12 +177,12 @@ class Absence:
             )
 
 
-def refuse_unfit(nodes: Sequence[Node], cpus: float, gpus: float) -> None:
-    """Refuses a cluster that cannot do the study's work.
+def reject_unfit(nodes: Sequence[Node], cpus: float, gpus: float) -> None:
+    """Checks that a cluster can run the study's trials.
 
     Raises:
         ConfigError: a trial asks for more than any node has.
-        EnvironmentProblem: a node cannot do its part; each is named with what was found.
+        EnvironmentProblem: nodes cannot run trials; the message names each with its problem.
     """
     carrying = [node for node in nodes if node.cpus >= cpus and node.gpus >= gpus]
     if not carrying:

@@ -1,4 +1,4 @@
-"""A federated simulation as a Ray Tune trainable: for anybody's `tune.Tuner`, and for the jobs of studies."""
+"""A federated simulation as a Ray Tune trainable: for users' own `tune.Tuner`, and for the jobs of studies."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.grid import variant
 from fpl_tune.study.versions import versions
 
-STUDY = "study"
-"""Key of a configuration: a `SentJob`."""
+JOB = "study"
+"""Key of the `SentJob` in a trial's configuration."""
 REPORT = "report"
-"""Key of a result: the `Report` of a step."""
+"""Key of the `Report` in a step's result."""
 STEP_SECONDS = 0.5
-"""A study's step runs rounds for at least this long, so that Tune's cost of a step is a small share of it."""
+"""Minimum seconds of a study's step, so that Tune's overhead per step is small."""
 
 
 @dataclass(frozen=True)
 class SentJob:
     """A job of a study, its settings and the driver's versions, pickled.
 
-    Tune keeps several copies of every configuration until the end, and its text: copies share bytes, and the text has
-    none.
+    Tune keeps several copies of every configuration until the end, and its text: copies share the bytes, and the text
+    leaves them out.
     """
 
     content: bytes = field(repr=False)
@@ -66,20 +66,19 @@ class SentJob:
 class FederatedTrainable(tune.Trainable):
     """A federated simulation under Ray Tune. One step is one round of all seeds.
 
-    The configuration holds a run's fields by their dotted names, as overrides of the command line do, or as nested
-    dicts. Besides, it takes:
+    The configuration has a run's fields by dotted name, as overrides on the command line, or as nested dicts. It also
+    takes:
 
     * `seeds`: number of seeds (1..n), or a list; default 1. Seeds are trained together.
     * `execution.device`, `execution.threads`, `execution.block`: as in a study.
 
-    A result holds, for every figure of a round, the mean over seeds under its own name (`val/acc_mean`,
-    `test/acc_mean`, `train/loss`, `comm/up_bytes`, `time/seconds`, ...) and the standard deviation over seeds under
-    `<name>_seed_std`; further `done` and `training_iteration`, the round. Rounds without an evaluation repeat the
-    accuracies of the last one (NaN before the first).
+    A result has, for every metric of a round, the mean over seeds under its own name (`val/acc_mean`, `test/acc_mean`,
+    `train/loss`, `comm/up_bytes`, `time/seconds`, ...) and the standard deviation over seeds as `<name>_seed_std`; also
+    `done` and `training_iteration`, the round. Rounds without an evaluation repeat the accuracies of the last one (NaN
+    before the first).
 
-    A checkpoint is the state after a round, with the rounds before it. It can be loaded under a configuration that
-    differs in `optim`, `protocol` and those fields of the method that keep the shapes of its state, as population based
-    training does.
+    A checkpoint is the state after a round, with the history so far. It can be loaded with a configuration that differs
+    in `optim`, `protocol` and fields of the method that keep the shapes of its state, as in population based training.
 
     Example:
         >>> space = {"method": "pfedmoap", "method.lam": tune.uniform(0, 5), "seeds": 3}
@@ -87,12 +86,12 @@ class FederatedTrainable(tune.Trainable):
         >>> tune.Tuner(FederatedTrainable, param_space=space, tune_config=tune_config).fit()
     """
 
-    # A study's jobs run here too. Their steps report several rounds, and they write their checkpoints themselves: Tune
-    # saves only after a step, through the driver, and a new run of Tune does not begin a trial from an earlier one's.
+    # A study's jobs also run here. Their steps report several rounds, and they write checkpoints themselves: Tune saves
+    # only after a step, through the driver, and a new run of Tune cannot start a trial from the checkpoint of another.
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        """CPU threads and GPUs of a trial. Called by Tune before a trial starts, so wrong fields are refused here.
+        """CPU threads and GPUs of a trial. Tune calls it before a trial starts, so invalid fields are rejected here.
 
         Raises:
             ConfigError: an unknown field, or an invalid value.
@@ -104,14 +103,14 @@ class FederatedTrainable(tune.Trainable):
         )
 
     def __init_subclass__(cls) -> None:
-        """Refuses wrong fields before a trial starts also where `tune.with_resources` sets its resources."""
+        """Rejects invalid fields before a trial starts, even if `tune.with_resources` sets its resources."""
         super().__init_subclass__()
         request = vars(cls).get("default_resource_request")
         if request is None:
             return
 
         def checked(kind: type[FederatedTrainable], config: dict[str, Any]) -> Any:
-            if STUDY not in config:
+            if JOB not in config:
                 parse(config)
             return request.__func__(kind, config)
 
@@ -123,16 +122,16 @@ class FederatedTrainable(tune.Trainable):
         Raises:
             ConfigError: an unknown field, or an invalid value.
         """
-        self._in_study = STUDY in config
+        self._in_study = JOB in config
         if self._in_study:
-            job, context, drivers = pickle.loads(config[STUDY].content)
+            job, context, drivers = pickle.loads(config[JOB].content)
             self._unfit = _unfit(differing(drivers))
             if self._unfit is not None:
                 return
             context = on_node(context)
             if context.device == "cuda":
                 torch.cuda.empty_cache()
-                if config["GPU"]:  # a trial that takes more than its share is out of memory; execution.gpus=0 has none
+                if config["GPU"]:  # limits a trial to its share of memory; with execution.gpus=0 there is no limit
                     torch.cuda.set_per_process_memory_fraction(min(1.0, config["GPU"]))
             self._run = JobRun(job, context)
             return
@@ -141,13 +140,13 @@ class FederatedTrainable(tune.Trainable):
         self._run.begin()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Begins another run in the same process, which keeps towers and data."""
+        """Starts another run in the same process, which reuses towers and data."""
         self.cleanup()
         self.setup(new_config)
         return True
 
     def step(self) -> dict[str, Any]:
-        """One round of all seeds; in a study, rounds for `STEP_SECONDS`.
+        """Runs one round of all seeds; in a study, rounds for `STEP_SECONDS`.
 
         Raises:
             Diverged: a loss or an accuracy is NaN or inf.
@@ -175,18 +174,18 @@ class FederatedTrainable(tune.Trainable):
         """Continues from a checkpoint.
 
         Raises:
-            ConfigError: it is damaged, or of a configuration that this one cannot continue.
+            ConfigError: it is damaged, or this configuration cannot continue it.
         """
         restore(self._run, Path(checkpoint))
 
     def cleanup(self) -> None:
-        """Frees the run, so that the next one has its memory."""
+        """Frees the memory of the run for the next one."""
         self._run: Any = None
         gc.collect()
 
 
 def _unfit(different: str) -> Failure | None:
-    """The failure of a node that joined after the check of nodes, with other versions: no job has caused it."""
+    """The failure of a node that joined after the check of nodes and has other versions; no job has caused it."""
     if not different:
         return None
     return Failure(
@@ -232,54 +231,54 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
 
 @cache
 def _base() -> dict[str, Any]:
-    """The run that fields are set in, as on the command line."""
+    """The default run, in which the configuration's fields are set."""
     return config.as_dict(config.compose_run())
 
 
 def summarise(records: Sequence[Record]) -> dict[str, float]:
-    """Mean over seeds of every figure, and the standard deviation as `<name>_seed_std` where there are several."""
-    found: dict[str, float] = {}
+    """Mean over seeds of every metric, and with several seeds the standard deviation as `<name>_seed_std`."""
+    figures: dict[str, float] = {}
     for name in records[0]:
         values = [record.get(name) for record in records]
         if name not in ("seed", "round") and all(isinstance(value, int | float) for value in values):
-            found[name] = fmean(values)  # type: ignore[type-var]
+            figures[name] = fmean(values)  # type: ignore[type-var]
             if len(values) > 1:
-                found[f"{name}_seed_std"] = stdev(values)  # type: ignore[type-var]
-    return found
+                figures[f"{name}_seed_std"] = stdev(values)  # type: ignore[type-var]
+    return figures
 
 
 def last_figures(history: Sequence[Sequence[Record]]) -> dict[str, float]:
-    """The figures of the last round, with the accuracies of the last round that was evaluated."""
-    found = {"val/acc_mean": math.nan, "test/acc_mean": math.nan}
+    """The metrics of the last round, with the accuracies of the last evaluated round."""
+    figures = {"val/acc_mean": math.nan, "test/acc_mean": math.nan}
     evaluated = next((records for records in reversed(history) if "test/acc_mean" in records[0]), None)
     if evaluated is not None:
-        found |= {name: value for name, value in summarise(evaluated).items() if "/acc_" in name}
-    return {**found, **summarise(history[-1])}
+        figures |= {name: value for name, value in summarise(evaluated).items() if "/acc_" in name}
+    return {**figures, **summarise(history[-1])}
 
 
 def restore(job: JobRun, folder: Path) -> None:
     """Continues a run from the newest checkpoint in a folder.
 
     Raises:
-        ConfigError: it is damaged, or of a configuration that the run cannot continue.
+        ConfigError: it is missing or damaged, or the run's configuration cannot continue it.
     """
     simulation = job.begun
-    found = next(checkpoint.usable(folder), None)
-    if found is None or isinstance(found, Damaged):
-        raise ConfigError(f"cannot load the checkpoint in {folder}: {found or 'there is none'}")
-    theirs, ours = config.as_dict(config.to_run(found.meta["run"], stored=True)), config.as_dict(simulation.run)
-    for run, seeds in ((theirs, found.meta["seeds"]), (ours, simulation.seeds)):
+    snapshot = next(checkpoint.usable(folder), None)
+    if snapshot is None or isinstance(snapshot, Damaged):
+        raise ConfigError(f"cannot load the checkpoint in {folder}: {snapshot or 'there is none'}")
+    theirs, ours = config.as_dict(config.to_run(snapshot.meta["run"], stored=True)), config.as_dict(simulation.run)
+    for run, seeds in ((theirs, snapshot.meta["seeds"]), (ours, simulation.seeds)):
         run["data"].pop("root", None)  # a path of a machine
         run |= {"seeds": seeds, "method": run["method"]["name"]}
-    for part in ("clip", "data", "partition", "stages", "method", "seeds"):
-        if theirs[part] != ours[part]:
+    for group in ("clip", "data", "partition", "stages", "method", "seeds"):
+        if theirs[group] != ours[group]:
             raise ConfigError(
-                f"cannot load a checkpoint of another configuration: its {part} is {theirs[part]}, but this run's is "
-                f"{ours[part]}. Only optim, protocol, and fields of the method that keep the shapes of its state can "
+                f"cannot load a checkpoint of another configuration: its {group} is {theirs[group]}, but this run's is "
+                f"{ours[group]}. Only optim, protocol, and fields of the method that keep the shapes of its state can "
                 "differ."
             )
     try:
-        simulation.restore(Snapshot(found.tensors, {**found.meta, "cell": config.identity(simulation.run)}))
+        simulation.restore(Snapshot(snapshot.tensors, {**snapshot.meta, "cell": config.identity(simulation.run)}))
     except ConfigError as problem:
         raise ConfigError(f"cannot load a checkpoint of another configuration: {problem}") from None
-    job.history = found.meta["rounds"]
+    job.history = snapshot.meta["rounds"]

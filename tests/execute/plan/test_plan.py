@@ -252,6 +252,6 @@ def test_labelled_variants_of_one_configuration_are_named(tmp_path: Path) -> Non
     path = tmp_path / "mine.yaml"
     variants = "[{label: ours, method: promptfl}, {label: theirs, method: promptfl}, {label: coop, method: coop}]"
     path.write_text(f"defaults: [/study, _self_]\naxes: {{variant: {variants}}}\n")
-    with pytest.warns(Notice, match="'theirs' has the configuration of 'ours', which alone is run") as told:
+    with pytest.warns(Notice, match="'theirs' has the same configuration as 'ours', and only the latter runs") as told:
         compose(str(path), [])
     assert len(told) == 1

@@ -19,7 +19,7 @@ from fpl_tune.execute import job as job_module
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
 from fpl_tune.execute.ray import executor, trainable
 from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
-from fpl_tune.execute.ray.trainable import REPORT, STUDY, SentJob
+from fpl_tune.execute.ray.trainable import JOB, REPORT, SentJob
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.grid import expand
@@ -54,7 +54,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def sent(
     job: Job, context: ExecutionContext, drivers: dict[str, str] | None = None, share: float = 0.3
 ) -> dict[str, Any]:
-    return {STUDY: SentJob(pickle.dumps((job, context, drivers or {}))), "GPU": share}
+    return {JOB: SentJob(pickle.dumps((job, context, drivers or {}))), "GPU": share}
 
 
 def one_job() -> Job:
