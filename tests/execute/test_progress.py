@@ -110,7 +110,7 @@ class Log(Callback):
 
 @pytest.fixture(autouse=True)
 def _every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fpl_tune.execute.driver._TELL_EVERY", 0.0)
+    monkeypatch.setattr("fpl_tune.execute.driver._PROGRESS_EVERY", 0.0)
 
 
 STUDIES = {
