@@ -14,7 +14,7 @@ from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, stored
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.core.formatting import counted, size
-from fpl_tune.core.paths import cache_root, output_folder, stored_studies, why_not_writable
+from fpl_tune.core.paths import cache_root, output_folder, stored_studies
 from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.store import Store
 
@@ -62,7 +62,7 @@ def _machine(root: Path) -> list[dict[str, str]]:
         ("feature cache", cache_root(), "FPL_TUNE_CACHE"),
     ):
         existing = next(path for path in (folder, *folder.parents) if path.exists())
-        free, why = shutil.disk_usage(existing).free, refusal(folder)
+        free, why = shutil.disk_usage(existing).free, why_not_writable(folder)
         state = f"cannot be written ({why})" if why else f"{size(free)} free"
         remedy = f"Free some space, or name another folder in {variable}."
         fine = free >= _LITTLE_SPACE and not why

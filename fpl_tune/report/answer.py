@@ -121,7 +121,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
         panel.texts.append(_looks(findings, comparisons))
     for foresight in findings.foresights:
         if not foresight.low:  # else it is in the answer
-            block.texts.append(
+            panel.texts.append(
                 f"{f'{foresight.label}: e' if foresight.label else 'E'}arly rounds: {foresight.figures()}."
             )
     if len(comparisons.frame):

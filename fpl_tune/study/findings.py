@@ -106,7 +106,7 @@ class Findings:
         """Dotted fields in which the study's own cells differ, in the study's order."""
         self.titles = titles(self.axes)
         """Titles of the axes in tables and charts."""
-        self._shares: dict[str, Shares] = {}
+        self._shares: dict[str, ClassCounts] = {}
         self.looks = spec.declared_looks()
         """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
         self.level = 1 - 0.05 / max(len(self.looks), 1)
