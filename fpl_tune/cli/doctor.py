@@ -14,7 +14,7 @@ from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, stored
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.core.formatting import counted, size
-from fpl_tune.core.paths import cache_root, output_folder, stored_studies
+from fpl_tune.core.paths import cache_root, output_folder, stored_studies, why_not_writable
 from fpl_tune.study.schema import DamagedFile
 from fpl_tune.study.store import Store
 
