@@ -50,5 +50,5 @@ def test_a_key_tells_branches_apart_and_not_their_values() -> None:
     ]
     assert len({change(ADAPTER).key for change in kinds}) == len(kinds)
     assert ADAPTER.each(lambda leaf: leaf[:1] + 1).key == ADAPTER.key
-    with pytest.raises(ConfigError, match=r"must be a function of a module, but is .*<lambda>"):
+    with pytest.raises(ConfigError, match=r"must be a module-level function, but is .*<lambda>"):
         _ = ADAPTER._replace(branch=lambda leaves, tokens: tokens).key

@@ -53,7 +53,7 @@ def test_seeds_are_a_number_a_list_or_those_of_looks(seeds: Any, all_: Any, firs
 def test_a_sentence_has_one_place() -> None:
     assert with_place("a photo of a {}.") == "a photo of a {}."
     for text in ("a photo", "{} {}", "{0}", "{!r}", "{:>3}", "{", "}"):
-        with pytest.raises(ValueError, match=r"must be null or a text with \{\} once"):
+        with pytest.raises(ValueError, match=r"must be null or a string with \{\} once"):
             with_place(text, "null or ")
 
 
@@ -88,12 +88,12 @@ class Outer:
         ({"name": "a", "count": "one"}, "x.count must be …, but is 'one'."),
         ({"name": "a", "count": 1.5}, "x.count must be …, but is 1.5."),
         ({"name": "a", "count": "none"}, "x.count must be …, but is 'none'. Write null."),
-        ({"name": "a", "count": None}, "x.count cannot be null. Leave it out, or take it away: '~x.count'."),
+        ({"name": "a", "count": None}, "x.count cannot be null. Leave it out, or remove it: '~x.count'."),
         ({"name": "a", "count": True}, "x.count must be …, but is True."),
         ({"name": "a", "factor": "2"}, "x.factor must be …, but is '2'."),
         ({"name": "a", "on": 1}, "x.on must be …, but is 1."),
         ({"name": 1.1}, "x.name must be …, but is 1.1. Quote it."),
-        ({"name": "None"}, "x.name is the text 'None'. Write null."),
+        ({"name": "None"}, "x.name is the string 'None'. Write null."),
         ({"name": "a", "words": ["b", 1.1]}, "x.words.1 must be …, but is 1.1. Quote it."),
         ({"name": "a", "words": "b"}, "x.words must be …, but is 'b'."),
         ({"name": "a", "rates": {"k": "1"}}, "x.rates.k must be …, but is '1'."),
