@@ -162,7 +162,7 @@ def _print_claims(report: ReportSpec, table: StudyTable, rule: str, format: Form
     rows = [vars(claim) for claim in judged]
     if format == "table":
         rows = [{"": c.status, "claim": c.says, "shown in": c.source, "figures": c.reason} for c in judged]
-    output.emit(rows, format, title="Claims", caption=claims.counts(judged))
+    output.emit(rows, format, title="Claims", caption=claims.counts_sentence(judged))
 
 
 def _print_best(table: StudyTable, rule: str | None, format: Format) -> None:
@@ -172,7 +172,7 @@ def _print_best(table: StudyTable, rule: str | None, format: Format) -> None:
     from fpl_tune.study.results import TEST, VAL
 
     rule = rule or selection.selecting_rule(table.study.report.rule)
-    choice, worded = selection.chosen(table, rule), format == "table"
+    choice, worded = selection.choose_finished(table, rule), format == "table"
     if choice.front:
         tested = {row["cell"]: row for row in table.summary(rule)}
         records = []

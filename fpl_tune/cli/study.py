@@ -83,7 +83,7 @@ def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
         output.warn(failure)
     if not table:
         return
-    if others := sum(bool(store.seeds(cell)) for cell in store.earlier_cells()):
+    if others := sum(bool(store.seeds(cell)) for cell in store.cells_outside_tables()):
         print(f"Kept with their results, but not shown: {counted(others, 'cell')} of other settings.")
     more = ". The same command continues." if outcome.pending else ""
     print(

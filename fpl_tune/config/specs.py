@@ -351,7 +351,7 @@ class StudySpec(Seeds, RunSpec):
     look, further seeds of the cells whose comparison with the reference is not decided."""
     looks: Annotated[list[int], AfterValidator(_looks)] = field(default_factory=lambda: list(LOOKS))
     """Numbers of seeds after which `seeds=until_decided` compares, fixed once there are results. Each look has its
-    share of the error: with five looks, intervals are of 99 %, so all verdicts hold together with 95 %."""
+    share of the error: with five looks, intervals are of 99 %, so all verdicts hold jointly at the 95 % level."""
     scale: Literal["small", "paper"] = "small"
     """small: the embedded data; paper: the overrides in `paper_scale` are applied."""
     paper_scale: list[str] = field(default_factory=list)

@@ -30,7 +30,7 @@ class Callback:
         """
 
     def on_stale(self, cell: Cell, reasons: Sequence[str]) -> None:
-        """Stored results of a cell are out of date and run again."""
+        """Stored results of a cell are out of date, and its seeds run again."""
 
     def on_job_start(self, cell: Cell, seeds: Sequence[int]) -> None:
         """An executor has received a job."""

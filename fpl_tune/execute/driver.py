@@ -260,12 +260,12 @@ class Driver:
         return self.signal is not None or stop_requested(self.store.folder)
 
     def request_stop(self) -> None:
-        """Requests all trials, in any process, to end after their round."""
+        """Asks all running jobs, in any process, to stop after the current round."""
         self._stop_file.touch()
 
     @property
     def over(self) -> bool:
-        """True if nothing is left to run or running, or the study stops."""
+        """True if nothing is queued or running, or the study is stopping."""
         return self.stopping or isinstance(self._next(), Done)
 
     def next_leg(self) -> Job | None:

@@ -38,7 +38,7 @@ class StudyProgress:
     """cell, trial or full trial"""
     rounds: int
     """Rounds of all seeds that are done, or that will not run because their cell failed."""
-    of_rounds: int
+    total_rounds: int
     """Rounds of all seeds and cells; 0 in a search, where they are not known beforehand."""
     seconds: float | None
     """Expected seconds until the study is done; None before its first round."""
@@ -51,7 +51,7 @@ class StudyProgress:
         """`3 of 12 cells, 40 of 120 rounds`."""
         done, total = (f"{number:,.1f}".removesuffix(".0") for number in (self.done, self.total))
         text = f"{done} of {total} {self.unit}{'' if self.total == 1 else 's'}"
-        return f"{text}, {self.rounds:,} of {self.of_rounds:,} rounds" if self.of_rounds else text
+        return f"{text}, {self.rounds:,} of {self.total_rounds:,} rounds" if self.total_rounds else text
 
     def line(self, *, over: bool = False, again: str = "") -> str:
         """The counts, the time left and the best cell so far.

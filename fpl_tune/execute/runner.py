@@ -65,13 +65,13 @@ def run_study(
     halving.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
     setup = setup_of(spec, folder)
-    with _disk_errors(folder), _nothing_left(folder), locked(folder):
+    with _disk_errors(folder), _new_folders_removed(folder), locked(folder):
         store = Store(root, spec.name)
         looks.check_declared(spec, store)
         driver = Driver(store, spec, search, callbacks, began, retry=retry)
         driver.plan([*cells, *ablated])
         if search is not None:
-            driver.plan(search.restore([*store.cells(), *store.earlier_cells()]))
+            driver.plan(search.restore([*store.cells(), *store.cells_outside_tables()]))
         with fixed_settings(setup.threads):
             _check_and_pace(driver, setup, root)
         steps = {cell.id for cell in ablated}
@@ -121,7 +121,7 @@ def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None
 
 
 @contextmanager
-def _nothing_left(folder: Path) -> Iterator[None]:
+def _new_folders_removed(folder: Path) -> Iterator[None]:
     """Removes the folders of a new study that is rejected before anything is written to them."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:

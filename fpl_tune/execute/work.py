@@ -19,7 +19,7 @@ from fpl_tune.study.standing import CellState, Design, Row, standing
 RoundCost = Callable[[Cell], float]
 """The cost of a round of one seed of a cell, such as its planned seconds; 1 if all cost the same."""
 _TRIED = 50
-"""Number of latest trials whose mean cost is expected of further ones."""
+"""Number of most recent trials whose mean cost is the expected cost of a further trial."""
 
 
 class Limits(Protocol):

@@ -1,6 +1,6 @@
 """Reports: one self-contained page, charts, and the table in Markdown, LaTeX and CSV.
 
-The room reads a study's store; nothing below imports it. The page has five sections, each in the file of its name:
+It reads a study's store; no lower package imports it. The page has five sections, each in the file of its name:
 `answer`, `table` (with `paper`), `curves`, `robustness`, `reproduce`. A section has parts, which are functions of the
 findings of a study and of the comparisons with its reference: they write figures and compute none. `charts.py` holds
 the forms of charts, which `vega.py` draws; `page.js` links table and charts.

@@ -22,7 +22,7 @@ from fpl_tune.report import charts, search, sweep
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.panels import Panel, plain_table
 from fpl_tune.study.cells import Cell, label, shown
-from fpl_tune.study.claims import counts
+from fpl_tune.study.claims import counts_sentence
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import VAL
@@ -48,9 +48,9 @@ def _answer(findings: Findings, comparisons: Comparisons) -> str:
     number = states.count(CellState.DONE) + len(findings.pruned) + len(_diverged(findings))
     so_far = "" if number == len(states) else f"So far, {number} of {counted(len(states), 'cell')} done: "
     if findings.spec.report.claims:
-        return f"{so_far}{counts(findings.claims)}."
+        return f"{so_far}{counts_sentence(findings.claims)}."
     if findings.choice is None:
-        return f"{so_far}Nothing is chosen, since no two finished cells compare on validation."
+        return f"{so_far}No cell is chosen, since no two finished cells are comparable on validation."
     if findings.best is None:
         return f"{so_far}{findings.choice.by}: no cell is best."
     if findings.kind == "sweep":
@@ -61,7 +61,7 @@ def _answer(findings: Findings, comparisons: Comparisons) -> str:
 
 
 def _best(findings: Findings, comparisons: Comparisons) -> str:
-    """The best cell, its value, what it gains over the reference and how sure that is, and from what it is not told."""
+    """The best cell, its value, what it gains over the reference and how sure that is, and which cells are similar."""
     assert findings.best is not None
     assert findings.choice is not None
     unit, points = (" %", " points") if percent(findings.metric) else ("", "")
@@ -146,9 +146,9 @@ def _looks(findings: Findings, comparisons: Comparisons) -> str:
     """Which looks were declared, and at which of them comparisons were decided."""
     *most, last = map(str, findings.looks)
     declared = f"{', '.join(most)} and {last}" if most else last
-    text = f"Comparisons are looked at after {declared} seeds, as was declared before the first result, with intervals "
-    text += f"of {findings.sure} each, so that all verdicts hold together with 95 %. "
-    text += "A cell whose verdict is there stops."
+    text = f"Comparisons are evaluated after {declared} seeds, as declared before the first result, with intervals "
+    text += f"of {findings.sure} each, so that all verdicts hold jointly at the 95 % level. "
+    text += "A cell stops once its verdict is decided."
     if comparisons.frame.empty:
         open_ = any(findings.stored(cell).state is CellState.QUEUED for cell in findings.cells)
         why = "The first look is still to come" if open_ else "No comparison is possible: see the states of the cells"
@@ -243,7 +243,7 @@ def claims(findings: Findings, comparisons: Comparisons) -> Panel | None:
     if not findings.claims:
         return None
     texts = [
-        f"{counts(findings.claims)}. A claim holds where the 95 % interval of the difference, paired over "
+        f"{counts_sentence(findings.claims)}. A claim holds where the 95 % interval of the difference, paired over "
         "seeds, lies inside of what is claimed, and fails where it lies outside."
     ]
     rows = [[claim.status, claim.says, claim.source or "–", claim.reason] for claim in findings.claims]

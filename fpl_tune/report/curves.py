@@ -104,7 +104,7 @@ def explore(findings: Findings, comparisons: Comparisons) -> Panel | None:
 
 
 def grid(findings: Findings, comparisons: Comparisons) -> Panel | None:
-    """How do the two axes of a grid act together?"""
+    """How do the two axes of a grid interact?"""
     if len(findings.axes) != 2 or findings.searched:
         return None
     down, across = sorted(findings.axes, key=lambda axis: findings.frame[axis].nunique(), reverse=True)

@@ -39,7 +39,7 @@ def table(findings: Findings, comparisons: Comparisons, page_table: PageTable) -
     Args:
         findings: the study.
         comparisons: its comparisons with the reference.
-        found: the page's table; see `table.table`.
+        page_table: the page's table; see `table.table`.
     """
     crossed = _crossed(findings)
     return _listed(findings, comparisons, page_table) if crossed is None else _by_setting(findings, crossed)

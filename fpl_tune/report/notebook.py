@@ -75,7 +75,7 @@ class Summary:
 
 
 def cut(table: PageTable, numbers: Collection[int | None]) -> PageTable:
-    """The first `ROWS` rows, in the table's order; those of the numbers in `kept` come before others."""
+    """The first `ROWS` rows, in the table's order; rows whose number is in `numbers` are kept first."""
     first = sorted(table.rows, key=lambda row: row.number not in numbers)[:ROWS]
     return replace(table, rows=[row for row in table.rows if any(row is one for one in first)])
 

@@ -13,7 +13,7 @@ from fpl_tune.report import answer, charts, curves, latex, reproduce, robustness
 from fpl_tune.report.panels import Panel
 from fpl_tune.report.paper import paper
 from fpl_tune.study import tracking
-from fpl_tune.study.comparisons import Comparisons, choices, compare
+from fpl_tune.study.comparisons import Comparisons, compare, offered_references
 from fpl_tune.study.findings import Findings
 
 Question = Callable[[Findings, Comparisons], Panel | None]
@@ -49,7 +49,7 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
     write_text(folder / "table.csv", findings.frame.join(comparisons.frame.rename(columns=renamed)).to_csv())
     offered = {
         name: comparisons if name == comparisons.reference.name else compare(findings, name)
-        for name in choices(findings, comparisons)
+        for name in offered_references(findings, comparisons)
     }
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fpl_tune.report", ""),

@@ -154,7 +154,7 @@ def _measured(findings: Findings, cell: Cell, metric: str, target: str, source: 
     accuracies = {}
     with contextlib.suppress(FplTuneError):  # the data are not at hand
         for seed in findings.seeds(cell):
-            accuracy, domains = findings.clients(cell, seed), np.array(findings.shares(cell, seed).domains)
+            accuracy, domains = findings.clients(cell, seed), np.array(findings.class_counts(cell, seed).domains)
             if len(accuracy) == len(domains) and (domains == (source or target)).any():
                 accuracies[seed] = float(np.nanmean(accuracy[domains == (source or target)]))
     return accuracies

@@ -54,7 +54,7 @@ def partition(findings: Findings, comparisons: Comparisons) -> Panel | None:
         return None
     seed = findings.seeds(cell)[0]
     try:
-        clients = findings.shares(cell, seed)
+        clients = findings.class_counts(cell, seed)
     except FplTuneError as problem:
         return Panel("Partition", [f"Not drawn, since the data are not at hand: {problem}"])
     if clients.hash != findings.stored(cell).results[seed]["split_hash"]:

@@ -42,7 +42,7 @@ def choice(findings: Findings, comparisons: Comparisons) -> Panel | None:
     text = (
         f"Validation selects {winner} among {counted(overtuning.cells, 'cell')}: {value} {quantity(findings.metric)}; "
         f"corrected for the selection {corrected} (each seed tests the cell that the others' validation selects). The "
-        f"highest test mean, which noise flatters and nobody may select: {best}, {highest}.{left}"
+        f"highest test mean, which is biased upwards and must not be used to select: {best}, {highest}.{left}"
     )
     return Panel("What the choice is worth", [text])
 

@@ -263,7 +263,7 @@ def matters(findings: Findings) -> Panel | None:
         rounds, values = early(findings, mine)
         importance = searched.importance(mine, values, space.space, higher=sign(findings.objectives[0]) > 0)
         if importance.empty:
-            least = f"at least {searched.LEAST}, and {searched.PER_FIELD} for each field, that differ"
+            least = f"at least {searched.LEAST} with different values, and {searched.PER_FIELD} for each field"
             panel.texts.append(f"{before}too few trials ({len(values)}): {least}, are needed.")
             continue
         for name, row in importance.iterrows():

@@ -19,7 +19,7 @@ def sentence(findings: Findings) -> str:
     value = {group[0].id: shown(group[0].varied[axis]) for group in sweep.places}
     best, verdicts, higher = sweep.best, sweep.result, sign(findings.metric) >= 0
     if best is None:
-        return "Nothing is chosen, since no two finished cells compare on validation."
+        return "No value is chosen, since no two finished cells are comparable on validation."
     if verdicts is None:
         return f"{name} = {value[best]} alone has results: {figure(means[best], findings.metric, 1)}{unit}."
     settings = len(sweep.places[0])
@@ -73,7 +73,7 @@ def sentence(findings: Findings) -> str:
 
 
 def references(findings: Findings, comparisons: Comparisons) -> list[str]:
-    """How far the chosen cell is from each reference, by the comparisons of the table where these are with it."""
+    """Differences of the chosen cell from each reference, taken from the table if it is compared with that cell."""
     if findings.best is None or len(findings.chosen) > 1:
         return []
     references_by_name = {findings.family(cell): cell.id for cell in findings.finished if cell.is_reference}

@@ -131,7 +131,7 @@ def markdown(findings: Findings, comparisons: Comparisons, page_table: PageTable
 
 
 def winners(findings: Findings, comparisons: Comparisons) -> Panel | None:
-    """So tuned, how do the parts of the axes compare?"""
+    """How do the cells of the axes compare once each is tuned?"""
     if len(findings.tuned) < 2:
         return None
     objective = findings.objectives[0]
@@ -145,7 +145,7 @@ def winners(findings: Findings, comparisons: Comparisons) -> Panel | None:
         rows.append([search.label, figure(findings.objective(best), objective), mean, *over, searched])
     text = (
         f"The best trial of each part of the axes by {quantity(objective, unit=False)}; {findings.basis}. The "
-        "published point is the best one by it of those that the search tried first."
+        "published point is the best of those that the search tried first, by the same metric."
     )
     header = ["", quantity(objective, over=""), f"{of} ± std", f"Δ vs {comparisons.reference.title}",
               "Δ vs published", "found"]  # fmt: skip

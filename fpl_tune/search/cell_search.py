@@ -142,7 +142,7 @@ class CellSearch:
         return cell if cell.id == stored.id else None
 
     def remaining(self, design: Design, rows: Sequence[Row]) -> int:
-        """Number of trials that may still be suggested; with a budget, the number that the rest is expected to pay.
+        """Number of trials that may still be suggested; with a budget, the number that the rest is expected to pay for.
 
         Args:
             design: the study's design.
@@ -157,7 +157,7 @@ class CellSearch:
         return max(self._paid(design, rows), min(untried, self._paid(design, points)))
 
     def _paid(self, design: Design, rows: Sequence[Row]) -> int:
-        """Number of trials that the budget is expected to pay after these."""
+        """Number of trials that the budget is expected to pay for after these."""
         if self.search.trials:
             return max(0, self.search.trials - len(rows))
         full = len(design.seeds) * self.run.rounds

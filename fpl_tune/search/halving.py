@@ -10,8 +10,8 @@ continues, and one published point, so that the gain over it is known. Trials ar
 search. Rungs are not stored: they are read from the histories of the trials that have reached them.
 
 If learning curves cross, early rounds rank configurations the wrong way round, and the best one is always stopped. As a
-hedge, every third trial of a search passes the rungs of rounds regardless of its value. It is ranked there with the
-others, and like them it can be stopped at the rung of seeds. Hedged trials also show how well a rung predicts the final
+hedge, every third trial of a search passes all rungs but the last regardless of its value. It is ranked there with the
+others, and like them it can be stopped at the last rung. Hedged trials also show how well a rung predicts the final
 score.
 """
 
@@ -42,7 +42,7 @@ FULL_TRIALS = 20
 
 
 def resolved(study: StudySpec) -> PruneSpec:
-    """The study's `prune` with `auto` resolved: halving for samplers with which it was measured, and a hedge."""
+    """The study's `prune` with `auto` resolved: halving for samplers that it was benchmarked with, and a hedge."""
     prune = study.prune
     rule = prune.rule if prune.rule != AUTO else HALVING if _measured(study) else None
     hedge = prune.hedge if rule == HALVING and study.search.sampler is not None else None
@@ -83,7 +83,7 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
     if study.search.sampler is None:
         field = f"prune.hedge={study.prune.hedge}" if hedged else "prune.rule=halving"
         raise ConfigError(
-            f"Halving stops trials of a search, but {study.name} has none. Remove {field}, or set search.sampler=auto."
+            f"Halving stops trials, but {study.name} has no search. Remove {field}, or set search.sampler=auto."
         )
     if len(study.search.objectives) > 1:
         raise ConfigError(
@@ -203,7 +203,7 @@ def rungs(spec: PruneSpec, run: RunSpec) -> tuple[int, ...]:
 
 
 def planned_trials(study: StudySpec, run: RunSpec) -> int:
-    """Number of trials in the search of a run: the study's, or the number that its budget is expected to pay."""
+    """Number of trials in the search of a run: the study's, or the number that its budget should pay for."""
     search, cost = study.search, expected_cost(resolved(study), run, len(study.seed_list()))
     return search.trials or math.ceil((search.budget or FULL_TRIALS) / cost)
 
@@ -234,7 +234,7 @@ def expected_cost(spec: PruneSpec, run: RunSpec, seeds: int) -> float:
 
 def leg_shares(spec: PruneSpec, run: RunSpec) -> list[float]:
     """The expected shares of trials that start each leg: those to each rung and to the last round, and that of the
-    other seeds. At each rung one in `reduction` passes; at rungs of rounds, hedged trials pass too."""
+    other seeds. At each rung one in `reduction` passes; at all rungs but the last, hedged trials pass too."""
     hedged, number = 1 / spec.hedge if isinstance(spec.hedge, int) else 0.0, len(rungs(spec, run))
     passed = [spec.reduction**-k for k in range(number + 2)]
     return [1.0, *(hedged + (1 - hedged) * share for share in passed[1:-1]), passed[-1]]

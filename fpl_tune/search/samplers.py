@@ -41,7 +41,7 @@ class SamplerFactory:
 
     def __init__(self, search: SearchSpec, space: Space) -> None:
         self.search, self.space = search, space
-        self.name = chosen(search, space) if search.sampler == AUTO else search.sampler
+        self.name = auto_sampler(search, space) if search.sampler == AUTO else search.sampler
         self.component = named(self.name)
         self.make(1, "check")
 
@@ -111,7 +111,7 @@ def named(sampler: Any) -> Component:
     return components.find("tpe" if sampler == AUTO else sampler, AUTO)
 
 
-def chosen(search: SearchSpec, space: Space) -> str:
+def auto_sampler(search: SearchSpec, space: Space) -> str:
     """The sampler that `auto` stands for: a Gaussian process for one objective over a few fields without conditions.
 
     On the tables of `bench.py search`, it finds the best point of two fields at two thirds of TPE's cost, but is worse

@@ -56,7 +56,7 @@ class Search:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
         for name in search.objectives:
             if name not in objectives():
-                hint = "Test metrics never choose." if name.startswith("test/") else did_you_mean(name, objectives())
+                hint = "Do not select on test data." if name.startswith("test/") else did_you_mean(name, objectives())
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
         named(search.sampler)  # before spaces are read
         cells, points = expand(spec), list(grid(spec))

@@ -33,7 +33,7 @@ class Suggestion:
     published: bool = False
     """True for a point of a paper."""
     hedged: bool = False
-    """True if the trial passes all rungs of rounds."""
+    """True if the trial passes all rungs but the last one, whatever its value."""
     attrs: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Attributes that the sampler has set, of its trial and of its study."""
 
@@ -108,7 +108,7 @@ class Cell:
 
     @property
     def hedged(self) -> bool:
-        """True for a trial that passes all rungs of rounds."""
+        """True for a trial that passes all rungs but the last one, whatever its value."""
         return self.suggestion is not None and self.suggestion.hedged
 
     @property

@@ -159,7 +159,7 @@ def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, 
     return f"{text}; one seed allows no interval." if result.seeds == 1 else f"{text}."
 
 
-def counts(judged: Sequence[Judged]) -> str:
+def counts_sentence(judged: Sequence[Judged]) -> str:
     """`24 of 30 claims hold, 2 fail, 4 are undecided`."""
     holds, fails, undecided = (sum(j.status == status for j in judged) for status in ("holds", "fails", "undecided"))
     return (

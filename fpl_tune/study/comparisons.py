@@ -142,10 +142,12 @@ def compare_pairs(
 ) -> pd.DataFrame:
     """Compares cells by id, with the report's region of practical equivalence; see `analysis.compare`."""
     frame = findings.values if frame is None else frame
-    return analysis.compare(frame, pairs, chosen=chosen, looks=findings.looks, ran=findings.ran, **findings.equality)
+    return analysis.compare(
+        frame, pairs, chosen=chosen, looks=findings.looks, ran=findings.ran, **findings.test_options
+    )
 
 
-def choices(findings: Findings, comparisons: Comparisons, most: int = 2000) -> list[str]:
+def offered_references(findings: Findings, comparisons: Comparisons, most: int = 2000) -> list[str]:
     """The references that the page offers: references, values of named axes, cells; about `most` comparisons."""
     families = [findings.family(cell) for cell in findings.finished if cell.is_reference]
     values = {axis: findings.taken.get(axis, set()) for axis in findings.axes}

@@ -24,7 +24,7 @@ from fpl_tune.study import rates
 from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.foresight import Foresight, foresight
-from fpl_tune.study.partition import ClassCounts, shares
+from fpl_tune.study.partition import ClassCounts, class_counts
 from fpl_tune.study.results import COSTS, VAL, figure
 from fpl_tune.study.selection import Choice, choose, objectives_of, setting_of, sign
 from fpl_tune.study.standing import CellState, Row
@@ -408,16 +408,16 @@ class Findings:
         return np.mean([record[f"clients/{name}"] for record in last], axis=0) if last else np.array([])
 
     @property
-    def equality(self) -> dict[str, Any]:
+    def test_options(self) -> dict[str, Any]:
         """Further arguments of `analysis.compare` and the like: equivalence region, unit and direction."""
         rope, metric = self.spec.report.rope / 100, self.metric
         return {"rope": rope, "shares": percent(metric), "higher": sign(metric) >= 0}
 
-    def shares(self, cell: Cell, seed: int) -> ClassCounts:
+    def class_counts(self, cell: Cell, seed: int) -> ClassCounts:
         """The partition that a seed of a cell was trained on; see `partition.shares`."""
         key = repr((cell.run.data, cell.run.partition, seed))
         if key not in self._shares:
-            self._shares[key] = shares(cell.run, seed)
+            self._shares[key] = class_counts(cell.run, seed)
         return self._shares[key]
 
     @cached_property
@@ -450,7 +450,7 @@ class Findings:
             return SweptAxis(places, means, best if best in means else None, None, 0)
         if most == 1:
             frame = self.values.loc[self.values["cell"].isin(means)]
-        result = analysis.sweep(frame, list(means), best, looks=self.looks, ran=self.ran, **self.equality)
+        result = analysis.sweep(frame, list(means), best, looks=self.looks, ran=self.ran, **self.test_options)
         return SweptAxis(places, means, best, result, frame["seed"].nunique())
 
     @cached_property
@@ -474,7 +474,7 @@ class Findings:
             seeds = max((int(self.frame.loc[key, "n"]) for key in ids), default=0)
             if 2 <= len(ids) <= MOST and seeds > 1:
                 frame = self.values.loc[self.values["cell"].isin(ids)]
-                by_cell = analysis.letters(frame, level=self.level, **self.equality)
+                by_cell = analysis.letters(frame, level=self.level, **self.test_options)
                 letters |= {str(key): text for key, text in by_cell.items()}
         return letters
 

@@ -52,7 +52,7 @@ class Foresight:
         """The rank correlation at each rung, as text."""
         first, *others = self.rungs
         only = "only " if self.low else ""
-        text = f"after round {first} the rank correlation with the end is {only}{self.by_round[first]:.2f}"
+        text = f"after round {first} the rank correlation with the final score is {only}{self.by_round[first]:.2f}"
         text += "".join(f", after round {rung} {self.by_round[rung]:.2f}" for rung in others)
         left = f" ({self.diverged} that diverged left out)" if self.diverged else ""
         return f"{text}, over {counted(self.trials, 'trial')} that passed every rung{left}"

@@ -94,7 +94,7 @@ def _lock(file: IO[str], kind: int) -> bool:
         return False
     except OSError as problem:
         raise EnvironmentProblem(
-            "One process at a time runs a study, but its file system has no locks to enforce this "
+            "Only one process may run a study at a time, but its file system has no locks to enforce this "
             f"({problem.strerror}: {file.name}). Name a folder on another one in FPL_TUNE_OUTPUT."
         ) from None
     return True

@@ -22,7 +22,7 @@ class ClassCounts(NamedTuple):
     """Hash of the split, as in results."""
 
 
-def shares(run: RunSpec, seed: int) -> ClassCounts:
+def class_counts(run: RunSpec, seed: int) -> ClassCounts:
     """The partition of one seed.
 
     Raises:

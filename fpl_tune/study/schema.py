@@ -41,7 +41,7 @@ class DamagedFile(ConfigError):
         remedy: what the user can do.
     """
 
-    def __init__(self, path: Path, why: object, remedy: str = "Run the study again: it makes the file anew.") -> None:
+    def __init__(self, path: Path, why: object, remedy: str = "Run the study again to recreate the file.") -> None:
         self.path, self.why, self.remedy = path, " ".join(str(why).split())[:200].rstrip("."), remedy
         super().__init__(f"{path} is damaged: {self.why}. {remedy}")
 
@@ -149,7 +149,7 @@ class ResultFile(BaseModel, extra="allow"):
     fingerprints: dict[str, Any]
 
 
-class Order(BaseModel):
+class CellsFile(BaseModel):
     """cells.json: ids of the cells in tables, in order, and which of them are of earlier runs."""
 
     study: str = ""
@@ -201,7 +201,7 @@ def read_result(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file. Other errors than a missing file, such as permissions, are no damage and raise `OSError`."""
+    """The bytes of a file. Errors besides a missing file, such as permissions, are not damage and raise `OSError`."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -212,7 +212,7 @@ def _check_owner(path: Path, cell: str, *seed: object) -> None:
     """Raises `DamagedFile` for a file of another cell or seed than the folder that it is in."""
     owner = (cell, *(f"seed={number}" for number in seed))
     if path.parent.parts[-len(owner) :] != owner:
-        raise DamagedFile(path, f"it is of cell {', '.join(map(str, owner))}")
+        raise DamagedFile(path, f"it belongs to cell {', '.join(map(str, owner))}")
 
 
 def checked(path: Path, validate: Callable[[Any], File], content: Any) -> File:

@@ -246,7 +246,7 @@ def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
     return sorted(set[int].intersection(*(set(own) for own in seeds.values() if most in own)))
 
 
-def chosen(table: StudyTable, rule: str | None = None) -> Choice:
+def choose_finished(table: StudyTable, rule: str | None = None) -> Choice:
     """Chooses among a study's finished cells: the best, or the front of several objectives.
 
     Args:
@@ -272,7 +272,7 @@ def chosen(table: StudyTable, rule: str | None = None) -> Choice:
         raise ConfigError(f"{study.name} has no finished cell yet. Run `fpl-tune study {study.name}`.")
     if not any(_inside(cell, study) for cell in finished):
         raise ConfigError(
-            f"A choice is among trials within search.space, but all {len(finished)} of {study.name} are outside. "
+            f"Only trials within search.space can be chosen, but all {len(finished)} of {study.name} are outside. "
             f"Run `fpl-tune study {study.name}`, or widen search.space."
         )
     if unknown := [name for name in objectives_of(study) if not sign(name)]:
@@ -292,7 +292,7 @@ def best(table: StudyTable, rule: str | None = None) -> Choice:
     Raises:
         ConfigError: there is none, or the study has several objectives and therefore a front instead of a best cell.
     """
-    choice = chosen(table, rule)
+    choice = choose_finished(table, rule)
     if choice.front:
         raise ConfigError(front_of(choice, "Choose one of them by its id, such as --cell"))
     return choice
@@ -302,4 +302,4 @@ def front_of(choice: Choice, remedy: str) -> str:
     """The error message if one best cell is needed but there is a front: its first cells, the remedy and an id."""
     named = [f"{cell.id} ({cell.label})" for cell in choice.cells[:5]]
     more = f" and {len(choice.cells) - 5} more" if len(choice.cells) > 5 else ""
-    return f"{choice.by}: no cell is best. On it: {', '.join(named)}{more}. {remedy} {choice.cell.id}."
+    return f"{choice.by}: no cell is best. On the front: {', '.join(named)}{more}. {remedy} {choice.cell.id}."

@@ -28,7 +28,7 @@ from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, schema
 from fpl_tune.study.cells import Cell, differing
-from fpl_tune.study.schema import SCHEMA, DamagedFile, Effective, Order, StudyFile
+from fpl_tune.study.schema import SCHEMA, CellsFile, DamagedFile, Effective, StudyFile
 from fpl_tune.study.standing import Design, Row, Run, marks
 from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell, StudyTable
@@ -120,7 +120,7 @@ class Store:
         """
         if self.exists:
             self._unless_damaged(self.node)
-        before = [cell for cell in (*self.cells(), *self.earlier_cells()) if self.all_results(cell)]
+        before = [cell for cell in (*self.cells(), *self.cells_outside_tables()) if self.all_results(cell)]
         for path in [*self.folder.rglob("*.part")]:  # temporary files of a killed process
             remove(path)
         for place in self._lost:  # so that readers find no result there, even if the cell does not run again
@@ -139,13 +139,13 @@ class Store:
         self.damage.clear()
 
     def end(self, *, complete: bool, exhausted: Collection[str]) -> None:
-        """Stores how a run has ended, and writes results.csv; see `schema.Order`."""
+        """Stores how a run has ended, and writes results.csv; see `schema.CellsFile`."""
         order = self._order()
         self._write_order(self.cells(), order.earlier, complete=complete, exhausted=exhausted)
         write_text(self.folder / "results.csv", self.table().frame().to_csv(index=False))
 
     def ended(self) -> tuple[bool, list[str]]:
-        """Returns True if the last run ended with nothing left, and its exhausted searches; see `schema.Order`."""
+        """Returns whether the last run left nothing to run, and its exhausted searches; see `schema.CellsFile`."""
         order = self._order()
         return order.complete, order.exhausted
 
@@ -183,7 +183,7 @@ class Store:
         node, _ = schema.read_study(path, path.stat().st_mtime_ns)  # another process may run the study again
         listed = self._unless_damaged(self._listed)
         if listed is not None and listed.study not in ("", node.get("name")):
-            raise DamagedFile(path, f"it is of study {node.get('name')!r}, but cells.json is of {listed.study!r}")
+            raise DamagedFile(path, f"it belongs to study {node.get('name')!r}, but cells.json to {listed.study!r}")
         return node
 
     def effective(self) -> Effective:
@@ -215,7 +215,7 @@ class Store:
         """Ids of the cells of earlier runs among `cells`; see the module `earlier`."""
         return self._order().earlier
 
-    def earlier_cells(self) -> list[Cell]:
+    def cells_outside_tables(self) -> list[Cell]:
         """Cells of earlier runs with other settings, which no table shows."""
         return self._readable(sorted(set(self._folders()) - set(self._order().cells)))
 
@@ -267,18 +267,18 @@ class Store:
             self._cells[cell.id] = cell, content["prints"]
             _write(self.folder / "cells" / cell.id / "cell.json", {**content, "run": cell.node})
 
-    def _order(self) -> Order:
+    def _order(self) -> CellsFile:
         """The content of cells.json; if it is damaged, the order that the cells' own files give."""
         order = self._unless_damaged(self._listed)
         if order is None:
             cells = sorted(self._readable(self._folders()), key=lambda cell: cell.number)
-            return Order(cells=[cell.id for cell in cells])
+            return CellsFile(cells=[cell.id for cell in cells])
         return order
 
-    def _listed(self) -> Order:
+    def _listed(self) -> CellsFile:
         """The content of cells.json; empty if it is missing."""
         path = self.folder / "cells.json"
-        order = self._read_cached(path, lambda path: schema.read(path, Order)) or Order()
+        order = self._read_cached(path, lambda path: schema.read(path, CellsFile)) or CellsFile()
         if order.cells and not any((self.folder / "cells" / key).exists() for key in order.cells):
             raise DamagedFile(path, "none of its cells is in this study's folder")
         return order
@@ -338,7 +338,7 @@ class Store:
         cells = {row.cell.id: self._stored(row, design, order) for row in rows}
         return StudyTable(self.folder, self.study(), self.effective(), design, cells)
 
-    def _stored(self, row: Row, design: Design, order: Order) -> StoredCell:
+    def _stored(self, row: Row, design: Design, order: CellsFile) -> StoredCell:
         results = self._results(row, design)
         return StoredCell.of(design, row, results, earlier=row.cell.id in order.earlier, complete=order.complete)
 
@@ -441,7 +441,7 @@ class Store:
 
     def check(self) -> list[DamagedFile]:
         """Reads every file of the store, and returns the damaged ones. Seeds with a damaged file lose their result."""
-        for cell in (*self.cells(), *self.earlier_cells()):
+        for cell in (*self.cells(), *self.cells_outside_tables()):
             self._marks(cell)
             for seed in self.all_results(cell):
                 before, prompts = len(self.damage), self.seed_folder(cell, seed) / "prompts.safetensors"

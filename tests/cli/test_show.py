@@ -138,7 +138,10 @@ def test_a_front_is_shown_and_no_cell_is_exported_as_the_best(
     assert (row["id"], row["train/loss"]) == (best.id, 0.25)
     refused = command("export", "toy", "best")
     assert refused.code == 2
-    assert f"{said}. On it: {best.id} (n_ctx=8). Choose one of them by its id, such as --cell {best.id}." in refused.err
+    assert (
+        f"{said}. On the front: {best.id} (n_ctx=8). Choose one of them by its id, such as --cell {best.id}."
+        in refused.err
+    )
     assert command("export", "toy", "best", "--cell", best.id).code == 0
 
 

@@ -46,8 +46,8 @@ def of_other_seed(path: Path) -> None:
 
 SAYS: dict[Damage, str] = {
     empty: "",
-    of_other_cell: r"it is (of cell|of study 'other', but|not the history that)|none of its cells is in",
-    of_other_seed: r"it is (of cell \w+, seed=2|not the history that)",
+    of_other_cell: r"it (belongs to (cell|study 'other', but)|is not the history that)|none of its cells is in",
+    of_other_seed: r"it (belongs to cell \w+, seed=2|is not the history that)",
 }
 CASES = [
     *((name, damage) for name in READ for damage in (empty, of_other_cell)),
@@ -105,9 +105,7 @@ def test_a_damaged_file_costs_its_seed(
     path = root / "tiny" / name if name in ("study.yaml", "cells.json") else place / name
     results = {seed: (place / f"seed={seed}/result.json").read_bytes() for seed in (1, 2)}
     damage(path)
-    told = (
-        rf"fpl-tune: {re.escape(str(path))} is damaged: .*({SAYS[damage]}).*\. Run the study again: it makes .* anew\."
-    )
+    told = rf"fpl-tune: {re.escape(str(path))} is damaged: .*({SAYS[damage]}).*\. Run the study again to recreate .*\."
 
     assert call("status")[0] == 0
     for verb in ("status", "show"):

@@ -17,7 +17,7 @@ from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.nested import flatten
 from fpl_tune.study.cells import axes_of
-from fpl_tune.study.selection import chosen
+from fpl_tune.study.selection import choose_finished
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
@@ -267,14 +267,14 @@ def table_of(root: Path, name: str) -> dict[str, Any]:
             "seeds": seeds,
         }
     trials, hidden = [cell for cell in listed if cell.role == "trial"], list[str]()
-    for cell in store.earlier_cells() if trials else ():
+    for cell in store.cells_outside_tables() if trials else ():
         if cell.role == "trial" and store.seeds(cell):
             own, other = flatten(cell.node), flatten(trials[0].node)
             differing = {name for name in own.keys() | other.keys() if own.get(name) != other.get(name)}
             if differing <= cell.varied.keys() | trials[0].varied.keys():
                 hidden.append(cell.label)
     try:
-        choice: Any = chosen(table).label
+        choice: Any = choose_finished(table).label
     except ConfigError as problem:
         choice = f"none: {str(problem)[:40]}"
     return {

@@ -36,9 +36,7 @@ def test_the_page_says_at_which_look_a_verdict_was_there(make_store: Any) -> Non
     assert verdicts == ["–", "worse at 3 seeds", "better at 5 seeds", "undecided"]
     assert [row.cells[main.header.index("seeds")].text for row in main.rows] == ["5", "3", "5", "5"]
     texts = " ".join(answer.decided(findings, comparisons).texts)
-    assert (
-        "looked at after 3, 5 and 8 seeds, as was declared before the first result, with intervals of 98.3 %" in texts
-    )
+    assert "evaluated after 3, 5 and 8 seeds, as declared before the first result, with intervals of 98.3 %" in texts
     assert "Decided: 1 comparison after 3 seeds, 1 comparison after 5 seeds; 1 comparison undecided so far." in texts
     assert "its 98.3 % intervals" in table.note(findings, comparisons)
 

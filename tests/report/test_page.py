@@ -14,7 +14,7 @@ from fpl_tune.report import answer, charts, curves, reproduce, robustness, table
 from fpl_tune.study import tracking
 from fpl_tune.study.cells import Cell, field_text, shown
 from fpl_tune.study.comparisons import compare
-from fpl_tune.study.partition import shares
+from fpl_tune.study.partition import class_counts
 from fpl_tune.study.results import make_result
 
 from ..conftest import there
@@ -186,9 +186,9 @@ def test_the_partition_is_drawn_only_if_it_is_the_one_of_the_results(make_store)
     assert not other.charts
     for cell in store.cells():
         for seed in (1, 2, 3):
-            put(store, cell, seed, split_hash=shares(cell.run, seed).hash)
+            put(store, cell, seed, split_hash=class_counts(cell.run, seed).hash)
     drawn = there(reproduce.partition(findings_of(store), comparisons))
-    held = shares(store.cells()[0].run, 1)
+    held = class_counts(store.cells()[0].run, 1)
     rows = drawn.charts["partition"][0]["data"]["values"]
     assert sum(row["images"] for row in rows) == held.counts.sum()
     assert len(rows) == (held.counts > 0).sum()

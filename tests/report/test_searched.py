@@ -147,7 +147,8 @@ def test_early_rounds_that_foresee_the_end_are_said_with_their_rank_correlation(
     assert found.trials == len(asked) // 2 >= LEAST, "neither published points nor what a rung has chosen"
     assert found.by_round[3] == pytest.approx(1.0)
     comparisons = compare(findings)
-    text = f"after round 3 the rank correlation with the end is 1.00, over {found.trials} trials that passed every rung"
+    text = "after round 3 the rank correlation with the final score is 1.00, over "
+    text += f"{found.trials} trials that passed every rung"
     assert f"Early rounds: {text}." in answer.decided(findings, comparisons).texts
     assert "Beware" not in answer.sentence(findings, comparisons)
 
@@ -158,8 +159,8 @@ def test_early_rounds_that_mislead_are_a_warning_in_the_answer_with_its_remedy(h
     comparisons = compare(findings)
     (found,) = findings.foresights
     assert answer.sentence(findings, comparisons).endswith(
-        f" Beware: after round 3 the rank correlation with the end is only -1.00, over {found.trials} trials that "
-        "passed every rung, so halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
+        f" Beware: after round 3 the rank correlation with the final score is only -1.00, over {found.trials} trials "
+        "that passed every rung, so halving may have stopped better ones. Set prune.first_rung=6 (1.00 there) or "
         "prune.rule=null."
     )
     assert not [text for text in answer.decided(findings, comparisons).texts if text.startswith("Early rounds")]

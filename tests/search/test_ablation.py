@@ -129,7 +129,7 @@ def test_refused_without_a_search_its_end_or_anything_to_change(compose: Compose
 def test_a_front_has_no_path_to_a_best_cell(compose: Compose, tmp_path: Path) -> None:
     several = "search.objectives=[val/acc_mean,comm/total_bytes]"
     run_study(compose(BODY, several, "search.trials=2", "protocol.rounds=1"), root=tmp_path)
-    front = "on the front of val/acc_mean and comm/total_bytes: no cell is best. On it: "
+    front = "on the front of val/acc_mean and comm/total_bytes: no cell is best. On the front: "
     with pytest.raises(ConfigError, match=rf"{front}.* Remove ablate, which needs one objective"):
         run_study(compose(BODY, several, "search.trials=2", "protocol.rounds=1", "ablate=best"), root=tmp_path)
 

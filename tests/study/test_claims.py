@@ -13,7 +13,7 @@ from fpl_tune.core.spec import validated
 from fpl_tune.execute.plan.overrides import compose as compose_checked
 from fpl_tune.report.answer import claims as section
 from fpl_tune.report.answer import sentence
-from fpl_tune.study.claims import Judged, contrasts, counts, evaluate
+from fpl_tune.study.claims import Judged, contrasts, counts_sentence, evaluate
 from fpl_tune.study.comparisons import compare
 from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
@@ -110,7 +110,7 @@ def test_results_decide(make_store: Any) -> None:
     assert "n_ctx=4" in judged[0].reason
     assert "closest of 2 comparisons" in judged[0].reason
     assert judged[0].difference == pytest.approx(0.2, abs=0.05)
-    assert counts(judged) == "1 of 2 claims holds, 1 fails, 0 are undecided"
+    assert counts_sentence(judged) == "1 of 2 claims holds, 1 fails, 0 are undecided"
 
 
 def test_what_did_not_run_is_undecided(make_store: Any) -> None:

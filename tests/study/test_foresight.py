@@ -20,7 +20,7 @@ def foresight(part: str = "", diverged: int = 0, **by_round: float) -> Foresight
 def test_rungs_that_foresee_the_end_give_no_warning() -> None:
     good = foresight(r2=0.1, r4=0.7, r6=0.8, r8=1.0)
     assert (good.low, good.warning()) == (False, "")
-    text = "after round 2 the rank correlation with the end is 0.10, after round 4 0.70, over 12 trials"
+    text = "after round 2 the rank correlation with the final score is 0.10, after round 4 0.70, over 12 trials"
     assert good.figures() == f"{text} that passed every rung"
 
 

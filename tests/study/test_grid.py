@@ -12,7 +12,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.study.cells import label
 from fpl_tune.study.grid import expand, variant
-from fpl_tune.study.partition import shares
+from fpl_tune.study.partition import class_counts
 
 
 def labels(made: Any) -> list[str]:
@@ -174,7 +174,7 @@ def test_axes_of_a_wrapped_method_reach_its_stages(compose: Callable[..., Any]) 
 
 def test_shares_are_those_that_the_run_trains_on():
     run = config.compose_run(["data.shots=2"])
-    found = shares(run, 1)
+    found = class_counts(run, 1)
     drawn = data.split(data.load(run.data), run.data, run.partition, 1)
     assert found.hash == drawn.hash
     assert found.counts.sum(1).tolist() == [len(index) for index in drawn.train]
@@ -185,7 +185,7 @@ def test_shares_are_those_that_the_run_trains_on():
 
 def test_clients_of_one_domain_are_named_by_it():
     run = config.compose_run(["partition=domain_dirichlet", "data.domains=[photo,sketch]", "partition.n_clients=2"])
-    found = shares(run, 1)
+    found = class_counts(run, 1)
     assert found.domains == ("photo", "photo", "sketch", "sketch")
 
 

@@ -14,7 +14,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.export import export
 from fpl_tune.study.grid import expand
-from fpl_tune.study.selection import best, choose, chosen, common_seeds
+from fpl_tune.study.selection import best, choose, choose_finished, common_seeds
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, MakeStore, there
@@ -168,14 +168,14 @@ def test_of_several_objectives_no_cell_is_best_but_there_is_a_front(make_store: 
     body = SEARCHED % "val/acc_mean, comm/total_bytes"
     store = make_store(body=body, level=lambda cell: 0.5 + 0.1 * (cell.number % 2))
     amend(store, comm__up_bytes=lambda cell: 1000.0 * n_ctx(cell))  # 8 tokens are no better than 2, and cost more
-    front = chosen(store.table())
+    front = choose_finished(store.table())
     assert [cell.label for cell in front.cells] == ["n_ctx=4", "n_ctx=2"]
     assert front.by == "2 of 3 trials are on the front of val/acc_mean and comm/total_bytes"
     assert [total for _, total in front.values] == [20_000, 18_000]
     with pytest.raises(ConfigError, match="comm/total_bytes: no cell is best") as refused:
         best(store.table())
     four, two = front.cells
-    assert f"On it: {four.id} (n_ctx=4), {two.id} (n_ctx=2). Choose one of them" in str(refused.value)
+    assert f"On the front: {four.id} (n_ctx=4), {two.id} (n_ctx=2). Choose one of them" in str(refused.value)
 
 
 @pytest.mark.parametrize(("first", "then"), [("0, 0.5, 0.9", "0.9"), ("0.9, 0.5, 0", "0.5"), ("0.5, 0.9", "0.9")])
@@ -266,5 +266,5 @@ def test_prompts_of_another_seed_are_not_exported(
     assert {name for name in names if name.startswith("prompts")} == {"prompts-seed2.safetensors"}
     assert set(pd.read_csv(tmp_path / "best" / "expected.csv")["seed"]) == {2}
     assert caplog.messages == [
-        f"{own} is damaged: it is of cell {cell.id}, seed=2. Run the study again: it makes the file anew."
+        f"{own} is damaged: it belongs to cell {cell.id}, seed=2. Run the study again to recreate the file."
     ]

@@ -93,7 +93,7 @@ def test_cells_of_earlier_runs_stay_in_the_results(compose: Compose, tmp_path: P
     assert again.table().frame().equals(before), "the plain command undoes it"
     other = run("0.1", "protocol.rounds=2", "references=[]")
     assert [cell.label for cell in other.cells()] == ["lr=0.1"], "figures of other settings do not compare"
-    assert len([cell for cell in other.earlier_cells() if other.seeds(cell)]) == 3
+    assert len([cell for cell in other.cells_outside_tables() if other.seeds(cell)]) == 3
     assert run("0.1, 0.2", "protocol.rounds=1").table().frame().equals(before), "and are not lost"
 
 
@@ -171,7 +171,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_read(
         again = read_everything(store)
     (line,) = {record.getMessage() for record in caplog.records}
     assert line.startswith(f"{path} is damaged: ")
-    assert line.endswith(". Run the study again: it makes the file anew.")
+    assert line.endswith(". Run the study again to recreate the file.")
     assert "\n" not in line
     if damage in ("role", "status"):
         assert damage in line, "the field is named"
@@ -210,7 +210,7 @@ def test_a_study_file_of_another_study_is_damaged(store: Store, make_store: Make
     other = make_store(name="other", body="axes: {method: {n_ctx: [2]}}\nseeds: 2\n")
     shutil.copyfile(other.folder / "study.yaml", store.folder / "study.yaml")
     with pytest.raises(
-        DamagedFile, match=r"study\.yaml is damaged: it is of study 'other', but cells\.json is of 'toy'"
+        DamagedFile, match=r"study\.yaml is damaged: it belongs to study 'other', but cells\.json to 'toy'"
     ):
         Store.open(store.root, store.name).table().status()
     assert Store.open(store.root, other.name).table().status()["seeds"] == 2
@@ -239,7 +239,7 @@ def test_other_files_in_the_folder_are_not_read(store: Store) -> None:
     shutil.copytree(store.folder / "cells" / cell.id, store.folder / "cells" / "copy of a cell")
     again = read_everything(store)
     assert [c.id for c in again.cells()] == [c.id for c in store.cells()]
-    assert (again.earlier_cells(), again.seeds(cell)) == ([], [1, 2, 3])
+    assert (again.cells_outside_tables(), again.seeds(cell)) == ([], [1, 2, 3])
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,7 @@ class StudyPlan:
         )
         if t["typical"]:
             text += (
-                f" The times of {counted(t['typical'], 'cell')} are typical ones: nothing like them has run here yet."
+                f" The times of {counted(t['typical'], 'cell')} are typical values: no similar cell has run here yet."
             )
         if self.looks:
             text += f" Cells of undecided comparisons get up to {counted(self.looks[-1], 'seed')}."

@@ -39,7 +39,7 @@ CONTEXT_BYTES = 1200 << 20
 """GPU memory of a process besides its tensors: the CUDA context and its libraries (0.87 to 0.95 GB on an H200), and
 cuBLAS's workspaces (about 0.13 GB there)."""
 SLACK = 2.0
-"""GPU memory reserved per estimated byte. A recorded step does not share its memory: evaluation, and the recording of
+"""GPU memory reserved per estimated byte. A step in a CUDA graph shares no memory: evaluation, and the recording of
 another step, need additional memory. On an H200, PyTorch's allocator kept 1.6 to 2.0 times the estimate of large
 trials."""
 SMALLEST = 0.05

@@ -26,7 +26,7 @@ _STEADY = 3  # equal rounds after which a stage with all clients in every round 
 def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> tuple[int, int]:
     """The exact number of bytes that all clients of a seed send up, and receive, over a whole run.
 
-    If a method counts by client, its rounds are simulated with `start` and `merge`, on images and text features that
+    If bytes differ between clients, its rounds are simulated with `start` and `merge`, on images and text features that
     are all equal. Counts that are the same for every client follow from shapes, which no round changes.
 
     Args:

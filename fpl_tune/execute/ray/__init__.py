@@ -1,4 +1,4 @@
-"""Executor `ray`: jobs as Ray Tune trials on actors that are reused. The only room that imports ray.
+"""Executor `ray`: jobs as Ray Tune trials on actors that are reused. The only package that imports Ray.
 
 Tune asks a searcher for jobs and passes results to a Tune scheduler; both call the driver. Checkpoints and prompts are
 in the study's folder, or at a URL, which all nodes of a cluster share. Ray is imported inside functions: commands that

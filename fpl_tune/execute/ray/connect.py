@@ -217,7 +217,7 @@ def _environment(own: bool) -> Iterator[str]:
     everyone, is made private.
     """
     before, private = dict(os.environ), Path.home() / ".ray"
-    sweep()
+    remove_leftover_folders()
     with tempfile.TemporaryDirectory(prefix=f"fpl-{os.getpid()}-", dir=_SHORT, ignore_cleanup_errors=True) as home:
         for name, value in {**ENVIRONMENT, **({"RAY_TMPDIR": home} if own else {})}.items():
             os.environ.setdefault(name, value)
@@ -236,7 +236,7 @@ def _environment(own: bool) -> Iterator[str]:
 _SHORT = "/tmp" if os.path.isdir("/tmp") else None
 
 
-def sweep() -> None:
+def remove_leftover_folders() -> None:
     """Removes the temporary folders of processes that were killed: `fpl-<process>-<name>`."""
     for path in Path(_SHORT or tempfile.gettempdir()).glob("fpl-*-*"):
         number = path.name.split("-")[1]

@@ -25,7 +25,7 @@ from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
 from fpl_tune.execute.plan.preflight import gpu_share
 from fpl_tune.execute.ray.connect import connected
-from fpl_tune.execute.ray.nodes import Absence, check_nodes, reject_unfit, slots
+from fpl_tune.execute.ray.nodes import NodeWatch, check_nodes, reject_unfit, slots
 from fpl_tune.execute.ray.trainable import JOB, REPORT, FederatedTrainable, SentJob
 
 LOG_FILE = "ray.log"
@@ -108,7 +108,7 @@ class JobSearcher(Searcher):
 
     Nodes that join while the study runs get trials.
 
-    Tune takes an exception in its hooks for a failed trial, so exceptions are kept in `problem`.
+    Tune treats an exception in its hooks as a failed trial, so exceptions are kept in `problem`.
 
     Args:
         driver: the study's driver.
@@ -121,7 +121,7 @@ class JobSearcher(Searcher):
         self.problem: BaseException | None = None
         self.running: dict[str, Job] = {}
         """Running jobs by Tune's id of the trial."""
-        self._absence = Absence(context.address)
+        self._absence = NodeWatch(context.address)
         self._reported = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:

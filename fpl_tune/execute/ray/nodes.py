@@ -133,7 +133,7 @@ def slots(context: ExecutionContext) -> int:
     return min(count, context.execution.parallel or count)
 
 
-class Absence:
+class NodeWatch:
     """Warns if a cluster has no node that can run trials, and ends the study if none comes back.
 
     Args:

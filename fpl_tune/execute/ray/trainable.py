@@ -52,7 +52,7 @@ STEP_SECONDS = 0.5
 class SentJob:
     """A job of a study, its settings and the driver's versions, pickled.
 
-    Tune keeps several copies of every configuration until the end, and its text: copies share the bytes, and the text
+    Tune keeps several copies of every configuration until the end, and its repr: copies share the bytes, and the repr
     leaves them out.
     """
 

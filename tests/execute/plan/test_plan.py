@@ -81,7 +81,7 @@ def test_seconds_of_a_queue(compose: Compose, tmp_path: Path) -> None:
     each = planning.TRIAL_SECONDS + 4 * 2 * 2  # rounds, seeds, seconds
     inline = make_plan(compose(body, "protocol.rounds=4"), root=tmp_path)
     assert inline.seconds == 3 * each
-    assert "The times of 3 cells are typical ones: nothing like them has run here yet." in inline.sentence()
+    assert "The times of 3 cells are typical values: no similar cell has run here yet." in inline.sentence()
     ray = make_plan(compose(body, "protocol.rounds=4", "execution.executor=ray", "execution.parallel=2"), root=tmp_path)
     assert ray.seconds == planning.RAY_SECONDS + 2 * each
 

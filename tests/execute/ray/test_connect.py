@@ -15,7 +15,7 @@ from hosts import Cluster
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute import gpus
 from fpl_tune.execute.ray import connect
-from fpl_tune.execute.ray.nodes import Absence, probe
+from fpl_tune.execute.ray.nodes import NodeWatch, probe
 from fpl_tune.execute.remote import RemoteStorage
 from fpl_tune.study.versions import outdated_ray, versions
 
@@ -79,7 +79,7 @@ def test_folders_of_killed_processes_are_swept() -> None:
     folders = [Path("/tmp", f"fpl-{number}-swept") for number in (ended.pid, os.getpid())]
     for folder in folders:
         folder.mkdir()
-    connect.sweep()
+    connect.remove_leftover_folders()
     assert [folder.exists() for folder in folders] == [False, True]
     folders[1].rmdir()
 
@@ -151,7 +151,7 @@ def test_a_machine_that_does_not_answer_has_no_gpus(monkeypatch: pytest.MonkeyPa
 
 def test_a_cluster_without_nodes_is_said_once_and_ends_the_study(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    absence = Absence("10.0.0.1:6379", clock=lambda: now)
+    absence = NodeWatch("10.0.0.1:6379", clock=lambda: now)
     for now in (0.0, 59.0):
         absence.check(False, idle=now)
     assert caplog.messages == []
@@ -165,7 +165,7 @@ def test_a_cluster_without_nodes_is_said_once_and_ends_the_study(caplog: pytest.
 
 def test_after_a_long_round_nodes_have_a_minute_to_come_back() -> None:
     now = 1000.0
-    absence = Absence("10.0.0.1:6379", clock=lambda: now)
+    absence = NodeWatch("10.0.0.1:6379", clock=lambda: now)
     absence.check(False, idle=1000.0)
     now = 1059.0
     absence.check(False, idle=1059.0)
