@@ -21,6 +21,7 @@ def run(*words: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.timeout(600)
 def test_histories_that_once_failed_and_a_few_new_ones() -> None:
     assert "0 kinds of faults" in run("--kept", "--seed", "1", "--count", "10", "--minutes", "4")
 

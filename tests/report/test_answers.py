@@ -257,7 +257,7 @@ def test_a_field_that_decides_is_told_from_chance(trials):
 def test_few_trials_say_nothing_of_importance(trials):
     findings = trials(lambda cell, published: 0.8 + 0.01 * cell.number, body=SEARCH.replace("14", "4"))
     assert there(search.matters(findings)).texts == [
-        f"too few trials ({len(findings.own)}): at least 10, and 3 for each field, that differ, are needed."
+        f"too few trials ({len(findings.own)}): at least 10 with different values, and 3 for each field, are needed."
     ]
 
 

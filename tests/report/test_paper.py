@@ -80,7 +80,7 @@ def test_clients_stand_beside_the_printed_ones_of_their_domain(make_store, monke
         domains = ("painting", "clipart", "painting")
 
     store = make_store(["clip=vit_b16", "data=domainnet10", "partition=leave_one_domain_out"], body=CLIENTS, clients=3)
-    monkeypatch.setattr(Findings, "shares", lambda self, cell, seed: Held)
+    monkeypatch.setattr(Findings, "class_counts", lambda self, cell, seed: Held)
     findings = findings_of(store)
     rows = {row.place: row for row in paper.beside(findings)["test/acc_mean"]}
     sketch, real = (cell for cell in findings.cells if cell.label.endswith("fedpgp"))

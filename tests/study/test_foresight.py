@@ -38,7 +38,7 @@ def test_rungs_that_foresee_the_end_give_no_warning() -> None:
 def test_a_rung_that_does_not_is_warned_of_with_a_later_round_that_does(found: Foresight, remedy: str) -> None:
     assert found.low
     assert found.warning().endswith(remedy)
-    assert "with the end is only " in found.warning()
+    assert "with the final score is only " in found.warning()
 
 
 def test_a_warning_names_the_search_and_what_it_leaves_out() -> None:
