@@ -1,5 +1,6 @@
 """Configuration: what is composed, what is refused and how, and what a cell's identity is made of."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 from fpl_tune import config, methods
 from fpl_tune.config import compose_run, compose_study, identity, tuned_row
+from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import digest
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.methods.zeroshot import ZeroShot
@@ -29,6 +32,22 @@ def test_a_users_study_builds_on_a_shipped_one(tmp_path: Path, monkeypatch: pyte
     theirs = config.compose_study("lambda_sweep")
     assert (spec.name, spec.seeds) == ("mine", 7)
     assert spec.node == {**theirs.node, "name": "mine", "seeds": 7}
+
+
+def test_seeds_are_taken_from_a_runs_overrides() -> None:
+    given = ["optim.lr=0.5", "seeds=3", "seeds=[7,9]", "data.shots=2"]
+    others, seeds = config.take_seeds(given)
+    assert ([override.text for override in others], seeds) == (["optim.lr=0.5", "data.shots=2"], [7, 9])
+    assert config.take_seeds(given[:2])[1] == [1, 2, 3]
+    assert config.take_seeds([])[1] == [1]
+    with pytest.raises(ConfigError, match="a run has one"):
+        config.take_seeds(["seeds=until_decided"])
+
+
+def test_a_leaf_has_its_own_rate_or_that_of_its_group_or_the_one_of_all() -> None:
+    optim = OptimSpec(lr=0.1, groups={"gate": 1.0, "gate.bias": 2.0})
+    rates = {leaf: optim.rate(leaf) for leaf in ("gate", "gate.bias", "gate.weight", "context.gate", "context")}
+    assert rates == {"gate": 1.0, "gate.bias": 2.0, "gate.weight": 1.0, "context.gate": 0.1, "context": 0.1}
 
 
 def test_an_unknown_study_is_named() -> None:
@@ -56,6 +75,36 @@ def test_identity_is_the_content() -> None:
     elsewhere = compose_run(["method.n_ctx=4", "data.root=/somewhere/else"])
     assert identity(one) == identity(elsewhere), "where the data lies is no part of what a cell is"
     assert len(identity(one)) == 16
+
+
+def test_results_of_before_a_field_came_or_went_are_found_again() -> None:
+    run = compose_run(["method=promptfl"])
+    node = config.as_dict(run)
+    del node["data"]["root"]
+    for group, former in (("clip", {"tf32": False}), ("data", {"split_seed": 1}), ("partition", {"balanced": True})):
+        node[group] |= former
+    newer = {"protocol": "unseen global_model own_classes cross validation", "data": "names content"}
+    for group, names in newer.items():
+        for name in names.split():
+            del node[group][name]
+    assert identity(run) == digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
+    assert identity(run) != identity(compose_run(["method=promptfl", "protocol.unseen=0.5"]))
+
+
+def test_seeds_may_be_left_to_the_comparisons() -> None:
+    spec = compose_study("lambda_sweep", ["seeds=until_decided", "looks=[2,4]"])
+    assert spec.seeds == "until_decided"
+    assert (spec.declared_looks(), spec.seed_list()) == ([2, 4], [1, 2, 3, 4])
+
+
+def test_an_unknown_method_is_looked_for_in_the_folders_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("class _Base: ...\nclass First(_Base): ...\nclass Second(_Base): ...\n")
+    for written in ("mine", "mine.py"):
+        with pytest.raises(ConfigError, match=r"method=mine:First or method=mine:Second\."):
+            compose_run([f"method={written}"])
+    with pytest.raises(ConfigError, match="There is no method 'other'"):
+        compose_run(["method=other"])
 
 
 def test_fields_by_dotted_name() -> None:

@@ -20,6 +20,7 @@ def test_a_reference_of_a_method_that_is_an_axis_too_keeps_its_name(make_store):
     findings = findings_of(store)
     reference, untrained = compare(findings).reference, compare(findings, "zeroshot").reference
     assert reference.name == "coop"
+    assert findings.references == [cell for cell in findings.cells if cell.role == "reference"]
     for cell in findings.own:
         other = there(reference.of(cell))
         assert (methods.name_of(other.run.method), other.role) == ("coop", "reference")

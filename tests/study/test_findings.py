@@ -151,6 +151,13 @@ def test_choice_differences_letters_plateau_and_claims_leave_out_the_best_cell_w
     assert claimed.claims[0].seeds == 3
 
 
+def test_letters_tell_cells_apart_and_so_need_two(specs: dict[str, Study]) -> None:
+    for numbers in ({0}, {0, 2}):
+        left: Left = {place: Status.DONE if place[0] in numbers else None for place in WHOLE}
+        findings = findings_on(specs["claimed"], left)
+        assert len(findings.letters) == (2 if len(numbers) == 2 else 0)
+
+
 def test_values_are_by_client_where_records_hold_them(specs: dict[str, Study]) -> None:
     frame = findings_on(specs["sweep"], WHOLE).values
     assert len(frame) == 4 * 3 * 4

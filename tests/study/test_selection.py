@@ -14,6 +14,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.export import export
 from fpl_tune.study.grid import expand
+from fpl_tune.study.results import make_result
 from fpl_tune.study.selection import best, choose, choose_finished, common_seeds
 from fpl_tune.study.store import Store
 
@@ -126,6 +127,20 @@ def test_nothing_is_chosen_where_no_two_cells_compare(make_store: MakeStore, axi
     with pytest.raises(ConfigError, match="no two finished cells of toy share them"):
         best(store.table())
     assert findings_of(store).best is None
+
+
+def test_validation_chooses_the_round_too_and_no_rule_that_reads_the_test_set_does(make_store: MakeStore) -> None:
+    """The best validation round of one cell, the last round of the other."""
+    store = make_store(body="axes: {method: {n_ctx: [2, 4]}}\nseeds: 2\n", level=lambda cell: 0.5)
+    early, late = store.cells()
+    for seed in (1, 2):
+        for cell, peaks in ((early, (0.9, 0.1)), (late, (0.1, 0.6))):
+            history = store.history(cell, seed)
+            history[1]["val/acc_mean"], history[-1]["val/acc_mean"] = peaks
+            store.put(cell, seed, history, make_result("done", history, split_hash=f"split{seed}"))
+    rules = ("final", "best_val", "best_test", "mean_last5")
+    found = {rule: there(choose(store.table(), store.cells(), rule)).cell.label for rule in rules}
+    assert found == {"final": "n_ctx=4", "best_val": "n_ctx=2", "best_test": "n_ctx=4", "mean_last5": "n_ctx=4"}
 
 
 def test_a_field_that_a_search_tunes_is_no_setting(make_store: MakeStore) -> None:

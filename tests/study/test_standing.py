@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fpl_tune import methods
 from fpl_tune.config import RunSpec
 from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.standing import (
@@ -171,3 +172,6 @@ def test_values_at_rungs_are_those_of_the_last_evaluated_round_before() -> None:
 def test_a_cell_reads_its_rounds_from_its_run() -> None:
     cell = Cell("b" * 16, 0, "b", "cell", {}, RunSpec())
     assert (cell.rounds, cell.eval_every) == (RunSpec().rounds, RunSpec().protocol.eval_every)
+    away = {**cell.node, "method": {"name": "gone:Method", "lam": 0.5}}
+    stored = replace(cell, source=away)
+    assert methods.as_dict(stored.run.method) == away["method"], "its method is not needed to read it"

@@ -185,6 +185,26 @@ def test_a_damaged_file_is_named_and_the_rest_is_read(
         assert [leg.seeds for leg in standing(again.design(), again.row(cell)).left] == [(2,)]
 
 
+def test_the_fingerprints_of_the_last_start_count(store: Store) -> None:
+    cell, spec = store.cells()[0], store.spec()
+    for version in ("1", "2"):
+        store.begin(spec, store.cells(), prints={cell.id: {"method": version}})
+        assert store.prints(cell) == Store(store.root, store.name).prints(cell) == {"method": version}
+
+
+def test_a_seed_that_is_stored_again_is_lost_no_more(store: Store) -> None:
+    cell = store.cells()[1]
+    history, result = store.history(cell, 2), store.result(cell, 2)
+    assert result is not None
+    path = store.seed_folder(cell, 2) / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert [problem.path for problem in store.check()] == [path]
+    assert store.seeds(cell) == [1, 3]
+    store.put(cell, 2, history, result)
+    assert store.seeds(cell) == [1, 2, 3]
+    assert store.history(cell, 2) == history
+
+
 @pytest.mark.parametrize("damage", ["head", "truncated", "empty", "nested", "text"])
 def test_a_damaged_study_file_is_one_line_and_other_studies_are_read(
     store: Store, make_store: MakeStore, damage: str

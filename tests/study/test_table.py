@@ -4,6 +4,11 @@ import math
 
 import pytest
 
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.standing import Design, Row, Run
+from fpl_tune.study.status import Status
+from fpl_tune.study.table import StoredCell
+
 from ..conftest import MakeStore
 
 
@@ -18,3 +23,18 @@ def test_a_reference_with_a_name_of_its_own_hides_no_cell_s(make_store: MakeStor
     store = make_store(body="axes: {method: {n_ctx: [2, 4]}}\nreferences: [{label: CoOp, method: coop}]\n")
     assert store.table().frame().columns.is_unique
     assert [row["label"] for row in store.table().summary()] == ["n_ctx=2", "n_ctx=4", "CoOp, coop"]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "called"),
+    [({1: "done", 2: "done"}, "earlier"), ({1: "done"}, "earlier"), ({1: "done", 2: "diverged"}, "diverged"),
+     ({2: "failed"}, "failed"), ({}, "pruned")],
+)  # fmt: skip
+def test_a_cell_of_an_earlier_run_is_called_so_where_nothing_is_wrong_with_it(
+    statuses: dict[int, str], called: str
+) -> None:
+    cell = Cell("a" * 16, 0, "a", "cell", {}, {"protocol": {"eval_every": 1}}, _rounds=2)
+    row = Row(cell, {seed: Run(Status(status), 2) for seed, status in statuses.items()})
+    results = {seed: {"status": status} for seed, status in statuses.items()}
+    assert StoredCell.of(Design((1, 2)), row, results, earlier=True, complete=True).called == called
+    assert StoredCell.of(Design((1, 2)), row, results, earlier=False, complete=True).called != "earlier"
