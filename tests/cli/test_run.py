@@ -1,6 +1,9 @@
 """`fpl-tune run`: what a run of several seeds ends with."""
 
+import csv
 import re
+
+import pytest
 
 from .conftest import Command
 
@@ -21,3 +24,28 @@ def test_a_run_of_several_seeds_ends_with_their_mean(command: Command) -> None:
 def test_a_run_of_one_seed_and_output_for_programs_have_none(command: Command) -> None:
     assert "mean of" not in command(*SMALL.split()).out
     assert "mean of" not in command(*SMALL.split(), "seeds=2", "--format", "csv").out
+
+
+def test_figures_of_a_seed_are_those_that_it_has_alone(command: Command) -> None:
+    split = ("partition.evaluation=base_to_novel", "data.shots=2", "--format", "csv")
+
+    def rows(seeds: str) -> list[dict[str, str]]:
+        done = command(*SMALL.split(), f"seeds={seeds}", *split)
+        return [{k: v for k, v in row.items() if "time" not in k} for row in csv.DictReader(done.out.splitlines())]
+
+    both = rows("[1,2]")
+    assert [row["seed"] for row in both] == sorted(row["seed"] for row in both)
+    assert {row["test/novel/acc_mean"] for row in both if row["rule"] == "final"} != {""}
+    for name in ("1", "2"):
+        for row, alone in zip([row for row in both if row["seed"] == name], rows(f"[{name}]"), strict=True):
+            for field, value in alone.items():
+                if field in ("seed", "rule") or not value:
+                    assert row[field] == value
+                else:
+                    assert float(row[field]) == pytest.approx(float(value), abs=1e-6)
+
+
+def test_a_run_that_cannot_start_is_refused_before_its_images_are_encoded(command: Command) -> None:
+    done = command(*SMALL.split(), "method.n_ctx=100")
+    assert (done.code, done.out) == (2, "")
+    assert "encoding" not in done.err

@@ -119,9 +119,25 @@ def test_the_best_cell_comes_with_the_seeds_of_both_its_figures(
     make_store(root=here / "outputs", fill=lambda cell, seed: seed < 3 or cell.number == 2)
     found = json.loads(command("show", "toy", "--best", "--format", "json").out)
     assert (found["cell"], found["compared on seeds"], found["tested on seeds"]) == ("n_ctx=8", [1, 2], [1, 2, 3])
+    table = command("show", "toy", "--best").out
+    for name, mean in (("validation %", found["val/acc_mean"]), ("test %", found["test/acc_mean"])):
+        assert re.search(rf"{name} +│ {100 * mean:.1f}", table)
     assert "bold: highest mean validation accuracy, compared on seeds 1, 2" in " ".join(
         command("show", "toy").out.split()
     )
+
+
+def test_figures_are_by_the_rule_that_is_asked_for_else_by_the_study_s(
+    make_store: MakeStore, here: Path, command: Command
+) -> None:
+    (here / "outputs").mkdir()
+    store = make_store(["report.rule=best_val"], root=here / "outputs")
+    wanted = {None: "best_val", "final": "final", "mean_last5": "mean_last5"}
+    for asked, rule in wanted.items():
+        out = command("show", "toy", *(["--rule", asked] if asked else []), "--format", "csv").out
+        means = [float(row["mean"]) for row in csv.DictReader(out.splitlines())]
+        assert means == pytest.approx([row["mean"] for row in store.table().summary(rule)])
+        assert f"by the rule '{rule}'" in command("show", "toy", *(["--rule", asked] if asked else [])).out
 
 
 def test_a_front_is_shown_and_no_cell_is_exported_as_the_best(

@@ -145,6 +145,20 @@ def test_results_are_listed_with_what_they_have(home: Path, command: Command) ->
     assert rows[0] == {"study": "lambda_sweep", "cells": 3, "results": 4, "running": False}
 
 
+def test_without_results_and_without_words_the_next_step_is_said(here: Path, command: Command) -> None:
+    assert "Run a study first: fpl-tune study NAME." in command("status").out
+    assert json.loads(command("status", "--format", "json").out) == []
+    done = command()
+    assert "Usage" in done.out + done.err
+    assert all(verb in done.out + done.err for verb in ("study", "show", "report"))
+
+
+def test_charts_are_files_of_their_own_on_request_alone(home: Path, command: Command) -> None:
+    for words, there in (((), False), (("--figures",), True)):
+        assert command("report", "lambda_sweep", "--out", "page", *words).code == 0
+        assert (home / "page" / "figures").exists() == there
+
+
 def test_doctor_says_why_a_folder_cannot_be_written(
     here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
