@@ -2,6 +2,7 @@
 
 import csv
 import re
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,11 @@ def test_figures_of_a_seed_are_those_that_it_has_alone(command: Command) -> None
                     assert float(row[field]) == pytest.approx(float(value), abs=1e-6)
 
 
-def test_a_run_that_cannot_start_is_refused_before_its_images_are_encoded(command: Command) -> None:
-    done = command(*SMALL.split(), "method.n_ctx=100")
+def test_a_run_that_cannot_start_is_refused_before_its_images_are_encoded(
+    command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(here / "cache"))
+    done = command(*SMALL.replace("method=coop", "method=pfedmoap").split(), "method.experts=99")
     assert (done.code, done.out) == (2, "")
-    assert "encoding" not in done.err
+    assert "method.experts must be at most the number" in done.err
+    assert not [*here.rglob("*.npy")]
