@@ -195,6 +195,18 @@ def test_a_gain_has_its_interval_its_cost_and_the_gain_on_seeds_that_did_not_cho
     assert compare(findings).reference.title == "the published setting"
 
 
+def test_fields_of_the_chosen_trial_stand_beside_the_published_values_that_differ(trials):
+    space = "{protocol.epochs: [5, 2], optim.batch: {low: 8, high: 16, when: {protocol.epochs: [2]}}}"
+    only = "[optim.lr, protocol.epochs, optim.batch]"
+    body = f"seeds: 3\nsearch: {{sampler: random, trials: 14, only: {only}, space: {space}}}\n"
+    findings = trials(lambda cell, published: 0.8 + 0.1 * (cell.run.protocol.epochs == 2), body=body)
+    best = there(findings.best)
+    (text,) = search.texts(findings)
+    assert text.startswith(f"Trial {best.trial}: ")
+    fields = text.rstrip(".").partition(": ")[2].split(", ")
+    assert {"epochs 2 (published 5)", f"batch {best.run.optim.batch}"} < {*fields}, "the published one has no batch"
+
+
 def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
     findings = trials(lambda cell, published: 0.8 if published else 0.7 + 0.15 * (cell.number == 5))
     best = there(findings.best)

@@ -74,6 +74,9 @@ def test_the_page_says_what_is_decided_and_how_wide_the_intervals_are(make_store
     width = 100 * ((comparisons.frame["high"] - comparisons.frame["low"]) / 2).median()
     told = ", ".join(f"{n} {verdict}" for verdict, n in comparisons.frame["verdict"].value_counts().items())
     assert text == f"Compared with zeroshot: {told} ({findings.basis}). The median interval is ± {width:.2f} points."
+    seconds = findings_of(make_store(body=METHODS), metric="time/seconds")
+    (text,) = (text for text in answer.decided(seconds, compare(seconds)).texts if text.startswith("Compared with"))
+    assert "point" not in text, "of accuracies alone"
     gap = comparisons.frame.loc[findings.best.id, "difference"] if findings.best else 0
     assert f"{100 * gap:+.2f} points against zeroshot" in answer.sentence(findings, comparisons)
 
@@ -104,7 +107,8 @@ def test_the_gain_over_several_data_sets_is_a_mean(make_store):
     comparisons = compare(findings)
     gap = 100 * comparisons.frame.loc[findings.chosen, "difference"].mean()
     said = answer.sentence(findings, comparisons)
-    assert said.startswith("coop is best on validation over 2 settings, with a mean of ")
+    mean = 100 * findings.frame.loc[findings.chosen, "mean"].mean()
+    assert said.startswith(f"coop is best on validation over 2 settings, with a mean of {mean:.2f} % test accuracy")
     assert f"; {gap:+.2f} points against zeroshot on average: " in said
 
 
@@ -128,6 +132,23 @@ def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     assert "(one seed: no interval)" in answer.sentence(findings, comparisons)
     chosen = there(robustness.choice(findings, comparisons))
     assert "corrected for the selection – (" in chosen.texts[0]
+
+
+def test_what_other_rules_of_reporting_add_is_a_mean_over_cells(make_store):
+    store = make_store(body=METHODS, fill=lambda cell, seed: cell.number != 1 or seed < 3)
+    findings = findings_of(store)
+    added = []
+    for rule in ("best_test", "mean_last5"):
+        gaps = []
+        for cell in store.cells():
+            stored = [store.result(cell, seed)["rules"] for seed in store.seeds(cell)]
+            gaps.append(np.mean([rules[rule]["test/acc_mean"] - rules["final"]["test/acc_mean"] for rules in stored]))
+        added.append(f"{100 * np.mean(gaps):+.2f}")
+    (text,) = there(robustness.rules(findings, compare(findings))).texts
+    assert text.endswith(f"{added[0]} for the best test round, {added[1]} for the mean of the last five evaluated "
+                         "rounds.")  # fmt: skip
+    seconds = findings_of(store, metric="time/seconds")
+    assert robustness.rules(seconds, compare(seconds)) is None
 
 
 def test_nothing_explains_what_does_not_vary_and_few_trials_say_so(make_store):

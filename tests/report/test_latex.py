@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fpl_tune import report
 from fpl_tune.report import latex
+from fpl_tune.study.store import Store
 
 from ..conftest import there
 from .conftest import findings_of, put
@@ -57,6 +58,7 @@ def test_methods_are_rows_and_settings_are_columns(make_store):
             mean, std = findings.spread(cell, findings.metric)
             assert f"{100 * mean:.2f} $\\pm$ {100 * std:.2f}" in text
     assert "Bold: the best mean of each column." in comment
+    assert "Mean ± standard deviation over seeds of the mean over clients; " in comment
     assert "n = 2 seeds" in comment
 
 
@@ -83,6 +85,10 @@ def test_cells_without_a_result_and_cells_that_were_stopped_early_are_dashes(mak
     _, _, rows = written(store)
     assert rows[2][2] == "--"
     assert rows[2][1] != "--"
+    (lost,) = (cell for cell in store.cells() if cell.label == "PromptFL, disjoint")
+    (store.folder / "cells" / lost.id / "cell.json").unlink()
+    _, _, rows = written(Store(store.root, store.name))
+    assert [[text == "--" for text in row[1:]] for row in rows[:3]] == [[True, False], [False, False], [False, True]]
 
 
 def test_a_reference_that_trains_nothing_stands_under_every_schedule(make_store):

@@ -94,6 +94,41 @@ def test_colours_stay_when_series_join():
     assert len(charts.colours({str(i): i for i in range(20)})["scale"]["range"]) == 20
 
 
+def test_one_series_has_no_legend_and_two_have():
+    for count in (1, 2):
+        legend = charts.colours({str(i): i for i in range(count)}).get("legend", "drawn")
+        assert legend == (None if count == 1 else "drawn")
+
+
+def test_of_many_cells_the_best_by_validation_are_drawn(make_store):
+    names = ", ".join(f"{{label: v{i:02d}, optim.lr: {0.01 * i}}}" for i in range(1, 31))
+    store = make_store(body=f"axes: {{variant: [{names}]}}\nseeds: 1\n", level=lambda cell: 0.3 + 0.02 * cell.number)
+    findings = findings_of(store)
+    ((drawn, caption),) = answer.main_chart(findings).values()
+    rows = {row["label"] for row in drawn["data"]["values"]}
+    assert rows == {cell.label for cell in findings.best_first(findings.own)[: answer.ROWS]}
+    assert f"the {answer.ROWS} cells that the objective puts first" in caption
+
+
+def test_fields_that_only_some_cells_have_are_axes_too(make_store):
+    """Those of cells of an earlier run, which varied another field."""
+    for axes in ("optim.lr: [0.1, 0.2, 0.5]", "method.n_ctx: [2, 4]"):
+        store = make_store(body=f"axes: {{{axes}}}\nseeds: 2\n")
+    findings = findings_of(store)
+    assert len(findings.own) == 5
+    drawn, _ = answer.main_chart(findings)["curve"]
+    channel = drawn["layer"][1]["encoding"]["x"]
+    assert (channel["type"], channel["title"]) == ("quantitative", "n_ctx")
+    assert sorted(row["x"] for row in drawn["data"]["values"]) == [2, 4]
+
+
+def test_only_axes_of_a_wide_range_are_logarithmic(make_store):
+    for high, kind in ((0.02, None), (0.1, "log")):
+        findings = findings_of(make_store(body=f"axes: {{optim.lr: [0.01, {high}]}}\nseeds: 1\n"))
+        assert charts.place(findings, "optim.lr", "x")["scale"].get("type") == kind
+    assert charts.measured("test/acc_mean")["scale"].get("type") is None
+
+
 def test_learning_curves_name_what_they_leave_out(make_store):
     rates = ", ".join(f"{0.01 * i:.2f}" for i in range(1, 13))
     findings = findings_of(make_store(body=f"axes: {{optim.lr: [{rates}]}}\nseeds: 1\n"))

@@ -44,6 +44,7 @@ def test_cells_on_other_data_stand_beside_the_mean_of_the_printed_values_without
     part = paper.paper(findings, compare(findings))
     assert part is not None
     assert part.title == "Beside the paper: pFedMoAP, Table 1"
+    assert part.texts[0] == "Expected: CoOp above PromptFL"
     assert "Known reason for a gap: copied rows" in part.texts
     plain = findings_of(make_store(name="plain"))
     assert paper.paper(plain, compare(plain)) is None
@@ -66,6 +67,12 @@ def test_counts_of_parameters_stand_beside_those_in_millions(make_store):
     amend(store, train__parameters=18624)
     row = beside(store, "train/parameters")["FedCLIP", "domainnet345"]
     assert (row.ours, row.mean) == (pytest.approx(0.018624), 0.52)
+
+
+def test_a_metric_of_which_nothing_ran_has_no_table(make_store):
+    body = PAPER.replace("{cell: nobody, dtd: 1}", "{cell: nobody, of: train/parameters, dtd: 1}")
+    findings = findings_of(make_store(body=body))
+    assert list(paper.beside(findings)) == [findings.metric]
 
 
 CLIENTS = """axes: {partition.held_out: [[sketch], [real]], method: [fedpgp, coop]}

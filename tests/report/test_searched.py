@@ -82,6 +82,19 @@ def test_history_is_the_best_so_far_of_each_part(searched):
         assert row["objective"] == best[searched.axes_label(cell)]
 
 
+def test_references_of_a_name_are_one_series_of_the_history(make_store):
+    body = BODY.replace("axes: {", "axes: {partition: [disjoint, iid], ")
+    store = make_store(body=body, name="search", rounds=3, fill=lambda cell, seed: False)
+    asked = Asked(store.spec())
+    cells = [*asked.search.references, *asked.all()]
+    store.begin(store.spec(), cells)
+    for cell in cells:
+        store.put(cell, 1, history := drawn_history(1, 0.5, rounds=3, clients=8), make_result("done", history))
+    drawn = search.history(findings_of(store))
+    (dashed,) = (layer for layer in drawn["layer"] if layer["mark"]["type"] == "rule")
+    assert [row["series"] for row in dashed["data"]["values"]] == ["zeroshot"] * 2
+
+
 def test_trials_are_numbered_in_each_search(searched):
     for part in ("promptfl", "fedprox"):
         mine = [cell for cell in searched.own if searched.axes_label(cell) == part]

@@ -46,6 +46,7 @@ _CONTRACT = "methods/test_contract.py"
 MIRRORS = {
     "api": ["test_api.py"],
     "method": ["test_method.py", _CONTRACT],
+    "report": ["report", "test_api.py"],
     "wrappers": ["wrappers", _CONTRACT],
 }
 """Tests of rooms for which tests/<room> is not all."""
