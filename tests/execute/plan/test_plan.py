@@ -73,6 +73,8 @@ def test_cells_are_done_partial_new_or_stale(compose: Compose, tmp_path: Path) -
     assert make_plan(compose(ONE), root=tmp_path).totals()["seconds"] == 0
     outdated(Store.open(tmp_path, "tiny"), data="other", weights="other")
     assert states(ONE) == [("stale", 2, "data, weights")]
+    rows = make_plan(compose("axes: {optim: {lr: [0.1, 0.2]}}"), root=tmp_path).rows()
+    assert [row["status"] for row in rows] == ["stale (data, weights)", "new"]
 
 
 @pytest.mark.usefixtures("two_seconds")
