@@ -148,7 +148,10 @@ def test_a_client_that_does_not_fit_a_gpu_is_refused_before_anything_starts(
     spec = compose(METHODS)
     runs, setup = [cell.run for cell in expand(spec)], replace(setup_of(spec, tmp_path), device="cuda")
     monkeypatch.setattr(preflight, "gpus_here", lambda: ((80 << 30, 80 << 30), (8 << 30, 300 << 20)))
+    monkeypatch.setattr(preflight, "memory", lambda: 1)
     preflight.check(runs, 1, setup)
+    with pytest.raises(ConfigError, match="memory"):
+        preflight.check(runs, 1, replace(setup, device="cpu"))
     monkeypatch.setattr(preflight, "gpus_here", lambda: ((80 << 30, 600 << 20),))
     with pytest.raises(ConfigError, match=r"needs at least .* of GPU memory, but the GPU has .* free. Lower"):
         preflight.check(runs, 1, setup)

@@ -14,11 +14,12 @@ import torch
 
 from fpl_tune import FederatedTrainable, config
 from fpl_tune.api import start_study
+from fpl_tune.config.specs import ExecutionSpec
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute import job as job_module
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
-from fpl_tune.execute.ray import executor, trainable
-from fpl_tune.execute.ray.executor import JobSearcher, cause_of_death
+from fpl_tune.execute.ray import executor, nodes, trainable
+from fpl_tune.execute.ray.executor import JobScheduler, JobSearcher, cause_of_death
 from fpl_tune.execute.ray.trainable import JOB, REPORT, SentJob
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.study.cells import Cell
@@ -180,6 +181,31 @@ def test_gpus_are_filled_by_the_shares_of_their_jobs(monkeypatch: pytest.MonkeyP
     assert jobs.suggest("1") is None
     del jobs.running["0"]
     assert [(jobs.suggest(str(n)) or {}).get("GPU") for n in range(1, 5)] == [0.4, 0.4, 0.4, None]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "parallel", "number"), [(0.0, None, 4), (0.4, None, 2), (1.0, None, 1), (0.0, 3, 3), (0.4, 3, 2)]
+)
+def test_trials_side_by_side_are_as_many_as_processors_gpus_and_the_study_allow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: float, parallel: int | None, number: int
+) -> None:
+    monkeypatch.setattr(nodes.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 1.0})
+    context = ExecutionContext(tmp_path, tmp_path, ExecutionSpec(parallel=parallel), threads=2, gpus=gpus)
+    assert nodes.slots(context) == number
+
+
+def test_the_end_of_a_trials_process_is_a_failure_of_its_job_unless_that_is_over(tmp_path: Path) -> None:
+    told: list[tuple[Job, Report]] = []
+    driver: Any = SimpleNamespace(receive=lambda job, report: told.append((job, report)) or False, stopping=False)
+    jobs = JobSearcher(driver, ExecutionContext(tmp_path, tmp_path))
+    job = jobs.running["one"] = one_job()
+    for name in ("other", "one", "one"):
+        JobScheduler(jobs).on_trial_error(None, SimpleNamespace(trial_id=name, error_file=None))
+    ((of, report),) = told
+    assert of is job
+    assert report.failure is not None
+    assert report.failure.kind == "died"
+    assert str(tmp_path) in report.warnings[0], "where Ray's messages are"
 
 
 STARTED = """Failure # 1 (occurred at 2026-01-01_00-00-00)
