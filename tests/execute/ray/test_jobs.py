@@ -208,6 +208,17 @@ def test_the_end_of_a_trials_process_is_a_failure_of_its_job_unless_that_is_over
     assert str(tmp_path) in report.warnings[0], "where Ray's messages are"
 
 
+def test_a_trial_goes_on_as_long_as_the_driver_says(tmp_path: Path) -> None:
+    driver: Any = SimpleNamespace(receive=lambda job, report: not report.last, stopping=False)
+    jobs = JobSearcher(driver, ExecutionContext(tmp_path, tmp_path))
+    jobs.running["one"] = one_job()
+    trial, decisions = SimpleNamespace(trial_id="one"), []
+    for last in (False, False, True):
+        decisions.append(JobScheduler(jobs).on_trial_result(None, trial, {REPORT: Report([], last=last)}))
+    assert decisions == ["CONTINUE", "CONTINUE", "STOP"]
+    assert not jobs.running
+
+
 STARTED = """Failure # 1 (occurred at 2026-01-01_00-00-00)
 The actor died because of an error raised in its creation task, ray::FederatedTrainable.__init__() (pid=7, ip=192.0.2.1)
   File "actor.py", line 3, in setup
