@@ -36,5 +36,5 @@ def test_a_cell_of_an_earlier_run_is_called_so_where_nothing_is_wrong_with_it(
     cell = Cell("a" * 16, 0, "a", "cell", {}, {"protocol": {"eval_every": 1}}, _rounds=2)
     row = Row(cell, {seed: Run(Status(status), 2) for seed, status in statuses.items()})
     results = {seed: {"status": status} for seed, status in statuses.items()}
-    assert StoredCell.of(Design((1, 2)), row, results, earlier=True, complete=True).called == called
-    assert StoredCell.of(Design((1, 2)), row, results, earlier=False, complete=True).called != "earlier"
+    assert StoredCell.of(Design((1, 2)), row, results, earlier=True, complete=True).shown_state == called
+    assert StoredCell.of(Design((1, 2)), row, results, earlier=False, complete=True).shown_state != "earlier"
