@@ -55,7 +55,7 @@ def composed(name: str, scale: str) -> Composed:
     if name not in _composed[scale]:
         with warnings.catch_warnings():
             if name in ("fedapt_t1", "fedapt_t10") and scale == "small":  # the embedded world has one backbone for two
-                warnings.filterwarnings("ignore", "'ViT-.*' has the configuration of 'ResNet-")
+                warnings.filterwarnings("ignore", "'ViT-.*' has the same configuration as 'ResNet-")
             spec = compose(name, [f"scale={scale}"])  # warns of settings without effect: warnings are errors
         _composed[scale][name] = spec, expand(spec)
     return _composed[scale][name]

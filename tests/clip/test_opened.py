@@ -133,7 +133,7 @@ def test_a_branch_is_known_by_the_name_of_its_function():
     assert adapter.key != adapter._replace(branch=low_rank).key
     assert adapter.key != adapter._replace(first=1).key
     nameless = adapter._replace(branch=lambda leaf, x: x)
-    with pytest.raises(ConfigError, match="function of a module"):
+    with pytest.raises(ConfigError, match="module-level function"):
         str(nameless.key)
 
 
