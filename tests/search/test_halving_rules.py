@@ -25,7 +25,7 @@ def test_halving_is_refused_with_two_objectives(compose: Compose, tmp_path: Path
 
 
 def test_halving_of_a_grid_is_refused(compose: Compose, tmp_path: Path) -> None:
-    says = r"stops trials of a search, but tiny has none\. Remove prune.rule=halving, or set search.sampler=auto\.$"
+    says = r"stops trials, but tiny has no search\. Remove prune.rule=halving, or set search.sampler=auto\.$"
     with pytest.raises(ConfigError, match=says):
         start_study(compose("axes: {optim: {lr: [1, 2]}}\nprune: {rule: halving}", "protocol.rounds=9"), root=tmp_path)
     assert not (tmp_path / "tiny").exists()
@@ -85,7 +85,7 @@ def test_a_search_with_halving_has_a_hedge_by_default(compose: Compose, body: st
         ),
         (
             "prune: {rule: halving, hedge: 4}",
-            "Halving stops trials of a search, but tiny has none. Remove prune.hedge=4, or set search.sampler=auto.",
+            "Halving stops trials, but tiny has no search. Remove prune.hedge=4, or set search.sampler=auto.",
         ),
     ],
 )

@@ -183,7 +183,7 @@ def test_conditions_choose_what_is_sampled(compose: Compose) -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["search.objectives=[test/acc_mean]"], "'test/acc_mean' is not a validation metric or a cost. Test metrics"),
+        (["search.objectives=[test/acc_mean]"], "'test/acc_mean' is not a validation metric or a cost. Do not select"),
         (["search.objectives=[val/acc]"], "'val/acc' is not a validation metric or a cost. Did you mean"),
         (["search.objectives=[]"], "needs an objective"),
         (["search.only=[optim.lr,optim.lr]"], "search.only names 'optim.lr' twice"),
