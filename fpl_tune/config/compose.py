@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, fields
 from functools import cache
@@ -38,7 +39,7 @@ def compose_run(overrides: Sequence[Given] = ()) -> RunSpec:
     """
     given = _trusted(overrides)
     _register([])
-    node = _compose("run", shipped("conf"), given)
+    node = _overridden(_merged("run", shipped("conf")), given, "run.yaml")
     for name in node.keys() - RUN_FIELDS:
         if name in known_fields():
             raise ConfigError(f"{name!r} is a field of studies: a run does not have it.")
@@ -79,9 +80,10 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
     """
     given, path = _trusted(overrides), study_file(name)
     _register(check_study(path).get("defaults", []))
-    node = _compose(path.stem, path.resolve().parent, given)
+    merged = _merged(path.stem, path.resolve().parent)
+    node = _overridden(merged, given, path.name)
     if node.get("scale") == "paper" and isinstance(node.get("paper_scale"), list) and node["paper_scale"]:
-        node = _compose(path.stem, path.resolve().parent, [*parse(map(str, node["paper_scale"])), *given])
+        node = _overridden(merged, [*parse(map(str, node["paper_scale"])), *given], path.name)
     reject_two_values({"axes": node.get("axes"), "search": node.get("search")}, path.name)
     for name in ("schema", "effective"):  # of a stored study
         node.pop(name, None)
@@ -135,8 +137,8 @@ def choose_in(node: dict[str, Any], group: str, option: Any) -> None:
     node.update(deepcopy(choose(group, option) if by_name else {"method": option, "stages": []}))
 
 
-def _compose(name: str, folder: Path, overrides: Sequence[Override]) -> dict[str, Any]:
-    """Merges a file over the options of its defaults list, then applies overrides, and resolves references last."""
+def _merged(name: str, folder: Path) -> dict[str, Any]:
+    """A file merged over the options of its defaults list by Hydra, with its references."""
     import hydra  # takes half a second, which reading a study's store does not need
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
@@ -144,27 +146,38 @@ def _compose(name: str, folder: Path, overrides: Sequence[Override]) -> dict[str
     GlobalHydra.instance().clear()  # another application may have left its own open
     # Hydra 1.3 needs the version of its behaviour; 1.4 has only one, and warns if it is given.
     base = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
-    try:
-        with hydra.initialize_config_dir(str(folder), job_name="fpl_tune", **base):
-            node: Any = OmegaConf.to_container(hydra.compose(name, overrides=[_searched()]), resolve=False)
-        # Options come first, regardless of their order: they bring the fields that others set.
-        for override in overrides:
-            if override.field in GROUPS and not override.removed:
-                choose_in(node, override.field, override.value)
-        apply(node, [override for override in overrides if override.removed or override.field not in GROUPS])
+    with _in_one_line(f"{name}.yaml"), hydra.initialize_config_dir(str(folder), job_name="fpl_tune", **base):
+        node: Any = OmegaConf.to_container(hydra.compose(name, overrides=[_searched()]), resolve=False)
+        return node
+
+
+def _overridden(merged: dict[str, Any], overrides: Sequence[Override], file: str) -> dict[str, Any]:
+    """A copy of a merged file with overrides, in which references are resolved last."""
+    from omegaconf import OmegaConf
+
+    node = deepcopy(merged)
+    # Options come first, regardless of their order: they bring the fields that others set.
+    for override in overrides:
+        if override.field in GROUPS:
+            choose_in(node, override.field, override.value)
+    apply(node, [override for override in overrides if override.field not in GROUPS])
+    with _in_one_line(file):
         resolved: Any = OmegaConf.to_container(OmegaConf.create(node), resolve=True, throw_on_missing=True)
         return {str(key): value for key, value in resolved.items()}
-    except ConfigError:
-        raise
-    except Exception as problem:  # Hydra and OmegaConf raise many types for invalid files
+
+
+@contextmanager
+def _in_one_line(file: str) -> Iterator[None]:
+    """Turns the errors of Hydra and OmegaConf, which have many types, into a `ConfigError` of one line."""
+    try:
+        yield
+    except Exception as problem:
         full = " ".join(f"{problem} {problem.__cause__ or ''}".split())
         if option := re.search(r"Could not find '(\w+)/([^']+)'", full):
             raise no_option(*option.groups()) from None
         if missing := re.search(r"Interpolation key '([^']+)' not found", full):
-            raise ConfigError(
-                f"{name}.yaml refers to ${{{missing[1]}}}, but has no such field. Write the value."
-            ) from None
-        raise ConfigError(f"{name}.yaml cannot be composed: {textwrap.shorten(full, 300)}") from None
+            raise ConfigError(f"{file} refers to ${{{missing[1]}}}, but has no such field. Write the value.") from None
+        raise ConfigError(f"{file} cannot be composed: {textwrap.shorten(full, 300)}") from None
 
 
 def _searched() -> str:

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -48,8 +49,8 @@ def parse(given: Iterable[Given | Any]) -> list[Override]:
     """Parses overrides and checks their form. That their fields exist is checked when they are applied.
 
     Raises:
-        ConfigError: one is neither a string nor a mapping, is not `key=value`, is too long, has several values, or
-            names an unknown option.
+        ConfigError: one is neither a string nor a mapping, is not `key=value`, has several values, or names an
+            unknown option.
     """
     overrides: list[Override] = []
     for each in given:
@@ -84,35 +85,36 @@ def apply(node: dict[str, Any], overrides: Sequence[Override]) -> None:
     """
     for override in overrides:
         here, name = _find(node, override.field)
-        before = here.get(name)
+        before, field = here.get(name), override.field
         if override.removed and name not in here:
-            raise no_field(override.field, node)
+            raise no_field(field, node)
         if override.removed:
             del here[name]
-        elif isinstance(before, dict) and isinstance(override.value, dict):
-            here[name] = _merged(before, override.value)
-        elif before and isinstance(before, dict) and override.field.startswith("axes."):
-            inside = ", ".join(f"{override.field}.{key}" for key in before)
+            continue
+        if before and isinstance(before, dict) and not isinstance(override.value, dict) and field.startswith("axes."):
+            inside = ", ".join(f"{field}.{key}" for key in before)
             raise ConfigError(
-                f"{override.text} would replace {inside}. Remove it before: '~{override.field}' {shown(override.text)}."
+                f"{override.text} would replace {inside}. Remove it before: '~{field}' {shown(override.text)}."
             )
-        else:
-            here[name] = override.value
+        _set(node, field, override.value)
 
 
-def _merged(before: dict[Any, Any], given: dict[Any, Any]) -> dict[Any, Any]:
-    for key, value in given.items():
-        here, name = _find(before, key) if isinstance(key, str) else (before, key)
-        inside = here.get(name)
-        here[name] = _merged(inside, value) if isinstance(inside, dict) and isinstance(value, dict) else value
-    return before if given else {}
+def _set(node: dict[Any, Any], name: Any, value: Any) -> None:
+    here, key = _find(node, name)
+    if value and isinstance(value, dict) and isinstance(here.get(key), dict):
+        for inner, each in value.items():
+            _set(here[key], inner, each)
+    else:
+        here[key] = deepcopy(value)
 
 
-def _find(node: dict[Any, Any], name: str) -> tuple[dict[Any, Any], Any]:
+def _find(node: dict[Any, Any], name: Any) -> tuple[dict[Any, Any], Any]:
     """The mapping that has a field, and the field's key in it; missing mappings on the way are created.
 
-    Names inside `axes` and `search.space` may be written with dots or nested.
+    Names inside `axes` and `search.space` may be written with dots or nested. A key that is not a string is no path.
     """
+    if not isinstance(name, str):
+        return node, name
     for key in node:
         if str(key) == name:
             return node, key
