@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import signal
 import sqlite3
 import tarfile
 
@@ -15,7 +14,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch
     os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -183,26 +181,6 @@ def there(found: Found | None) -> Found:
     """What must not be None."""
     assert found is not None
     return found
-
-
-class Hung(BaseException):
-    """A block took too long. No `Exception`, which what is tested could catch."""
-
-
-@contextmanager
-def in_time(seconds: int = 20) -> Iterator[None]:
-    """Fails a block that hangs."""
-
-    def ring(*_: Any) -> None:
-        raise Hung
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def outdated(store: Store, label: str = "", **prints: str) -> None:

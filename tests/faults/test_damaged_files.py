@@ -16,7 +16,7 @@ import pytest
 from fpl_tune import cli
 from fpl_tune.study.store import Store
 
-from ..conftest import in_time
+pytestmark = pytest.mark.timeout(60)
 
 AXES = {"tiny": "axes: {optim: {lr: [0.1]}}\n", "other": "axes: {optim: {lr: [0.2, 0.3]}}\n"}
 OVERRIDES = ["protocol.rounds=1", "tracking.enabled=false"]
@@ -86,7 +86,7 @@ def root(
 def call(*words: str) -> tuple[int, list[str]]:
     """The exit code of a command, and its lines on standard error."""
     said = io.StringIO()
-    with in_time(), redirect_stderr(said), redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as ended:
+    with redirect_stderr(said), redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as ended:
         cli.main(words)
     assert isinstance(ended.value.code, int)
     return ended.value.code, said.getvalue().splitlines()
