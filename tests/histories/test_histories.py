@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mutants import MUTANTS, REPOSITORY
 from standin import figures, trouble_of
 
 from fpl_tune import config
@@ -24,6 +25,12 @@ def run(*words: str) -> str:
 @pytest.mark.timeout(600)
 def test_histories_that_once_failed_and_a_few_new_ones() -> None:
     assert "0 kinds of faults" in run("--kept", "--seed", "1", "--count", "10", "--minutes", "4")
+
+
+def test_the_text_of_each_mutant_occurs_once() -> None:
+    package = REPOSITORY / "fpl_tune"
+    counts = {name: (package / mutant.file).read_text().count(mutant.old) for name, mutant in MUTANTS.items()}
+    assert counts == dict.fromkeys(MUTANTS, 1)
 
 
 @pytest.mark.system
