@@ -50,7 +50,6 @@ def test_nodes_that_a_cut_has_ended_and_that_start_again_get_their_trials(
     assert run.codes == [0], run.said
     assert left(run.root) == expected
     assert "state-dump" not in run.said
-    assert (run.root / "hosts" / "ray.log").is_file()
 
 
 def test_a_node_that_this_machine_cannot_reach_is_named_with_its_address(
