@@ -1,17 +1,24 @@
 """MLflow after and beside a study: what is in it, exactly once, whatever happened on the way, and off its way."""
 
 import json
+import logging
+import posixpath
+import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import mlflow
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from mlflow.store.entities import PagedList
 from safetensors.torch import load_file
 
@@ -134,7 +141,7 @@ def halved(store: Store) -> tuple[Any, Any]:
     return pruned, done
 
 
-def test_rungs_are_metrics_also_of_a_pruned_trial(make_store, uri, keyed):
+def test_rungs_are_metrics_also_of_a_pruned_trial(make_store, uri, keyed, picture):
     store = make_store(body=SMALL)
     track.inspect(store, fix=True)
     pruned, done = halved(store)
@@ -147,6 +154,9 @@ def test_rungs_are_metrics_also_of_a_pruned_trial(make_store, uri, keyed):
     metrics = found[done.id].data.metrics
     assert (metrics["rung_2"], metrics["rung_4"], metrics["n_seeds"]) == (0.5, 0.75, 2)
     assert found[pruned.id].data.params["n_ctx"] == "2"
+    for cell in (pruned, done):
+        steps = {name: step for name, step, *_ in picture(uri, store)[cell.id]["points"] if "/" not in name}
+        assert set(steps.values()) == {0}, "MLflow draws bars of figures with one step, 0"
 
 
 # -- links ---------------------------------------------------------------------------------------------------
@@ -231,6 +241,22 @@ def test_lost_links_come_back(make_store, uri, text):
     assert tracking.links(store.folder) == before
 
 
+def test_names_are_such_as_mlflow_and_every_database_accept():
+    """Those that are so already are kept; what is refused is replaced or cut off, and nothing becomes empty."""
+    kept = "test/base/acc_mean", "val_acc", "lr", "a b-c.d_e", "0"
+    assert [runs.mlflow_name(name) for name in kept] == [*kept]
+
+    @given(st.text(st.sampled_from("aZ9_-./é²:%\n"), max_size=8))
+    def check(text: str) -> None:
+        name, cut = runs.mlflow_name(text), runs.mlflow_name(f"{'x' * (runs.NAME_LENGTH - 3)}{text}")
+        assert re.fullmatch(r"[A-Za-z0-9_\-. /]+", name)
+        assert (posixpath.normpath(name), name.strip("/ ")) == (name, name), "as a path it is itself"
+        assert runs.mlflow_name(name) == name
+        assert runs.NAME_LENGTH - 3 <= len(cut) <= runs.NAME_LENGTH
+
+    check()
+
+
 def test_the_address_of_a_server_has_no_password():
     assert server.public("https://me:s3cret@host:5000/base/?access_token=s3cret") == "https://host:5000/base"
     assert server.public("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
@@ -313,6 +339,26 @@ def test_studies_that_begin_at_once_share_one_identity_and_leave_no_part_of_a_ki
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_studies_that_begin_at_once_make_one_database_with_its_folder(tmp_path):
+    """Two migrations of one file would end in an error; what a killed process has left is no part of it."""
+    uri = f"sqlite:///{tmp_path}/new/folder/mlflow.db"
+    with ThreadPoolExecutor(4) as pool:
+        clients = list(pool.map(lambda _: server.connect(uri), range(4)))
+    assert {client.create_experiment(f"toy{n}") for n, client in enumerate(clients)} == {"1", "2", "3", "4"}
+    assert [path.name for path in (tmp_path / "new" / "folder").glob("[!.]*")] == ["mlflow.db"]
+
+
+def test_mlflow_says_nothing_although_its_import_sets_its_loggers(uri, monkeypatch):
+    class Imported:
+        def __getattr__(self, name: str) -> Any:
+            logging.getLogger("mlflow").setLevel(logging.INFO)
+            return getattr(mlflow, name)
+
+    monkeypatch.setitem(sys.modules, "mlflow", cast("Any", Imported()))
+    server.connect(uri)
+    assert not logging.getLogger("mlflow").isEnabledFor(logging.WARNING)
+
+
 def test_secrets_are_not_printed():
     for uri, shown in {
         "postgresql://me:s3cret@host/db": "postgresql://me:***@host/db",
@@ -372,9 +418,13 @@ def test_mlflow_is_left_alone_while_nothing_changes(make_store, uri, keyed, monk
         return len(opened)
 
     assert again() == 0
-    server.connect(uri).delete_run(keyed(uri)[store.cells()[0].id].info.run_id)
+    client, before = server.connect(uri), keyed(uri)
+    deleted = before[store.cells()[0].id]
+    client.delete_run(deleted.info.run_id)
+    for _ in range(2):
+        client.create_run(deleted.info.experiment_id, tags={**deleted.data.tags, "fpl.key": "gone"})
     assert again() == 1
-    assert len(keyed(uri)) == 3, "what someone deleted is written again"
+    assert keyed(uri).keys() == before.keys(), "what someone deleted is written again, what has no cell is deleted"
     assert again() == 0
     cell = store.cells()[0]
     store.put(cell, 1, store.history(cell, 1), {**(store.result(cell, 1) or {}), "split_hash": "other"})
@@ -451,6 +501,8 @@ def test_runs_of_a_deleted_study_are_named_and_deleted(make_store, uri, runs_of)
     before = {run.info.run_id for run in runs_of(uri)}
     assert track.inspect_deleted(kept.root) == {}
     shutil.rmtree(gone.folder)
+    assert track.inspect_deleted(kept.root) == {"gone": 3}
+    assert len(runs_of(uri, "gone")) == 3, "nothing is deleted unless asked for"
     assert track.inspect_deleted(kept.root, fix=True) == {"gone": 3}
     assert track.inspect_deleted(kept.root) == {}
     assert runs_of(uri, "gone") == []

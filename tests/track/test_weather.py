@@ -119,6 +119,23 @@ def test_a_database_that_does_not_answer_does_not_keep_a_study_from_ending(
     assert picture(uri, store) == expected
 
 
+def test_a_server_that_never_answers_does_not_keep_a_study_from_ending(make_store, uri, monkeypatch):
+    """Its silence counts from the first call on, and what it says after the study's end is no warning."""
+    monkeypatch.setattr(recorder, "SILENT_SECONDS", 0.2)
+    ended = threading.Event()
+    monkeypatch.setattr(server, "connect", lambda where: ended.wait(15))
+    store, warnings = make_store(body=SMALL), list[str]()
+    hearing = track.MLflowCallback(warnings.append)
+    hearing.on_study_start(store, store.cells(), [])
+    hearing.on_study_end(store, DONE)
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "mlflow":
+            thread.join()
+    (warning,) = warnings
+    assert "has not answered for 0.2 s, and the study ends without it." in warning
+
+
 def test_what_mlflow_takes_to_be_imported_is_no_silence(make_store, uri, monkeypatch, picture):
     monkeypatch.setattr(recorder, "SILENT_SECONDS", 2.0)
     monkeypatch.setattr(recorder, "import_module", lambda name: time.sleep(3))
