@@ -1,4 +1,4 @@
-"""`fpl-tune data check`: what it prints of a person's folders, and how it ends."""
+"""`fpl-tune data`: what it prints of a person's folders and of a split, and how it ends."""
 
 import json
 import os
@@ -78,3 +78,17 @@ def test_what_is_not_clear_is_one_line(photos: Path, command: Command, format: s
     assert (done.code, done.out) == (3, "")
     (line,) = done.err.splitlines()
     assert "has Train/, a part of a split, but no test/ or val/. Add it. If it is a class" in line
+
+
+def test_a_split_is_shown_by_client_and_written_to_a_file_that_gives_it_again(photos: Path, command: Command) -> None:
+    words = ("data", "show", "data=folder", f"data.root={photos}", "data.shots=1", "data.val=0")
+    drawn = ("partition=iid", "partition.n_clients=2", "--seed", "3")
+    shown = json.loads(command(*words, *drawn, "--export", "split.json", "--format", "json").out)
+    assert [client["client"] for client in shown["clients"]] == [0, 1]
+    table = " ".join(command(*words, *drawn).out.split())
+    assert f"{shown['dataset']}, content {shown['content']}, split {shown['hash']}" in table
+    assert f"A constant prediction reaches {shown['constant_prediction']:.1%} on the clients' own test images." in table
+    for client in shown["clients"]:
+        assert "│ ".join(f"{value} " for value in (client["client"], client["train"])) in table
+    again = json.loads(command(*words, "partition=file", "partition.file=split.json", "--format", "json").out)
+    assert again == shown

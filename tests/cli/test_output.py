@@ -69,6 +69,16 @@ def test_figures_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0] == "│  9.1 ± 0.2 │ a    │"
 
 
+def test_a_narrow_table_is_as_wide_as_its_cells_and_two_blanks_between_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{"trial": "12345", "lr": "0.25", "val": "90.0"}]
+    output.emit(rows, "table", narrow=True)
+    row = next(line for line in _lines(capsys) if "0.25" in line)
+    assert row.strip().split("  ") == ["12345", "0.25", "90.0"]
+    assert output.width(rows) == len(row)
+
+
 def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
     make_store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +182,18 @@ def test_lines_with_the_time_left_where_there_is_no_terminal(
     assert len(lines) == 2, "one in ten seconds"
     assert lines[0] == "encoding: 2,000 of 5,000, about 18 s left"
     assert "\x1b" not in seen.err
+
+
+def test_a_bar_shows_a_share_once_its_total_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
+    monkeypatch.setattr(output, "console", lambda **_: terminal)
+    with terminal.capture() as before, output.progress("encoding"):
+        pass
+    with terminal.capture() as after, output.progress("encoding") as follow:
+        follow(1, 4)
+    assert "encoding" in before.get()
+    assert "%" not in before.get()
+    assert "25%" in after.get()
 
 
 def test_the_page_of_a_running_study_is_written_again_but_seldom(

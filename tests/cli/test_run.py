@@ -20,6 +20,7 @@ def test_a_run_of_several_seeds_ends_with_their_mean(command: Command) -> None:
     said = re.fullmatch(r"mean of 3 seeds after round 2: validation (\S+) ± (\S+) %, test (\S+) ± (\S+) %", lines[-1])
     assert said, lines[-1]
     assert abs(float(said[3]) - mean) < 0.1
+    assert any("best_test and mean_last5 select on test figures" in line for line in lines)
 
 
 def test_a_run_of_one_seed_and_output_for_programs_have_none(command: Command) -> None:
@@ -50,7 +51,8 @@ def test_a_run_that_cannot_start_is_refused_before_its_images_are_encoded(
     command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FPL_TUNE_CACHE", str(here / "cache"))
-    done = command(*SMALL.replace("method=coop", "method=pfedmoap").split(), "method.experts=99")
+    data = "data.train_per_class=19"  # no other test has these images, so that none are in memory
+    done = command(*SMALL.replace("method=coop", "method=pfedmoap").split(), data, "method.experts=99")
     assert (done.code, done.out) == (2, "")
     assert "method.experts must be at most the number" in done.err
     assert not [*here.rglob("*.npy")]

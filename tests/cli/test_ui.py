@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import webbrowser
 from pathlib import Path
 
 import psutil
@@ -50,6 +51,35 @@ def test_a_study_that_mlflow_does_not_hold(store: Path, command: Command, make_s
     done = command("ui", "toy", "--port", str(free_port()))
     assert (done.code, done.out) == (3, "")
     assert "MLflow does not hold toy. Send it: fpl-tune study toy tracking.enabled=true." in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "opened"), [((), False), (("toy",), False), (("--open",), True), (("toy", "--open"), True)]
+)
+def test_the_pages_of_a_server_are_printed_and_opened_on_request_or_where_there_is_a_screen(
+    words: tuple[str, ...],
+    opened: bool,
+    here: Path,
+    command: Command,
+    make_store: MakeStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:s3cret@host:5000/")
+    monkeypatch.setattr(track, "experiments", lambda root: {"toy": "7", "other": "8"})
+    monkeypatch.setattr(webbrowser, "open", (pages := list[str]()).append)
+    make_store(root=here / "outputs")
+    done = command("ui", *words)
+    links = {name: f"http://host:5000/#/experiments/{n}/runs" for name, n in (("toy", 7), ("other", 8))}
+    assert done.code == 0, done.err
+    head, *lines = done.out.splitlines()
+    assert head == "MLflow on http://host:5000"
+    assert [line.split("?")[0].split() for line in lines] == [
+        part
+        for name, link in links.items()
+        if name in words or "toy" not in words
+        for part in ([name], ["table", link])
+    ]
+    assert [page.split("?")[0] for page in pages] == [links["toy"]] * opened
 
 
 def test_the_server_answers_at_the_link_and_ends_with_the_command(store: Path, make_store: MakeStore) -> None:

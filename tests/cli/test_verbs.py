@@ -3,6 +3,7 @@
 import csv
 import errno
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from fpl_tune import __version__
 from fpl_tune.core import paths
 from fpl_tune.study.store import Store
 
+from ..conftest import MakeStore
 from .conftest import Command
 
 
@@ -26,10 +28,10 @@ def test_a_study_without_a_search_imports_no_optuna(here: Path) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_module_is_the_command(here: Path) -> None:
+def test_the_module_is_the_command(here: Path, command: Command) -> None:
     words = [sys.executable, "-m", "fpl_tune"]
     done = subprocess.run([*words, "--version"], capture_output=True, text=True, check=True, cwd=here)
-    assert done.stdout.strip() == f"fpl-tune {__version__}"
+    assert done.stdout == command("--version").out == f"fpl-tune {__version__}\n"
     assert subprocess.run([*words, "stduy"], capture_output=True, check=False, cwd=here).returncode == 2
 
 
@@ -157,6 +159,46 @@ def test_charts_are_files_of_their_own_on_request_alone(home: Path, command: Com
     for words, there in (((), False), (("--figures",), True)):
         assert command("report", "lambda_sweep", "--out", "page", *words).code == 0
         assert (home / "page" / "figures").exists() == there
+
+
+def test_doctor_names_what_mlflow_does_not_hold_and_mends_it(
+    home: Path, command: Command, make_store: MakeStore
+) -> None:
+    store = make_store(root=home / "outputs")
+    number = 1 + len(store.cells())
+
+    def found(*words: str) -> tuple[int, dict[str, dict[str, str]]]:
+        done = command("doctor", *words, "--format", "json")
+        return done.code, {row["what"]: row for row in json.loads(done.out) if row["what"].startswith("MLflow")}
+
+    code, rows = found()
+    assert (code, rows["MLflow of toy"]["state"]) == (3, "wrong")
+    assert rows["MLflow of toy"]["found"].startswith(f"{number} runs: ")
+    assert rows["MLflow of toy"]["found"].endswith("; ..."), "the first three alone"
+    assert rows["MLflow of toy"]["found"].count(" missing") == 3
+    assert rows["MLflow of toy"]["remedy"] == "fpl-tune doctor --fix"
+    assert rows["MLflow of lambda_sweep"]["found"] == "off: tracking.enabled=false"
+    for words, state in ((("--fix",), "fixed"), ((), "fine")):
+        code, rows = found(*words)
+        assert (code, rows["MLflow of toy"]["state"], rows["MLflow of toy"]["remedy"]) == (0, state, "")
+    shutil.rmtree(store.folder)
+    for words, code, state in (((), 3, "wrong"), (("--fix",), 0, "fixed")):
+        ended, rows = found(*words)
+        assert (ended, rows["MLflow of toy"]["state"]) == (code, state)
+        assert rows["MLflow of toy"]["found"] == f"{number} runs orphaned"
+    assert "MLflow of toy" not in found()[1]
+
+
+def test_doctor_names_a_damaged_file_with_its_remedy_and_checks_the_others(home: Path, command: Command) -> None:
+    (home / "outputs" / "lambda_sweep" / "study.yaml").write_text("name: [")
+    damaged, *_ = (home / "outputs").glob("lambda_sweep_rn50/cells/*/seed=1/result.json")
+    damaged.write_text("{")
+    done = command("doctor", "--format", "json")
+    wrong = {row["what"]: row for row in json.loads(done.out) if row["state"] == "wrong"}
+    assert done.code == 3
+    assert wrong.keys() == {"lambda_sweep/study.yaml", str(damaged.relative_to(home / "outputs"))}
+    assert all(row["found"] and row["remedy"] for row in wrong.values())
+    assert "off: tracking.enabled=false" in done.out, "the records of the readable study"
 
 
 def test_doctor_says_why_a_folder_cannot_be_written(
