@@ -46,19 +46,30 @@ def two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bytes_are_those_of_the_run(compose: Compose, tmp_path: Path) -> None:
     made = compose(METHODS, "protocol.rounds=2")
-    totals = make_plan(made, root=tmp_path).totals()
+    totals = (plan := make_plan(made, root=tmp_path)).totals()
     run_study(made, root=tmp_path)
     frame = Store.open(tmp_path, "tiny").table().frame()
     final = frame[frame["rule"] == "final"]
     assert totals["bytes_up"] == final["comm/up_bytes"].sum() > 0
     assert totals["bytes_down"] == final["comm/down_bytes"].sum() > 0
+    peaks = [item.peak_memory_bytes for item in plan.items]
+    assert totals["peak_memory_bytes"] == max(peaks) > min(peaks) > planning.PROCESS_BYTES
+    for item, row in zip(plan.items, plan.rows(), strict=True):
+        assert row["seconds"] == pytest.approx(item.seconds, abs=0.051)
+        assert row["up MB"] == pytest.approx(item.bytes_up / 1e6, abs=0.00051)
+        assert row["down MB"] == pytest.approx(item.bytes_down / 1e6, abs=0.00051)
+        assert row["memory MB"] == pytest.approx(item.peak_memory_bytes / 1e6, abs=0.51)
 
 
 def test_a_cell_that_cannot_start_is_named(compose: Compose, tmp_path: Path) -> None:
-    made = compose("axes: {}\nreferences: [{method: fedprox}, {method: pfedmoap, method.experts: 9}]")
-    for refuse in (make_plan, run_study):
-        with pytest.raises(ConfigError, match=r"^pfedmoap, experts=9: method\.experts must be at most the number"):
-            refuse(made, root=tmp_path)
+    for fields, said in {
+        "method: pfedmoap, method.experts: 9": r"^pfedmoap, experts=9: method\.experts must be at most the number",
+        "method: coop, method.n_ctx: 100": r"^coop, n_ctx=100: .* tokens \(100 of them context\)",
+    }.items():
+        made = compose(f"axes: {{}}\nreferences: [{{method: fedprox}}, {{{fields}}}]")
+        for refuse in (make_plan, run_study):
+            with pytest.raises(ConfigError, match=said):
+                refuse(made, root=tmp_path)
 
 
 def test_cells_are_done_partial_new_or_stale(compose: Compose, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from ray.exceptions import GetTimeoutError
 
 from fpl_tune import FederatedTrainable, config
 from fpl_tune.api import start_study
@@ -27,7 +28,7 @@ from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.versions import versions
 
-from ...conftest import Heard
+from ...conftest import Heard, there
 
 
 class Round:
@@ -169,6 +170,50 @@ def test_a_study_whose_node_is_unfit_ends_with_that_and_charges_no_job(
     assert start_study(made, root=tmp_path / "out").exit_code == 0
 
 
+def test_every_node_that_is_alive_is_checked_and_what_it_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One is dead, one dies meanwhile, one does not answer, and one has another version of a package."""
+    names = {f"{number:056x}": name for number, name in enumerate(("dead", "dies", "mute", "old", "fit"), 1)}
+    asked, limits = list[str](), list[float]()
+
+    def nodes_now() -> list[dict[str, Any]]:
+        gone = {"dead", "dies"} if asked else {"dead"}
+        return [
+            {
+                **{"NodeID": key, "NodeManagerHostname": name, "NodeManagerAddress": "192.0.2.1"},
+                **{"Alive": name not in gone, "Resources": {"CPU": 4.0, "GPU": 2.0} if name == "fit" else {"CPU": 2.0}},
+            }
+            for key, name in names.items()
+        ]
+
+    def on(strategy: Any) -> Any:
+        def probed(storage: str, token: str, roots: Any, drivers: Any, gpus: bool) -> str:
+            asked.append(name := names[strategy.node_id])
+            assert (Path(storage) / token).is_file(), "which the node must see, too"
+            assert gpus == (name == "fit")
+            return name
+
+        return SimpleNamespace(remote=probed)
+
+    def get(name: str, timeout: float) -> tuple[str, tuple[int, ...]]:
+        if name == "mute":
+            raise GetTimeoutError
+        return {"old": ("has torch 0.0.1", ()), "fit": ("", (8, 8))}[name]
+
+    worker = SimpleNamespace(options=lambda scheduling_strategy: on(scheduling_strategy))
+    calls: dict[str, Any] = {"remote": lambda **_: lambda probe: worker, "nodes": nodes_now, "get": get}
+    calls["wait"] = lambda refs, num_returns, timeout: limits.append(timeout)
+    monkeypatch.setattr(nodes, "ray", SimpleNamespace(**calls))
+    mute, old, fit = nodes.check_nodes(str(tmp_path))
+    assert asked == ["dies", "mute", "old", "fit"]
+    assert mute.problem.startswith(f"cannot run a worker: no worker answered within {limits[0]:.0f} s.")
+    assert (old.name, old.problem) == ("old (192.0.2.1)", "has torch 0.0.1")
+    assert (fit.problem, fit.cpus, fit.gpus, fit.gpu_bytes) == ("", 4.0, 2.0, (8, 8))
+    assert limits[0] > nodes.ANSWER_SECONDS, "PyTorch, which says what GPUs have, takes longer"
+    assert list(tmp_path.iterdir()) == [], "nothing is left at the place"
+
+
 def test_gpus_are_filled_by_the_shares_of_their_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One more job than fits may wait. One that was out of memory beside others asks for a GPU of its own."""
     monkeypatch.setattr(executor.ray, "cluster_resources", lambda: {"GPU": 1.0})
@@ -199,13 +244,20 @@ def test_the_end_of_a_trials_process_is_a_failure_of_its_job_unless_that_is_over
     driver: Any = SimpleNamespace(receive=lambda job, report: told.append((job, report)) or False, stopping=False)
     jobs = JobSearcher(driver, ExecutionContext(tmp_path, tmp_path))
     job = jobs.running["one"] = one_job()
+    (tmp_path / "error.txt").write_text(NODE)
     for name in ("other", "one", "one"):
-        JobScheduler(jobs).on_trial_error(None, SimpleNamespace(trial_id=name, error_file=None))
+        trial = SimpleNamespace(trial_id=name, error_file=str(tmp_path / "error.txt"))
+        JobScheduler(jobs).on_trial_error(None, trial)
     ((of, report),) = told
     assert of is job
     assert report.failure is not None
     assert report.failure.kind == "died"
+    assert "health check failed (node 192.0.2.3)" in report.failure.error
     assert str(tmp_path) in report.warnings[0], "where Ray's messages are"
+    for path in (None, str(tmp_path / "not yet there")):
+        jobs.running["two"] = one_job()
+        JobScheduler(jobs).on_trial_error(None, SimpleNamespace(trial_id="two", error_file=path))
+        assert there(told[-1][1].failure).error.endswith("killed, or out of memory")
 
 
 def test_a_trial_goes_on_as_long_as_the_driver_says(tmp_path: Path) -> None:
