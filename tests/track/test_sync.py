@@ -313,6 +313,34 @@ def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path, 
     assert {k: v["points"] for k, v in ours.items()} == {k: v["points"] for k, v in one_go.items()}
 
 
+def test_results_that_were_moved_are_logged_again_where_they_are(make_store, uri, tmp_path, picture, monkeypatch):
+    """MLflow keeps where artifacts of an experiment lie: the old one is renamed and deleted."""
+    store, old = make_store(body=SMALL, root=tmp_path / "old"), tmp_path / "old"
+    shutil.copy(tmp_path / "mlflow.db", old)
+    track.inspect(store, fix=True)
+    before = picture(f"sqlite:///{old}/mlflow.db", store)
+    old.rename(new := tmp_path / "new")
+    moved = Store(new, "toy")
+    assert {kind for _, kind in track.inspect(moved)} == {"missing"}
+    track.inspect(moved, fix=True)
+    after = picture(f"sqlite:///{new}/mlflow.db", moved)
+    assert after == before
+    assert all(run["files"] for run in after.values())
+    assert server.experiments(new).keys() == {"toy"}
+    assert track.inspect(moved) == []
+
+
+def test_what_a_killed_process_left_of_an_upload_is_deleted(make_store, uri, keyed):
+    store = make_store(body=SMALL)
+    track.inspect(store, fix=True)
+    study = keyed(uri)["study"]
+    left = Path(study.info.artifact_uri.removeprefix("file://")) / ".artifact.uploading.1234"
+    left.write_text("half of it")
+    server.connect(uri).update_run(study.info.run_id, status="RUNNING")
+    track.inspect(store, fix=True)
+    assert not left.exists()
+
+
 def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path, picture, runs_of, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     store = make_store(body=SMALL)
