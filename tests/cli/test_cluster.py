@@ -15,6 +15,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from fpl_tune.core.errors import EnvironmentProblem
+
 from .conftest import Command
 
 SIZES = {"nodes": 3, "gpus": 4, "cpus": 16, "memory": 64}
@@ -115,6 +117,35 @@ def test_aws_is_valid_by_rays_own_schema(made: Template) -> None:
 def test_what_cannot_be_is_refused(kind: str, word: str, message: str, command: Command) -> None:
     done = command("cluster", "template", kind, "lambda_sweep", word)
     assert (done.code, message in done.err) == (2, True)
+
+
+def test_waiting_ends_with_the_nodes_or_with_what_was_found_instead(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, answers = [0.0], list[int | EnvironmentProblem]()
+
+    def alive(address: str) -> int:
+        assert address == "head:1"
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, EnvironmentProblem):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("fpl_tune.execute.ray.alive", alive)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    words = ("cluster", "wait", "head:1", "--nodes", "3", "--seconds", "9")
+    away = EnvironmentProblem("nothing answers")
+    answers[:] = [away, 1, 3]
+    done = command(*words)
+    assert (done.code, done.out, done.err) == (0, "", "3 nodes at head:1\n")
+    for answer, said in ((2, "has 2"), (away, "does not answer (nothing answers)")):
+        answers[:] = [answer]
+        now[0] = 0.0
+        done = command(*words)
+        assert done.code == 3
+        assert f"The cluster at head:1 must have 3 nodes within 9 s, but {said}." in done.err
+        assert 9 <= now[0] <= 10
 
 
 STUDY = """

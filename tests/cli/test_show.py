@@ -280,3 +280,42 @@ def test_a_study_ends_with_the_answer_the_table_and_where_its_pages_are(home: Pa
     assert sentence.startswith("λ ")
     assert f">{sentence}</p>" in (home / "outputs" / "lambda_sweep" / "report.html").read_text()
     assert "MLflow   " not in out, "tracking is off"
+
+
+CLAIMS = """report:
+  claims:
+    more: {says: Eight tokens beat two., cells: {n_ctx: 8}, versus: {n_ctx: 2}}
+    less: {says: Two tokens beat eight., cells: {n_ctx: 2}, versus: {n_ctx: 8}}
+"""
+
+
+def test_claims_are_listed_with_their_verdicts_and_reasons(make_store: MakeStore, here: Path, command: Command) -> None:
+    body = "axes: {method: {n_ctx: [2, 4, 8]}}\nseeds: 3\n"
+    make_store(body=body + CLAIMS, root=here / "outputs")
+    words = ("show", "toy", "--claims")
+    rows = json.loads(command(*words, "--format", "json").out)
+    assert [(row["says"], row["status"]) for row in rows] == [
+        ("Eight tokens beat two.", "holds"), ("Two tokens beat eight.", "fails")
+    ]  # fmt: skip
+    table = " ".join(command(*words).out.split())
+    assert "1 of 2 claims holds, 1 fails, 0 are undecided" in table
+    for row in rows:
+        assert row["status"] in table
+        assert row["reason"] in table
+    make_store(body=body, name="silent", root=here / "outputs")
+    done = command("show", "silent", "--claims")
+    assert (done.code, done.out) == (2, "")
+    assert "silent checks no claims." in done.err
+
+
+def test_trials_are_exported_to_a_storage_of_optuna(make_store: MakeStore, here: Path, command: Command) -> None:
+    import optuna
+
+    body = "references: [{method: zeroshot}]\nseeds: 2\nsearch: {sampler: random, trials: 8}\n"
+    store = searched(make_store, here / "outputs", body)
+    done = command("export", "toy", "--optuna", f"sqlite:///{here}/trials.db")
+    assert done.code == 0, done.err
+    (study,) = optuna.get_all_study_summaries(f"sqlite:///{here}/trials.db")
+    trials = [cell for cell in store.cells() if cell.role == "trial"]
+    assert study.n_trials == len(trials)
+    assert done.out.startswith(f"'{study.study_name}': {len(trials)} trials in sqlite:///{here}/trials.db; ")

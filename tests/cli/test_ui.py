@@ -82,6 +82,29 @@ def test_the_pages_of_a_server_are_printed_and_opened_on_request_or_where_there_
     assert [page.split("?")[0] for page in pages] == [links["toy"]] * opened
 
 
+@pytest.mark.parametrize("opens", [True, False])
+def test_the_server_learns_its_database_from_its_environment_alone(
+    opens: bool, store: Path, command: Command, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arguments, which the address with its password would be in, are shown to every user of the machine."""
+    track.inspect(made := make_store(root=store / "outputs"), fix=True)
+    served, openers, port = list[tuple[list[str], dict[str, str]]](), list[list[str]](), free_port()
+    monkeypatch.setattr(os, "execve", lambda path, words, environment: served.append((words, environment)))
+    monkeypatch.setattr(os, "dup2", lambda *_: None)
+    monkeypatch.setattr(subprocess, "Popen", openers.append)
+    done = command("ui", "toy", "--port", str(port), "--open" if opens else "--no-open")
+    assert done.code == 0, done.err
+    assert done.out.startswith(f"MLflow on http://127.0.0.1:{port}, within some seconds; stop it with Ctrl-C\n")
+    ((words, environment),) = served
+    uri = server.address(store / "outputs")
+    assert environment["MLFLOW_BACKEND_STORE_URI"] == uri
+    assert uri not in " ".join(words)
+    assert words[words.index("--port") + 1] == str(port)
+    assert words[words.index("--host") + 1] == "127.0.0.1", "nobody else is served"
+    first = next(iter(tracking.links(made.folder, f"http://127.0.0.1:{port}").values()))
+    assert [opener[4] for opener in openers] == [first] * opens
+
+
 def test_the_server_answers_at_the_link_and_ends_with_the_command(store: Path, make_store: MakeStore) -> None:
     """With a study named, it prints the links to it and opens the first in the browser."""
     track.inspect(made := make_store(root=store / "outputs"), fix=True)
