@@ -92,3 +92,18 @@ def test_a_split_is_shown_by_client_and_written_to_a_file_that_gives_it_again(ph
         assert "│ ".join(f"{value} " for value in (client["client"], client["train"])) in table
     again = json.loads(command(*words, "partition=file", "partition.file=split.json", "--format", "json").out)
     assert again == shown
+
+
+def test_the_cache_is_filled_once_with_the_images_of_a_run(
+    photos: Path, here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FPL_TUNE_CACHE", str(here / "cache"))
+    words = ("data", "prepare", "data=folder", f"data.root={photos}", "data.shots=1", "partition=iid")
+    rows = json.loads(command(*words, "partition.n_clients=1", "--format", "json").out)
+    shapes = {row["images"]: row["shape"] for row in rows}
+    assert (shapes["train"][0], shapes["test"][0]) == (3, 2)
+    assert all(row["bytes"] == 4 * np.prod(row["shape"]) for row in rows)
+    cached = {path: path.stat().st_mtime_ns for path in here.glob("cache/**/*.npy")}
+    assert cached
+    assert json.loads(command(*words, "partition.n_clients=1", "--format", "json").out) == rows
+    assert {path: path.stat().st_mtime_ns for path in here.glob("cache/**/*.npy")} == cached

@@ -14,8 +14,10 @@ from rich.console import Console
 from fpl_tune.cli import live, output
 from fpl_tune.cli.show import print_results
 from fpl_tune.core.paths import list_studies
+from fpl_tune.execute.callback import Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import StudyProgress
+from fpl_tune.study.looks import Look
 from fpl_tune.study.results import VAL
 from fpl_tune.study.store import Store
 
@@ -47,6 +49,16 @@ def test_csv_can_be_read_back(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [r["cell"] for r in rows] == ["lam=0", "a,b"]
     assert [r["mean"] for r in rows] == ["0.5", ""]
+
+
+def test_people_read_words_and_four_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {True: "yes", False: "no", 0.123456: "0.1235", 12345678.0: "1.235e+07", math.nan: "–", None: "–", "a": "a"}
+    for value, text in shown.items():
+        output.emit({"a": value}, "table")
+        row = next(line for line in _lines(capsys) if line.startswith("│ a"))
+        assert row.split("│")[2].strip() == text
+    output.emit({"seeds": [1, 2]}, "table")
+    assert " 1, 2 " in capsys.readouterr().out
 
 
 def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -166,6 +178,29 @@ def test_a_study_without_a_terminal_says_where_it_is_once_a_minute(
     watcher.on_progress(progress(2, 32, 0.0))
     watcher.on_cell_end(second, {s: {"status": "diverged", "rules": {}} for s in (1, 2)})
     assert _lines(capsys) == [f"{second.label}: diverged  (2 of 2 cells, 32 of 32 rounds)"]
+
+
+def test_what_happens_on_the_way_is_a_line_each(make_store, capsys: pytest.CaptureFixture[str]) -> None:
+    store = make_store(fill=lambda cell, seed: False)
+    first, *others = store.cells()
+    watcher, look = live.Watcher(), Look(3, 4, 1, ("a", "b"), (4, 5))
+    watcher.on_study_start(store, store.cells(), [Job(first, (1, 2))])
+    watcher.on_progress(progress(0, 0))
+    capsys.readouterr()
+    watcher.on_stale(first, ["method source", "data"])
+    watcher.on_look(look, [])
+    for cell in others:
+        watcher.on_cell_end(cell, {1: {"status": "pruned", "rules": {}}})
+    assert _lines(capsys) == [f"{first.label} runs again: method source; data", str(look)], "pruned ones are counted"
+    watcher.on_warning(first, "a checkpoint\nis damaged")
+    assert capsys.readouterr() == ("", f"{first.label}: a checkpoint is damaged\n")
+    watcher.on_study_end(store, Outcome(1, 0, 0, 0, 1.0, 0))
+    assert _lines(capsys) == [f"{len(others)} cells stopped early by prune.rule"]
+    quiet = live.Watcher(quiet=True)
+    quiet.on_study_start(store, store.cells(), [Job(first, (1, 2))])
+    quiet.on_progress(progress(0, 0))
+    quiet.on_stale(first, ["data"])
+    assert capsys.readouterr() == ("", ""), "where output is for programs"
 
 
 @pytest.mark.parametrize("what", ["encoding", ""])

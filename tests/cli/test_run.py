@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
+
+from fpl_tune import config
 
 from .conftest import Command
 
@@ -56,3 +59,11 @@ def test_a_run_that_cannot_start_is_refused_before_its_images_are_encoded(
     assert (done.code, done.out) == (2, "")
     assert "method.experts must be at most the number" in done.err
     assert not [*here.rglob("*.npy")]
+
+
+def test_a_configuration_is_printed_with_all_its_fields_and_nothing_runs(command: Command, here: Path) -> None:
+    done = command(*SMALL.split(), "--cfg")
+    run = config.as_dict(config.compose_run(SMALL.split()[1:]))
+    assert (run["method"]["name"], run["method"]["n_ctx"], run["protocol"]["rounds"]) == ("coop", 2, 2)
+    assert OmegaConf.create(done.out) == OmegaConf.create(run)
+    assert "final" not in done.out

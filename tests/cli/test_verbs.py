@@ -3,6 +3,7 @@
 import csv
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import yaml
 
 from fpl_tune import __version__
 from fpl_tune.core import paths
+from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
 from ..conftest import MakeStore
@@ -147,12 +150,92 @@ def test_results_are_listed_with_what_they_have(home: Path, command: Command) ->
     assert rows[0] == {"study": "lambda_sweep", "cells": 3, "results": 4, "running": False}
 
 
+def test_the_status_of_a_study_counts_its_cells_and_names_the_process_that_runs_it(
+    home: Path, command: Command
+) -> None:
+    said = "lambda_sweep: 3 cells (3 done); 6 of 6 seeds have a result; "
+    assert command("status", "lambda_sweep").out == f"{said}not running\n"
+    stopped = command("stop", "lambda_sweep")
+    assert (stopped.code, "lambda_sweep is not running" in stopped.err) == (2, True)
+    with locked(home / "outputs" / "lambda_sweep"):
+        first = command("status", "lambda_sweep").out
+        assert first.startswith(said)
+        assert f"run by process {os.getpid()} on " in first
+        assert json.loads(command("status", "--format", "json").out)[0]["running"]
+        assert "The same command continues it." in command("stop", "lambda_sweep").out
+        assert f"{said}ending after the round; run by process" in command("status", "lambda_sweep").out
+        values = json.loads(command("status", "lambda_sweep", "--format", "json").out)
+    assert {name: values[name] for name in ("cells", "done", "seeds", "seeds_wanted", "ending")} == {
+        "cells": 3, "done": 3, "seeds": 6, "seeds_wanted": 6, "ending": True,
+    }  # fmt: skip
+    (home / "outputs" / "lambda_sweep" / "cells.json").write_text("[]")
+    listed = command("status", "--format", "json")
+    assert json.loads(listed.out)[0] == {"study": "lambda_sweep", "cells": None, "results": None, "running": False}
+    assert "The list of cells of lambda_sweep cannot be read." in listed.err
+
+
+def test_the_best_cell_is_exported_with_a_study_that_repeats_it(home: Path, command: Command) -> None:
+    best = json.loads(command("show", "lambda_sweep", "--best", "--format", "json").out)
+    done = command("export", "lambda_sweep", "out")
+    assert done.code == 0, done.err
+    files = [path for path in (home / "out").rglob("*") if path.is_file()]
+    assert done.out.startswith(f"{best['cell']}: {len(files)} files in out; fpl-tune study out/lambda_sweep-")
+    again = yaml.safe_load(command(*done.out.split("; fpl-tune ")[1].split(" repeats")[0].split(), "--cfg").out)
+    assert f"lam={again['method']['lam']:g}" == best["cell"] or again["method"]["name"] == best["cell"]
+    nowhere = command("export", "lambda_sweep")
+    assert (nowhere.code, nowhere.out) == (2, "")
+    assert "Name a new folder to write to: fpl-tune export lambda_sweep FOLDER." in nowhere.err
+
+
+def test_a_plan_that_does_not_fit_is_printed_and_refused(
+    here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("plan", "lambda_sweep", "execution.executor=ray", "execution.parallel=4")
+    assert command(*words).code == 0
+    monkeypatch.setattr("fpl_tune.execute.plan.plan.memory", lambda: 1 << 30)
+    done = command(*words)
+    assert done.code == 2
+    assert "4 trials in parallel would take" in done.out
+    assert not json.loads(command(*words, "--format", "json").out)["feasible"]
+
+
+def test_doctor_lists_the_nodes_of_a_cluster_and_what_each_lacks(
+    here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fpl_tune.execute import ray
+    from fpl_tune.execute.ray.nodes import Node
+
+    def inspect(address: str, *_: object) -> list[Node]:
+        if address == "away:1":
+            raise EnvironmentProblem("nothing answers there")
+        return [Node("fit", 8, 2, gpu_bytes=(80_000_000_000,) * 2), Node("old", 4, 0, "has torch 0.0.1. Install it")]
+
+    monkeypatch.setattr(ray, "inspect", inspect)
+    monkeypatch.setenv("RAY_ADDRESS", "away:1")
+
+    def rows(*words: str) -> list[tuple[str, str, str, str]]:
+        done = command("doctor", *words, "--format", "json")
+        found = json.loads(done.out)
+        assert done.code == 3
+        begin = [row["what"] for row in found].index("Ray")
+        return [tuple(row[name] for name in ("what", "state", "found", "remedy")) for row in found[begin:]]
+
+    assert rows() == [("Ray", "wrong", "nothing answers there", "Start the cluster, or correct the address.")]
+    assert rows("--address", "head:1") == [
+        ("Ray", "fine", "2 nodes at head:1", ""),
+        ("fit", "fine", "8 CPU, 2 GPU, GPU 80.0 GB, GPU 80.0 GB", ""),
+        ("old", "fine", "4 CPU, 0 GPU", ""),
+        ("old", "wrong", "has torch 0.0.1", "Install it"),
+    ]
+
+
 def test_without_results_and_without_words_the_next_step_is_said(here: Path, command: Command) -> None:
     assert "Run a study first: fpl-tune study NAME." in command("status").out
     assert json.loads(command("status", "--format", "json").out) == []
     done = command()
     assert "Usage" in done.out + done.err
     assert all(verb in done.out + done.err for verb in ("study", "show", "report"))
+    assert all((done := command(group)).code == 0 and "Usage" in done.out + done.err for group in ("data", "cluster"))
 
 
 def test_charts_are_files_of_their_own_on_request_alone(home: Path, command: Command) -> None:
