@@ -18,7 +18,6 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.claims import evaluate
 from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
-from fpl_tune.track import runs
 
 from ..conftest import Compose, Heard, outdated
 
@@ -255,17 +254,3 @@ def test_the_plan_and_the_ablation_read_trials(compose: Compose, tmp_path: Path)
     assert make_plan(left, root=tmp_path).totals()["done"] < 6, "without pruning, the pruned ones run whole"
     with pytest.raises(ConfigError, match="ablate=best"):
         ablation_paths(compose(body.replace("random", "null")), store.table())
-
-
-@pytest.mark.usefixtures("slow_winner")
-def test_a_halved_search_stands_as_finished_in_mlflow(compose: Compose, tmp_path: Path) -> None:
-    run(compose(SEARCH, "search.trials=5", *HALVED), tmp_path)
-    store = Store.open(tmp_path, "tiny")
-    assert runs.study_entry(store).status == "FINISHED"
-    pruned = next(stored for stored in store.table().cells.values() if stored.state == "pruned")
-    entry = runs.cell_entry(pruned, store.folder, runs.Columns.of(store.study(), store.cells()))
-    assert (entry.status, entry.tags["fpl.status"]) == ("FINISHED", "pruned")
-    assert entry.tags["fpl.round"] == str(len(pruned.history(1)))
-    rungs = {point.key: point.value for point in entry.metrics if point.key.startswith("rung_")}
-    assert rungs == pytest.approx({f"rung_{n}": v for n, v in pruned.rung_values.items()}, abs=1e-3)
-    assert rungs

@@ -151,6 +151,7 @@ def test_rungs_are_metrics_also_of_a_pruned_trial(make_store, uri, keyed, pictur
     metrics, tags = found[pruned.id].data.metrics, found[pruned.id].data.tags
     assert (metrics["rung_2"], "rung_4" in metrics, metrics["n_seeds"]) == (0.1235, False, 1)
     assert (tags["fpl.status"], tags["fpl.round"], found[pruned.id].info.status) == ("pruned", "2", "FINISHED")
+    assert found["study"].info.status == "FINISHED", "although a trial was pruned"
     metrics = found[done.id].data.metrics
     assert (metrics["rung_2"], metrics["rung_4"], metrics["n_seeds"]) == (0.5, 0.75, 2)
     assert found[pruned.id].data.params["n_ctx"] == "2"
