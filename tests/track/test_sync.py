@@ -388,18 +388,19 @@ def test_mlflow_says_nothing_although_its_import_sets_its_loggers(uri, monkeypat
     assert not logging.getLogger("mlflow").isEnabledFor(logging.WARNING)
 
 
-def test_secrets_are_not_printed():
-    for uri, shown in {
-        "postgresql://me:s3cret@host/db": "postgresql://me:***@host/db",
-        "postgresql://me:s3@c/r:et@host/db": "postgresql://me:***@host/db",
-        "http://s3cret@host:5000": "http://***@host:5000",
-        "mysql+pymysql://me:s3cret@host/db?password=s3cret&a=1": "mysql+pymysql://me:***@host/db?password=***&a=1",
-        "https://host/?access_token=s3cret": "https://host/?access_token=***",
-        "no http://me:s3cret@host and 'http://s3cret@host'": "no http://me:***@host and 'http://***@host'",
-        "http://host:5000/path": "http://host:5000/path",
-    }.items():
-        assert redact(uri) == shown
-    assert "s3cret" not in server.why(OSError("no http://me:s3cret@host"), "http://me:s3cret@host")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "postgresql://me:s3cret@host/db",
+        "http://s3cret@host:5000",
+        "mysql+pymysql://me:s3cret@host/db?password=s3cret&a=1",
+        "https://host/?access_token=s3cret",
+    ],
+)
+def test_an_error_of_a_server_names_it_without_its_secrets(uri: str):
+    said = server.why(OSError(f"no {uri} and '{uri}'"), uri)
+    assert said.startswith(f"MLflow at {redact(uri)} failed: no ")
+    assert "s3cret" not in said
 
 
 def test_runs_are_found_on_all_pages_of_an_answer():
