@@ -4,6 +4,7 @@ import pickle
 import re
 import socket
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,11 @@ from ray.exceptions import GetTimeoutError
 from fpl_tune import FederatedTrainable, config
 from fpl_tune.api import start_study
 from fpl_tune.config.specs import ExecutionSpec
-from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute import job as job_module
+from fpl_tune.execute import ray as ray_executor
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Report
-from fpl_tune.execute.ray import executor, nodes, trainable
+from fpl_tune.execute.ray import connect, executor, nodes, trainable
 from fpl_tune.execute.ray.executor import JobScheduler, JobSearcher, cause_of_death
 from fpl_tune.execute.ray.trainable import JOB, REPORT, SentJob
 from fpl_tune.execute.resources import setup_of
@@ -303,3 +305,71 @@ def test_why_a_process_died(said: str, read: str) -> None:
     found = cause_of_death(said)
     assert found.startswith(f"the process of the trial died: {read}")
     assert "\n" not in found
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("gpus", "given", "settled"),
+    [
+        ((), {"device": "auto", "gpus": None}, ("cpu", 2, 0.0, 0)),
+        (((8, 8), (4,)), {"device": "auto", "gpus": None}, ("cuda", 1, None, 4 * GIB)),
+        (((8, 8), (4,)), {"device": "auto", "gpus": 0.5}, ("cuda", 1, 0.5, 4 * GIB)),
+        (((8,),), {"device": "cpu", "gpus": None}, ("cpu", 2, 0.0, 8 * GIB)),
+        (((8,),), {"device": "auto", "gpus": None, "execution": ExecutionSpec(threads=2)}, ("cuda", 2, None, 8 * GIB)),
+    ],
+)
+def test_the_nodes_of_a_cluster_decide_device_threads_and_memory(
+    gpus: tuple[tuple[int, ...], ...],
+    given: dict[str, Any],
+    settled: tuple[Any, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A trial on a GPU has one core unless it is told more, and the smallest GPU says what a share of it is."""
+    found = [
+        nodes.Node("plain", 8, 0),
+        *(nodes.Node("gpu", 8, len(each), "", tuple(n * GIB for n in each)) for each in gpus),
+    ]
+    monkeypatch.setattr(executor, "check_nodes", lambda storage, roots: found)
+    context = executor.settle(ExecutionContext(tmp_path, tmp_path, **{"threads": 2, "address": "head:1", **given}))
+    assert (context.device, context.threads, context.gpus, context.gpu_bytes) == settled
+
+
+def test_gpus_that_pytorch_does_not_see_are_an_error_here_and_on_nodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(executor, "check_nodes", lambda storage, roots: [nodes.Node("gpu", 8, 1)])
+    here, there = (
+        ExecutionContext(tmp_path, tmp_path, device="cuda", gpus=None, address=at) for at in (None, "head:1")
+    )
+    for seen in ((), ((3, 2), (2, 1))):
+        monkeypatch.setattr(executor, "gpus_here", lambda seen=seen: seen)
+        with pytest.raises(EnvironmentProblem, match="PyTorch sees no GPU where trials run"):
+            executor.settle(here if not seen else there)
+    assert executor.settle(here).gpu_bytes == 2, "the memory of the smallest"
+
+
+def test_nodes_are_rejected_where_none_has_room_or_one_with_room_lacks_something() -> None:
+    small, large = nodes.Node("small", 1, 0, "has torch 0.0.1"), nodes.Node("large", 8, 1)
+    nodes.reject_unfit([small, large], 2, 0)
+    nodes.reject_unfit([small, large], 1, 1)
+    nodes.reject_unfit([small, large], 8, 1)
+    with pytest.raises(EnvironmentProblem, match=r"but small has torch 0\.0\.1\.$"):
+        nodes.reject_unfit([small, large], 1, 0)
+    for cpus, gpus in ((9, 0), (1, 2)):
+        with pytest.raises(ConfigError, match=f"asks for {cpus} CPU and {gpus} GPU, .* small: 1 CPU, 0 GPU; large: 8"):
+            nodes.reject_unfit([small, large], cpus, gpus)
+
+
+def test_nodes_count_while_they_are_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(
+        connect, "connected", lambda address, **how: joined.append((address, how)) or nullcontext("/tmp")
+    )
+    monkeypatch.setattr(nodes.ray, "nodes", lambda: [{"Alive": True}, {"Alive": False}, {"Alive": True}])
+    assert ray_executor.alive("head:1") == 2
+    assert joined == [("head:1", {"ship": False})], "nothing runs there"
+    monkeypatch.setattr(nodes, "check_nodes", lambda storage, roots: [storage, *roots])
+    assert ray_executor.inspect("head:1", "s3://bucket", ["data"]) == ["s3://bucket", "data"]
