@@ -1,4 +1,7 @@
+import errno
 import os
+import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -10,17 +13,19 @@ import torch
 
 import fpl_tune
 from fpl_tune.api import start_study as run_study
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute import inline, manage, runner
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.driver import Driver
-from fpl_tune.execute.job import Failure, Job, Report
+from fpl_tune.execute.job import Failure, Job, JobRun, Report
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.plan import make_plan
+from fpl_tune.execute.resources import setup_of
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import fingerprints
+from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, Heard, figures_of, note_steps, outdated
@@ -110,11 +115,128 @@ def test_killed_and_continued_equals_undisturbed(
     assert not list((tmp_path / "killed" / "tiny" / "cells" / cell.id).glob("ckpt-*"))
 
 
+def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_the_one_before_is_taken(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}", "protocol.rounds=6")
+    with monkeypatch.context() as patch:
+        _interrupt(patch, 5)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(made, root=tmp_path)
+    old, new = sorted(tmp_path.rglob("round-*.safetensors"))
+    new.write_bytes(new.read_bytes()[:-1])
+    stepped, log = note_steps(monkeypatch), Heard()
+    assert run_study(made, root=tmp_path, callbacks=[log]).exit_code == 0
+    assert stepped == [3, 4, 5, 6]
+    (warning,) = log.warnings
+    assert warning.startswith("skipped a checkpoint that cannot be used: ")
+    assert new.name in warning
+    assert old.name not in warning
+
+
+def test_a_second_signal_ends_the_process_at_once_and_its_handlers_are_as_before(
+    compose: Compose, tmp_path: Path
+) -> None:
+    aborted: list[bool] = []
+
+    class Impatient(Heard):
+        def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+
+        def on_abort(self) -> None:
+            aborted.append(True)
+
+    before, heard = signal.getsignal(signal.SIGINT), Impatient()
+    with pytest.raises(SystemExit) as ended:
+        run_study(compose(), root=tmp_path, callbacks=[heard])
+    assert (ended.value.code, aborted, heard.outcomes) == (130, [True], [])
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, failure: Failure) -> list[tuple[tuple[int, ...], bool]]:
+    """Every job fails in this way. Returns seeds of the jobs that start, and whether they are to run alone."""
+    starts: list[tuple[tuple[int, ...], bool]] = []
+
+    def execute(driver: Driver, _: Any) -> None:
+        while (job := driver.next_leg()) is not None:
+            starts.append((job.seeds, job.alone))
+            assert len(starts) < 20, "it would run for ever"
+            assert not driver.receive(job, Report([], failure=failure))
+
+    monkeypatch.setattr(inline, "execute", execute)
+    return starts
+
+
+def test_a_job_that_is_out_of_memory_is_tried_again_alone_and_then_seed_by_seed(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = _failing(monkeypatch, Failure("out of memory", "memory"))
+    outcome = run_study(compose("axes: {}", "execution.retries=5"), root=tmp_path)
+    assert starts == [(seeds, alone) for seeds in ((1, 2), (1,), (2,)) for alone in (False, True)]
+    assert (outcome.failed, outcome.exit_code, len(outcome.failures)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("disk", r"The disk refuses to store results \(full\)"), ("environment", "^full$")]
+)
+def test_what_no_trial_has_caused_ends_the_study_and_charges_none(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, said: str
+) -> None:
+    with monkeypatch.context() as patch:
+        starts = _failing(patch, Failure("full", kind))
+        with pytest.raises(EnvironmentProblem, match=said):
+            run_study(compose(), root=tmp_path)
+    assert len(starts) == 1
+    assert run_study(compose(), root=tmp_path).exit_code == 0
+
+
+def test_a_traceback_is_printed_on_request(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _failing(monkeypatch, Failure("no luck", trace="Traceback of it"))
+    for wanted in ("", "1"):
+        monkeypatch.setenv("FPL_TUNE_FULL_ERROR", wanted)
+        assert run_study(compose("axes: {}", "execution.retries=0"), root=tmp_path).exit_code == 1
+        assert ("Traceback of it" in capsys.readouterr().err) == bool(wanted)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, EnvironmentProblem), (errno.EROFS, EnvironmentProblem), (errno.EBUSY, OSError)]
+)
+def test_a_disk_that_refuses_a_result_is_named_with_the_file(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(number, os.strerror(number), "result.json")
+
+    heard = Heard()
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", refuse)
+        with pytest.raises(kind, match=r"result\.json") as caught:
+            run_study(compose(), root=tmp_path, callbacks=[heard])
+    assert type(caught.value) is kind
+    assert len(heard.outcomes) == 1, "no record stays open"
+    assert run_study(compose(), root=tmp_path).exit_code == 0
+
+
+def test_a_worker_whose_files_are_others_runs_no_round(compose: Compose, tmp_path: Path) -> None:
+    made = compose("axes: {optim: {lr: [0.1]}}")
+    (cell,) = expand(made)
+    for changed, verb in ((("method",), "differs"), (("method", "data"), "differ")):
+        prints = {**fingerprints(cell.run), **dict.fromkeys(changed, "other")}
+        report = JobRun(Job(cell, (1,), prints), setup_of(made, tmp_path)).step(0.0, lambda: False)
+        assert (report.rounds, report.last) == ([], True)
+        assert report.failure is not None
+        assert report.failure.kind == "environment"
+        assert re.search(
+            rf"The method source.* of lr=0.1 on .* {verb} from what the study started with", report.failure.error
+        )
+
+
 def test_stop_ends_after_the_round_and_continues(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import signal
-
     class Stop(Heard):
         def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
             super().on_round_end(cell, records)
@@ -151,6 +273,8 @@ def test_one_bad_seed_does_not_take_the_others_along(
     assert store.table().frame().groupby("seed")["status"].first().tolist() == ["done", "failed", "done"]
     assert [row["n"] for row in store.table().summary()] == [2]  # never averaged away: the cell says so
     assert [row["status"] for row in store.table().summary()] == ["failed"]
+    assert manage.failed_seeds(store) == [*outcome.failures]
+    assert manage.failed_seeds(Store(tmp_path, "nothing")) == []
     monkeypatch.setattr(Simulation, "step", step)
     assert run_study(made, root=tmp_path).exit_code == 0
     assert [row["n"] for row in Store.open(tmp_path, "tiny").table().summary()] == [3]

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -70,6 +71,29 @@ def test_a_cell_that_cannot_start_is_named(compose: Compose, tmp_path: Path) -> 
         for refuse in (make_plan, run_study):
             with pytest.raises(ConfigError, match=said):
                 refuse(made, root=tmp_path)
+
+
+def test_the_sizes_of_a_trial_are_checked_before_it_is_suggested(compose: Compose) -> None:
+    check = preflight.check_of_sizes()
+    runs = [cell.run for cell in expand(compose("axes: {method: {experts: [3, 9]}}", "method=pfedmoap"))]
+    check(runs[0])
+    with pytest.raises(ConfigError, match=r"method\.experts must be at most the number"):
+        check(runs[1])
+
+
+@pytest.mark.parametrize("problem", [MemoryError(), RuntimeError("a bug of the method")])
+def test_parameters_without_room_are_refused_but_a_method_may_raise_its_own_errors_later(
+    compose: Compose, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    (cell,) = expand(compose("axes: {}", "method=coop"))
+
+    def init(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(CoOp, "init", init)
+    refused = isinstance(problem, MemoryError)
+    with pytest.raises(ConfigError, match=r"^it: The parameters of coop do not fit") if refused else nullcontext():
+        preflight.check([cell.run], labels=["it"])
 
 
 def test_cells_are_done_partial_new_or_stale(compose: Compose, tmp_path: Path) -> None:
