@@ -299,9 +299,12 @@ def test_failed_and_unfinished_cells(make_store, uri, picture):
 # -- exactly once --------------------------------------------------------------------------------------------
 
 
-def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path, picture, monkeypatch):
+def test_more_seeds_and_cells_give_what_one_go_would(make_store, uri, tmp_path, picture, keyed, monkeypatch):
+    """Also where a run is there twice: none of them can be brought up to date, as parameters do not change."""
     store = make_store(body=SMALL)
     track.inspect(store, fix=True)
+    first = keyed(uri)[store.cells()[0].id]
+    server.connect(uri).create_run(first.info.experiment_id, tags=first.data.tags)
     grown = make_store(["seeds=3", "axes.method.n_ctx=[2,4,8]"], body=SMALL)
     track.inspect(grown, fix=True)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
