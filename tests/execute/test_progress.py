@@ -1,5 +1,7 @@
 """How far a running study is: the value that callbacks get, and what other processes read from its files."""
 
+import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -248,9 +250,14 @@ def test_a_zero_shot_cell_says_nothing_of_the_others(compose: Any, tmp_path: Pat
 
 def test_nothing_is_left_of_a_study_that_no_process_runs(running: Store) -> None:
     end(running, running.cells()[0], ago=0, took=100)
-    assert manage.status(running)["seconds_left"] is not None
+    status = manage.status(running)
+    assert status["run_by"].startswith(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y')}")
+    assert (status["seconds_left"] is None, status["ending"]) == (False, False)
+    manage.stop(running)
+    assert manage.status(running)["ending"]
     (running.folder / "study.owner").unlink()
-    assert manage.status(running)["seconds_left"] is None
+    status = manage.status(running)
+    assert (status["run_by"], status["seconds_left"], status["ending"]) == (None, None, False)
 
 
 def test_other_processes_count_the_budget_of_a_search(compose: Any, tmp_path: Path) -> None:
