@@ -84,11 +84,13 @@ def test_figures_stand_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_narrow_table_is_as_wide_as_its_cells_and_two_blanks_between_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rows = [{"trial": "12345", "lr": "0.25", "val": "90.0"}]
+    rows = [{"trial": "12345", "lr": "0.25", "val": "90.0"}, {"trial": "67890", "lr": "0.50", "val": "80.0"}]
     output.emit(rows, "table", narrow=True)
-    row = next(line for line in _lines(capsys) if "0.25" in line)
-    assert row.strip().split("  ") == ["12345", "0.25", "90.0"]
-    assert output.width(rows) == len(row)
+    lines = _lines(capsys)
+    begin = next(number for number, line in enumerate(lines) if "0.25" in line)
+    for row, line in zip(rows, lines[begin:], strict=False):
+        assert line.strip().split("  ") == [*row.values()]
+        assert output.width(rows) == len(line)
 
 
 def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
