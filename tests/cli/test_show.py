@@ -197,7 +197,7 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     trials = [cell for cell in store.cells() if cell.role == "trial"]
     early = sum(store.read(cell).state == "pruned" for cell in trials)
     assert f"{len(trials) - 10} more trials with --format csv, {early} of them stopped early" in " ".join(text.split())
-    assert any(line.split()[:1] == ["zeroshot"] for line in lines)
+    assert any(line.split()[:1] == ["zeroshot"] for line in lines[lines.index("references") :])
     rates = {f"{cell.varied['optim.lr']:.3g}" for cell in trials}
     assert rows[0].split()[header.index("lr")] in rates, "three significant digits"
     (best,) = (cell for cell in trials if cell.trial == int(rows[0].split()[0]))
@@ -265,6 +265,7 @@ def test_a_search_of_several_methods_has_a_table_for_each(make_store: MakeStore,
     body = "axes: {method: [promptfl, fedprox]}\nseeds: 2\nsearch: {sampler: random, trials: 8}\n"
     searched(make_store, here / "outputs", body)
     text = command("show", "toy").out
+    assert "references" not in text, "it has none"
     first, second = text.split("\nfedprox\n")
     assert " mu " not in first
     assert " mu " in second
