@@ -80,6 +80,16 @@ def test_the_pages_of_a_server_are_printed_and_opened_on_request_or_where_there_
         for part in ([name], ["table", link])
     ]
     assert [page.split("?")[0] for page in pages] == [links["toy"]] * opened
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    for display in (None, ":0"):
+        pages.clear()
+        if display is not None:
+            monkeypatch.setenv("DISPLAY", display)
+        command("ui", *words)
+        assert bool(pages) == (opened or ("toy" in words and display is not None)), "of a study, on a screen"
 
 
 @pytest.mark.parametrize("opens", [True, False])
