@@ -80,6 +80,30 @@ def test_a_round_waits_a_few_times_whatever_its_number_of_steps(sim: torch.devic
     assert waits[0] == waits[1] <= 15, waits
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("method=promptfl", "partition.evaluation=open_set"),
+        ("method=fedapt", "partition.evaluation=domains", "protocol.validation=everyone", "protocol.sampling=domain"),
+        ("method=fedper", "method.n_own=1", "protocol.unseen=0.5", "protocol.global_model=true"),
+        ("method=pfedmoap", "method.d_gating=96", "method.experts=2", "protocol.own_classes=true"),
+    ],
+    ids=lambda overrides: overrides[0].removeprefix("method="),
+)
+def test_figures_are_those_of_the_cpu(sim: torch.device, feature_cache: Path, overrides: tuple[str, ...]) -> None:
+    """Of all test sets, diagnoses and losses that a protocol may ask for, and of what is exported."""
+    on_cpu, found = (_trial(feature_cache, where, *overrides) for where in (torch.device("cpu"), sim))
+    for record, wanted in zip(found.run_all()[0], on_cpu.run_all()[0], strict=True):
+        assert record.keys() == wanted.keys()
+        for name, value in wanted.items():
+            if not name.startswith("time/"):
+                assert record[name] == pytest.approx(value, rel=1e-4, abs=1e-5, nan_ok=True), name
+    (leaves, facts), (known, same) = found.deployed()[1], on_cpu.deployed()[1]
+    assert facts == same
+    for name, leaf in known.items():
+        torch.testing.assert_close(leaves[name], leaf, rtol=1e-4, atol=1e-5)
+
+
 def test_a_round_without_memory_begins_again_with_half_the_clients(sim, feature_cache, monkeypatch) -> None:
     tried: list[int] = []
     fits = 1

@@ -1,7 +1,6 @@
 """The round: who trains, on what, in which order. What every method must keep is in the contract test."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -9,12 +8,10 @@ import torch
 from torch import Tensor
 
 from fpl_tune.config.specs import OptimSpec
-from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.tensors import large_leaves_in, replicate
 from fpl_tune.method import Batch, Local, Method, State, Task, Traffic, derive, scatter_rows
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.pfedmoap import PFedMoAP
-from fpl_tune.simulation import bounds, divergence, optim
+from fpl_tune.simulation import divergence, optim
 from fpl_tune.simulation.batches import Cohort, draw_cohort, passes, plan_round
 from fpl_tune.simulation.engine import run_round
 from fpl_tune.testing import EVERYONE, toy_task
@@ -210,24 +207,6 @@ def test_a_round_costs_nothing_for_clients_that_do_not_train(method: Method) -> 
         assert torch.equal(leaf[cohort[0].clients], plain.personal[name][cohort[0].clients])
     for name, leaf in found.shared.items():
         assert torch.equal(leaf, plain.shared[name])
-
-
-GB = 10**9
-
-
-def test_states_of_all_seeds_must_fit_together() -> None:
-    state = State({"gate": torch.empty(250, 1000)}, {"context": torch.empty(10, 50, 1000)}, {})
-    bounds.check_state(state, 100, GB)
-    with pytest.raises(ConfigError, match=r"needs at least 1\.2 GB .* with 400 seeds; its largest part is context"):
-        bounds.check_state(state, 400, GB)
-
-
-def test_leaves_on_disk_need_no_memory(tmp_path: Path) -> None:
-    with large_leaves_in(tmp_path, beyond=10_000):
-        state = State({}, {"small": replicate(torch.zeros(100), 10), "large": replicate(torch.zeros(100), 1_000)}, {})
-    bounds.check_state(state, 1, 5_000)
-    with pytest.raises(ConfigError, match="its largest part is small"):
-        bounds.check_state(state, 2, 5_000)
 
 
 STEPS = 6

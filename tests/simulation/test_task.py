@@ -175,6 +175,14 @@ def test_templates_are_whole_sentences_and_may_be_bare_names() -> None:
     torch.testing.assert_close(branched, found.expand(3, -1, -1, -1))
 
 
+def test_counts_are_training_images_by_client_and_class() -> None:
+    task = toy_task(sizes=(9, 0, 7, 3))
+    table = task.table("train")
+    for found, label, mask in zip(task.counts, table.label, table.mask, strict=True):
+        assert torch.equal(found, label[mask].bincount(minlength=task.n_classes))
+    assert task.without(torch.tensor([True, False, False, False])).counts.sum(1).tolist() == [0, 0, 7, 3]
+
+
 def test_a_task_in_a_round_knows_its_place_and_draws_by_purpose() -> None:
     task = toy_task()
     assert (task.round, task.rounds) == (0, 0)
