@@ -39,6 +39,7 @@ OPTIONS: list[tuple[str, Any, str]] = [
     ("feddpt.visual", "none", "text must be shared or hand where visual is none"),
     ("fedsept.noise", 1.0, "clip must be finite where noise is not 0, but is inf. Noise is scaled to the clip."),
     ("fedsept.rank", 0, "must be >= 1, but is 0"),
+    ("focoop.rate", 1.0, "must be at most 0.5 / method.steps, here 0.125, but is 1"),
     ("pfedmoap.experts", 1, "must be >= 2, but is 1"),
     ("pfedpg.signs", "printed", "'printed'"),
     ("pfedmoap.d_gating", 12, "must be a multiple of method.heads = 8, but is 12"),
@@ -95,6 +96,36 @@ TASKS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("vpt", {"depth": 5}, {"n_vision_blocks": 4}, "depth must be at most 4"),
 ]  # fmt: skip
 
+# The last value that each rule allows.
+LIMITS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("dpfpl", {"rank": 1}, {}),
+    ("dpfpl", {"rank": 16}, {}),
+    ("dpfpl", {"rank": 32, "n_ctx": 64}, TOY),
+    ("fedamp", {"alpha": 1 / 3, "sigma": 1.0}, TOY),
+    ("fedapt", {"unlock": 0}, {}),
+    ("fedapt", {"unlock": 5}, {}),
+    ("fedapt", {"n_ctx": 1, "keys": "orthogonal"}, {"text_width": 6}),
+    ("fedcocoop", {"reduction": 512}, {}),
+    ("fedmaple", {"depth": 4}, SHALLOW),
+    ("fedmgp", {"select": 5}, {}),
+    ("fedmvp", {"n_tokens": 49}, {}),
+    ("fedotp", {"epsilon": 0.005}, {}),
+    ("fedper", {"n_own": 0}, {}),
+    ("fedper", {"n_own": 16}, {}),
+    ("fedpgp", {"rank": 0}, {}),
+    ("fedpgp", {"rank": 16}, {}),
+    ("fedpgp", {"rank": 32, "n_ctx": 64}, TOY),
+    ("fedsept", {"rank": 32}, TOY),
+    ("focoop", {"rate": 0.125, "steps": 4}, {}),
+    ("focoop", {"rate": 1.0, "form": "released"}, {}),
+    ("pfedmoap", {"experts": 4, "d_gating": 24, "heads": 3}, TOY),
+    ("pfedpg", {"depth": 4}, {"n_vision_blocks": 4}),
+    ("promptfolio", {"theta": 1.0}, {}),
+    ("sgpt", {"shared_blocks": 2, "group_blocks": 2}, {"n_vision_blocks": 4}),
+    ("sgpt", {"groups": 24}, TOY),
+    ("vpt", {"depth": 4}, {"n_vision_blocks": 4}),
+]
+
 
 @pytest.mark.parametrize(("option", "value", "rule"), OPTIONS)
 def test_options_out_of_range_are_refused(option: str, value: Any, rule: str) -> None:
@@ -109,3 +140,8 @@ def test_options_out_of_range_are_refused(option: str, value: Any, rule: str) ->
 def test_tasks_that_do_not_fit_are_refused(name, fields, sizes, rule, paper_task) -> None:
     with pytest.raises(ConfigError, match=rule):
         methods.build({"name": name, **fields}).check(paper_task(**sizes))
+
+
+@pytest.mark.parametrize(("name", "fields", "sizes"), LIMITS, ids=lambda value: str(value)[:40])
+def test_what_a_rule_names_as_its_limit_is_accepted(name, fields, sizes, paper_task) -> None:
+    methods.build({"name": name, **fields}).check(paper_task(**sizes))
