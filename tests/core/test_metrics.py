@@ -4,10 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import figure, percent, quantity
 from fpl_tune.core.metrics import (
+    CHOICES,
     METRICS,
     Metric,
     add_metric,
@@ -92,3 +95,14 @@ def test_each_rule_reports_both_figures_of_its_round() -> None:
             assert rules[name] == {"round": at + 1, "val/acc_mean": val[at], "test/acc_mean": test[at]}
         last = {"round": rounds, "val/acc_mean": val[-5:].mean(), "test/acc_mean": test[-5:].mean()}
         assert rules["mean_last5"] == pytest.approx(last)
+
+
+_series = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)
+
+
+@given(_series)
+def test_permuting_test_figures_changes_no_choice(series: list[tuple[float, float]]) -> None:
+    records = [{"val/acc_mean": v, "test/acc_mean": t} for v, t in series]
+    backwards = [{"val/acc_mean": v, "test/acc_mean": t} for (v, _), (_, t) in zip(series, series[::-1], strict=True)]
+    for rule in CHOICES:
+        assert report_rules(records)[rule]["round"] == report_rules(backwards)[rule]["round"]

@@ -78,14 +78,6 @@ def test_the_servers_step_descends_minus_delta_times_the_prompts(task: ClientTas
         assert float(slope.abs().max()) > 0
 
 
-def test_a_descriptor_moves_in_its_clients_rounds_alone(task: ClientTask) -> None:
-    state, clients = begin(task, SMALL), torch.tensor([1, 3])
-    local, _ = trained(task, SMALL, state, clients)
-    after = SMALL.merge(task, state, clients, local).server["descriptor"]
-    still = (after == state.server["descriptor"]).flatten(1).all(1)
-    assert still.tolist() == [True, False, True, False]
-
-
 def test_without_an_attention_the_basis_moves_by_the_sum_of_what_clients_found(task: ClientTask) -> None:
     """W_o = 0: P_i = P_b, and α ΣΔP_i is what remains of the step."""
     state, clients = begin(task, SMALL), torch.tensor([0, 3])

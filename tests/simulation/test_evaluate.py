@@ -1,4 +1,4 @@
-"""Figures by hand, rules by name, and the promise that test labels choose nothing."""
+"""Figures of each client and of all, against those of scikit-learn and by hand."""
 
 import math
 
@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fpl_tune.core.metrics import CHOICES, report_rules
 from fpl_tune.method import Batch, Local
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
@@ -42,17 +39,6 @@ def test_scores_of_each_client_by_scikit_learn() -> None:
                 gaps[min(14, int(15 * chance))] += chance - right
             n += size
         assert found[name].ece == pytest.approx(gaps.abs().sum().item() / n)
-
-
-def test_seeds_side_by_side_score_as_alone() -> None:
-    tasks = [toy_task(seed=0), toy_task(seed=1, sizes=(3, 9, 5, 7))]
-    method = PromptFL(n_ctx=3)
-    states = [method.init(t, torch.Generator().manual_seed(i)) for i, t in enumerate(tasks)]
-    together = evaluate(method, tasks, states)
-    for i in range(2):
-        alone = evaluate(method, [tasks[i]], [states[i]])[0]
-        for name, score in alone.items():
-            assert torch.equal(score.accuracy, together[i][name].accuracy)
 
 
 class _Says(PromptFL):
@@ -115,26 +101,6 @@ def test_summary_by_hand() -> None:
     assert found["test/loss"] == pytest.approx(0.3)
     assert found["test/base_novel_harmonic_mean"] == pytest.approx(2 / (2 + 4)), "KgCoOp: of base and novel"
     assert found["test/harmonic_mean"] == pytest.approx(3 / (2 + 2 + 4)), "FedPGP: of own, base and novel"
-
-
-_series = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)
-
-
-@given(_series)
-def test_permuting_test_figures_changes_no_choice(series: list[tuple[float, float]]) -> None:
-    records = [{"val/acc_mean": v, "test/acc_mean": t} for v, t in series]
-    backwards = [{"val/acc_mean": v, "test/acc_mean": t} for (v, _), (_, t) in zip(series, series[::-1], strict=True)]
-    for rule in CHOICES:
-        assert report_rules(records)[rule]["round"] == report_rules(backwards)[rule]["round"]
-
-
-def test_rules_by_hand() -> None:
-    val, test = [0.2, 0.6, 0.6, 0.5], [0.9, 0.3, 0.4, 0.5]
-    rules = report_rules([{"val/acc_mean": v, "test/acc_mean": t} for v, t in zip(val, test, strict=True)])
-    assert (rules["final"]["round"], rules["final"]["test/acc_mean"]) == (4, 0.5)
-    assert (rules["best_val"]["round"], rules["best_val"]["test/acc_mean"]) == (2, 0.3)
-    assert (rules["best_test"]["round"], rules["best_test"]["test/acc_mean"]) == (1, 0.9)
-    assert rules["mean_last5"]["test/acc_mean"] == pytest.approx(0.525)
 
 
 def test_auroc_and_fpr95_are_scikit_learns() -> None:
