@@ -63,6 +63,32 @@ def test_both_ways_agree(towers: Towers, n_ctx: int, position: str, per_class: b
         torch.testing.assert_close(ours, reference, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize(("n_ctx", "per_class"), [(0, False), (3, False), (20, False), (3, True)])
+def test_a_row_of_a_block_sees_the_prefix_and_its_sentence_up_to_itself(
+    towers: Towers, n_ctx: int, per_class: bool
+) -> None:
+    """And a row that pads sees itself, as kernels give NaN for a row that sees nothing."""
+    layout = towers.sentences(NAMES, n_ctx).layout(per_class=per_class, blocks=True)
+    n, packing = layout.n_prefix, layout.packing
+    assert packing is not None
+    size = packing.n_keys - n
+    assert layout.n_tokens == packing.n_blocks * size
+    wanted = torch.zeros(layout.n_tokens, packing.n_keys, dtype=torch.bool)
+    for row in range(layout.n_tokens):
+        wanted[row, n + row % size] = True
+    for row in range(n):
+        wanted[row] = torch.arange(packing.n_keys) <= row
+    for end in layout.ends.tolist():
+        first = end - (int(layout.positions[end]) - n)
+        assert first // size == end // size, "a sentence lies in one block"
+        for row in range(first, end + 1):
+            wanted[row, :n] = True
+            wanted[row, n + first % size : n + row % size + 1] = True
+    mask = packing.mask.flatten(0, 1)
+    assert set(mask.unique().tolist()) == {0.0, -torch.inf}
+    assert torch.equal(mask[:, : packing.n_keys] == 0, wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [16, 12, 3])
 def test_parts_lie_side_by_side_whether_words_fit_or_not(width: int, dtype: torch.dtype) -> None:

@@ -197,6 +197,24 @@ def test_operations_are_those_that_pytorch_counts(below: int) -> None:
     assert found.backward == backward.get_total_flops()
 
 
+def test_operations_of_images_that_have_passed_blocks_are_those_of_the_blocks_left(vit) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    bias = torch.zeros(2, 1, vit.vision_width, dtype=torch.float64, requires_grad=True)
+    adapter, none = Adapter(_added, {"bias": bias}, first=2), torch.zeros(2, 0, vit.vision_width)
+    tokens = vit.encode_images(_pixels(vit, 2, 3), blocks=2)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        vit.encode_prompted_images(tokens, none, adapter=adapter, passed=2)
+    found, whole = (cost(vit.model.visual, 6, below=3, passed=passed) for passed in (2, 0))
+    assert found.forward == forward.get_total_flops()
+    assert found.tokens == whole.tokens == 6 * 17
+    assert found.backward == whole.backward
+    two = cost(vit.model.visual, 6, below=3, passed=1)
+    stem = 2 * 6 * vit.n_patches * vit.vision_width * 3 * 8**2
+    assert whole.forward - stem - two.forward == two.forward - found.forward > 0, "a block each, behind the stem"
+
+
 def test_sizes_are_those_of_the_features(vit, resnet):
     for towers in (vit, resnet):
         size = towers.image_size

@@ -12,8 +12,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from fpl_tune.clip import Towers, load_towers
+from fpl_tune.clip import Towers, compact, load_towers
 from fpl_tune.clip._openclip import ensure_importable
+from fpl_tune.clip.load import weights_print
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 
 _SMALL: dict[str, dict[str, Any]] = {
@@ -174,8 +175,6 @@ def test_random_weights_follow_the_seed_and_leave_the_generator_alone():
 
 
 def test_compact_takes_a_file_of_its_weights(tmp_path):
-    from fpl_tune.clip import compact
-
     model, _ = compact.build()
     path = tmp_path / "mine.safetensors"
     safetensors.torch.save_file({name: value.half().contiguous() for name, value in model.state_dict().items()}, path)
@@ -247,3 +246,22 @@ def test_tensors_of_another_model_are_refused(tmp_path):
     path = _saved(_small("vit", quick=False), "float32", tmp_path / "weights.pt")
     with pytest.raises(ConfigError, match="does not fit small-resnet: give the name"):
         load_towers("small-resnet", str(path), quick_gelu=False)
+
+
+def test_weights_are_known_by_the_content_of_every_file_that_is_read(tmp_path: Path) -> None:
+    """Wherever it lies; what open_clip names or draws has no file."""
+    first, copied, other = (tmp_path / name for name in ("first.pt", "copied.pt", "other.pt"))
+    first.write_bytes(b"weights")
+    copied.write_bytes(b"weights")
+    other.write_bytes(b"others")
+    assert weights_print("RN50", str(first)) == weights_print("RN50", str(copied)) != weights_print("RN50", str(other))
+    assert [weights_print("RN50", given) for given in (None, "openai", str(tmp_path / "none.pt"))] == [""] * 3
+    shipped = weights_print("compact")
+    assert shipped == weights_print("compact", str(compact.weights_path())) != weights_print("compact", str(other))
+    assert len(shipped) == len(weights_print("RN50", str(first))) == 16
+    name, written = f"local-dir:{tmp_path}", tmp_path / "open_clip_config.json"
+    found = set()
+    for text in ("{}", '{"model_cfg": {}}'):
+        written.write_text(text)
+        found |= {weights_print(name, given) for given in (None, str(first), str(other))}
+    assert len(found - {""}) == 6
