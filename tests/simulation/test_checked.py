@@ -10,6 +10,8 @@ from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.checked import MethodError, checked
 from fpl_tune.testing import EVERYONE, play, toy_task
 
+WRONG: tuple[Any, ...] = (torch.ones(2), torch.ones(3).long(), torch.tensor([1, -1]), 1.0, None)
+"""No counts of scalars, of two clients."""
 GROWN = State({"prompt": torch.zeros(3, 32)}, {}, {})
 
 
@@ -20,6 +22,7 @@ GROWN = State({"prompt": torch.zeros(3, 32)}, {}, {})
         ("start", ({}, {}), r"Mine\.start must return a Local, but returned a tuple\."),
         ("start", Local({"prompt": torch.zeros(1, 2, 32)}, {}), r"a row for each of the 2 clients, but .*\(1, 2, 32\)"),
         ("loss", (torch.zeros(()), {}), r"Mine\.loss must return the losses \(2,\) and the buffers\."),
+        ("loss", (torch.zeros(2), {}, 0), r"Mine\.loss must return the losses \(2,\) and the buffers\."),
         ("loss", None, r"Mine\.loss must return a tuple, but returned None"),
         ("logits", None, r"Mine\.logits must return a Tensor, but returned None"),
         (
@@ -27,7 +30,10 @@ GROWN = State({"prompt": torch.zeros(3, 32)}, {}, {})
             Traffic({"prompt": -1}, {}),
             r"an int >= 0, or int64 \[2\], but returned \(\{'prompt': -1\}, \{\}\)",
         ),
-        ("traffic", Traffic({"prompt": torch.ones(2)}, {}), r"Mine\.traffic must count scalars by an int"),
+        *(
+            ("traffic", Traffic({}, {"prompt": counted}), r"Mine\.traffic must count scalars by an int")
+            for counted in WRONG
+        ),
         ("merge", GROWN, r"Mine\.merge must keep .* \{'prompt': \(2, 32\)\}, but returned \{'prompt': \(3, 32\)\}\."),
     ],
 )
@@ -42,6 +48,13 @@ def test_a_wrong_result_names_class_and_hook(hook: str, returned: Any, message: 
     [
         ("logits", torch.zeros(4, 2, 5), r"logits must return \(4, 2, 6\), or more .*, but returned \(4, 2, 5\)\."),
         ("certainty", torch.zeros(4), r"certainty must return \(4, 2\), but returned \(4,\)\."),
+        ("diagnose", {"share": torch.zeros(4)}, r"diagnose must return \[C, n\] shares by name"),
+        ("metrics", {"mine": "high"}, r"metrics must return numbers by name, but returned {'mine': 'high'}\."),
+        (
+            "deploy",
+            Local({}, {"own": torch.zeros(3)}),
+            r"deploy must return leaves with a row for each of the 4 clients",
+        ),
         ("diagnose", {"share": 1.0}, r"diagnose must return \[C, n\] shares by name, but returned {'share': 1\.0}\."),
     ],
 )
@@ -50,8 +63,44 @@ def test_logits_and_what_follows_from_them_have_their_shapes(hook: str, returned
     method = checked(mine(n_ctx=2))
     local = method.start(task, method.init(task, generator("begin")), EVERYONE)
     batch = task.train.batch(EVERYONE, torch.arange(2).expand(4, -1))
+    more = {"metrics": (local,), "deploy": (local, EVERYONE)}.get(hook, (local, batch))
     with pytest.raises(MethodError, match=rf"Mine\.{message}"):
-        getattr(method, hook)(task, local, batch)
+        getattr(method, hook)(task, *more)
+
+
+@pytest.mark.parametrize(
+    ("hook", "returned"),
+    [
+        ("logits", torch.zeros(4, 2, 7)),
+        ("certainty", torch.zeros(4, 2)),
+        ("diagnose", {"share": torch.zeros(4, 3)}),
+        ("traffic", Traffic({"prompt": 0, "all": torch.zeros(4, dtype=torch.int64)}, {"none": 3})),
+        ("deploy", Local({}, {})),
+        ("metrics", {"mine/rate": 1, "mine/share": 0.5}),
+        ("check", None),
+    ],
+)
+def test_what_an_interface_allows_is_returned_as_it_is(hook: str, returned: Any) -> None:
+    mine, task = type("Mine", (PromptFL,), {hook: lambda *_: returned}), toy_task()
+    batch = task.train.batch(EVERYONE, torch.arange(2).expand(4, -1))
+    more = {"metrics": (None,), "check": ()}.get(hook, (None, batch if hook in ("logits", "certainty") else EVERYONE))
+    assert getattr(checked(mine(n_ctx=2)), hook)(task, *more) is returned
+
+
+def test_a_loss_that_fails_on_its_logits_names_them() -> None:
+    """What the logits should have returned says more than the error in the loss; another error of it stands."""
+    task, batch = toy_task(), toy_task().train.batch(EVERYONE, torch.arange(2).expand(4, -1))
+    local = PromptFL(n_ctx=2).start(task, PromptFL(n_ctx=2).init(task, generator("begin")), EVERYONE)
+    blamed = type("Mine", (PromptFL,), {"logits": lambda *_: None})
+    with pytest.raises(MethodError, match=r"Mine\.logits must return a Tensor"):
+        checked(blamed(n_ctx=2)).loss(task, local, batch)
+
+    def loss(*_: Any) -> Any:
+        raise ValueError("of the loss")
+
+    own = type("Mine", (PromptFL,), {"loss": loss})
+    with pytest.raises(ValueError, match="of the loss"):
+        checked(own(n_ctx=2)).loss(task, local, batch)
 
 
 def test_an_exit_is_an_error_and_the_end_of_the_process_is_not() -> None:

@@ -1,16 +1,18 @@
 """Figures of each client and of all, against those of scikit-learn and by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from fpl_tune.method import Batch, Local
+from fpl_tune.method import Batch, Local, State
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.simulation.evaluate import Score, auroc_fpr95, evaluate, summarise
+from fpl_tune.simulation.evaluate import Score, auroc_fpr95, deploy_blocks, diagnose, evaluate, summarise
 from fpl_tune.simulation.task import ClientData
 from fpl_tune.testing import toy_task
 
@@ -101,6 +103,62 @@ def test_summary_by_hand() -> None:
     assert found["test/loss"] == pytest.approx(0.3)
     assert found["test/base_novel_harmonic_mean"] == pytest.approx(2 / (2 + 4)), "KgCoOp: of base and novel"
     assert found["test/harmonic_mean"] == pytest.approx(3 / (2 + 2 + 4)), "FedPGP: of own, base and novel"
+
+
+def test_the_worst_tenth_are_a_tenth_of_the_clients_that_hold_images() -> None:
+    """At least one; a set that nobody holds has no figures."""
+    accuracy = torch.linspace(1, 0, 25)
+    holders = torch.cat([accuracy, torch.full((9,), math.nan)])
+    own, nobodys = (Score(values, values, values, values, 0.1) for values in (holders, torch.full((34,), math.nan)))
+    found = summarise({"val": nobodys, "own": own}, "own")
+    assert found["test/acc_worst10"] == pytest.approx((0 + 1 / 24) / 2)
+    assert found["test/acc_mean"] == found["test/loss"] == pytest.approx(0.5)
+    assert not [name for name in found if name.startswith("val/")]
+
+
+def test_clients_are_deployed_in_blocks_that_fit_in_a_quarter_of_a_gigabyte() -> None:
+    """Their leaves and text features; a few are deployed together whatever their size."""
+    task, row = toy_task(sizes=(1,) * 300), torch.zeros(1)
+
+    class Large(PromptFL):
+        def deploy(self, task: Any, state: State, clients: Tensor) -> Local:
+            return Local({"a": row.expand(len(clients), 1 << 18)}, {"b": row.expand(len(clients), 1 << 18)})
+
+    everyone, state = torch.arange(300), State({}, {}, {})
+    size = 8 * (1 << 18) + 4 * task.n_classes * task.embed_dim
+    for tasks in ([task], [task] * 3):
+        blocks = deploy_blocks(Large(), tasks, [state] * len(tasks), everyone)
+        assert torch.equal(torch.cat(list(blocks)), everyone)
+        together = {len(block) for block in blocks[:-1]}
+        assert together == {2**28 // (len(tasks) * size)}
+    assert [len(block) for block in deploy_blocks(Large(), [task], [state], everyone[:256])] == [256]
+    assert [len(block) for block in deploy_blocks(Large(), [task], [state], everyone[:256], at_once=200)] == [200, 56]
+    assert [len(block) for block in deploy_blocks(PromptFL(), [task], [state], everyone[:0])] == [0]
+
+
+def test_validation_may_be_scored_alone() -> None:
+    task, method = toy_task(), PromptFL(n_ctx=2)
+    state = method.init(task, torch.Generator().manual_seed(0))
+    (alone,), (both,) = (evaluate(method, [task], [state], tests=tests) for tests in (False, True))
+    assert (list(alone), list(both)) == (["val"], ["val", "test"])
+    assert torch.equal(alone["val"].loss, both["val"].loss)
+    assert both["test"].seconds > 0
+
+
+def test_a_diagnosis_is_the_mean_over_clients_with_validation_images() -> None:
+    """Of at most 64 of their images."""
+    task = toy_task()
+
+    class Counts(PromptFL):
+        def diagnose(self, task: Any, local: Local, batch: Batch) -> dict[str, Tensor]:
+            return {"images": torch.stack([batch.mask.sum(1), batch.index[:, 0] + 1], 1)}
+
+    held = [np.arange(n) for n in (100, 0, 3, 64)]
+    task.val = ClientData(torch.zeros(100, task.embed_dim), held, held, towers=task.towers)
+    method = Counts(n_ctx=1)
+    state = method.init(task, torch.Generator())
+    assert diagnose(method, task, state) == {"diagnosis/images": [(64 + 3 + 64) / 3, 1.0]}
+    assert diagnose(method, task.without(torch.ones(4, dtype=torch.bool)), state) == {}
 
 
 def test_auroc_and_fpr95_are_scikit_learns() -> None:

@@ -57,8 +57,28 @@ def test_exported_prompts_classify_as_the_trial_does(method: str, tmp_path: Path
     assert prompts.logits(singles[1], client).shape == (1, len(prompts.classes))
     assert prompts.predict(np.stack(pictures), client) == names
     assert prompts.predict([], client) == []
+    assert prompts.predict(pictures[:1] * 65, client) == names[:1] * 65, "more than one batch"
+    chances = torch.stack([prompts.logits(pictures, one).softmax(-1) for one in range(prompts.clients)]).mean(0)
+    assert prompts.predict(pictures) == [prompts.classes[i] for i in chances.argmax(-1).tolist()], (
+        "all clients together"
+    )
     with pytest.raises(ConfigError, match="client must be from 0 to 2"):
         prompts.logits([], client=99)
+    with pytest.raises(ConfigError, match="client must be from 0 to 2, but is 3"):
+        prompts.predict([], client=3)
+    (tmp_path / "prompts-seed1.safetensors").rename(tmp_path / "prompts-seed10.safetensors")
+    save_tensors(
+        leaves,
+        tmp_path / "prompts-seed9.safetensors",
+        {"deployed": facts["deployed"].replace('"clients": 3', '"clients": 1')},
+    )
+    assert [fpl_tune.load_prompts(tmp_path, seed).clients for seed in (None, 9, 10)] == [1, 1, 3], "the first seed"
+    with pytest.raises(ConfigError, match="has the seeds 9, 10, but not 1"):
+        fpl_tune.load_prompts(tmp_path, 1)
+    others = {"deployed": json.dumps({**json.loads(facts["deployed"]), "weights": "other"})}
+    save_tensors(leaves, tmp_path / "prompts-seed9.safetensors", others)
+    with pytest.raises(ConfigError, match=r"learned with other weights than clip\.name=compact"):
+        fpl_tune.load_prompts(tmp_path)
 
 
 @pytest.mark.parametrize(
