@@ -140,6 +140,21 @@ def test_methods_whose_clients_take_turns_are_not_recorded() -> None:
     assert seen == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("steps", "device", "suits"),
+    [([4, 4], "cuda", True), ([4, 2], "cuda", True), ([4, 1], "cuda", False), ([4, 4], "cpu", False)],
+)
+def test_steps_are_recorded_on_cuda_unless_a_quarter_of_them_would_be_idle(
+    steps: list[int], device: str, suits: bool
+) -> None:
+    task, clients = toy_task(), torch.tensor([0, 1])
+    plan = plan_round([task], [Cohort(0, 1, clients)], [clients], 1, SPEC)
+    there: Any = SimpleNamespace(device=torch.device(device))
+    plan = plan._replace(last=there, steps=torch.tensor(steps))
+    assert Graphs().suit(PromptFL(n_ctx=2), plan) == suits
+    assert Graphs(always=True).suit(PromptFL(n_ctx=2), plan)
+
+
 def test_a_capture_may_neither_copy_nor_read(sim: torch.device) -> None:
     x = torch.ones(3, device=sim)
     steps: list[Callable[[], object]] = [lambda: x.copy_(torch.zeros(3)), lambda: x.nonzero(), lambda: x[x > 0]]

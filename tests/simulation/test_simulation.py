@@ -76,6 +76,20 @@ def test_records_of_a_simulation(cache: Path) -> None:
     assert history[0][-1]["val/loss"] != history[1][-1]["val/loss"]
 
 
+def test_a_trial_is_evaluated_every_few_rounds_and_in_the_last(cache: Path) -> None:
+    seen: list[list[dict[str, Any]]] = []
+    trial = _trial(cache, "protocol.eval_every=2")
+    history = trial.run_all(seen.append)
+    assert [[records[i] for records in seen] for i in range(2)] == history
+    for records in history:
+        for prefix in ("test/", "val/", "clients/", "time/test_"):
+            assert [any(name.startswith(prefix) for name in r) for r in records] == [False, True, True]
+        assert all(math.isfinite(record["train/loss"]) for record in records)
+        assert 0 < records[0]["time/seconds"] < records[1]["time/seconds"] < records[2]["time/seconds"]
+    assert [{record["seed"] for record in records} for records in history] == [{1}, {2}]
+    assert trial.run_all() == [[], []]
+
+
 @pytest.mark.parametrize("method", ["promptfl", "promptfl_ft"])
 def test_a_stage_of_the_same_method_goes_on(cache: Path, method: str) -> None:
     """Schedules in stages: one round and then two more are three."""

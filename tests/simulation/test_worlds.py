@@ -18,6 +18,7 @@ from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.evaluate import evaluate
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.task import ClientData, ClientTask
+from fpl_tune.simulation.worlds import needs_of, threads_of, world_of
 from fpl_tune.study.fingerprints import fingerprints
 from fpl_tune.testing import play, toy_task
 from fpl_tune.wrappers.ditto import Ditto
@@ -223,3 +224,41 @@ def test_new_clients_begin_their_copies_from_what_is_shared(
 def test_ids_of_earlier_cells_stay_what_they_were() -> None:
     assert identity(compose_run([])) == identity(compose_run(["protocol.unseen=0", "protocol.global_model=false"]))
     assert identity(compose_run(["protocol.unseen=0.5"])) != identity(compose_run([]))
+
+
+@pytest.mark.parametrize(
+    ("stages", "wanted"),
+    [
+        (["promptfl", "coop"], ("pooled", None, None)),
+        (["pfedmma, blocks: 1", "pfedmma, blocks: 3"], ("pixels", None, 3)),
+        (["pfedmma, blocks: 3", "pfedmma, blocks: 1"], ("pixels", None, 3)),
+        (["pfedmma, blocks: 3", "vpt"], ("pixels", None, None)),
+    ],
+)
+def test_images_are_read_as_all_stages_need_them(stages: list[str], wanted: tuple[str, str | None, int | None]) -> None:
+    """After the blocks that none of them changes."""
+    how = ", ".join(f"{{method: {{name: {stage}}}, rounds: 1, epochs: 1}}" for stage in stages)
+    assert needs_of(compose_run([f"stages=[{how}]"])) == wanted
+
+
+def test_stages_that_see_images_of_different_kinds_are_refused() -> None:
+    how = "{method: {name: promptfl}, rounds: 1, epochs: 1}, {method: {name: vpt}, rounds: 1, epochs: 1}"
+    with pytest.raises(ConfigError, match="All stages of a run must see the same kind of images"):
+        needs_of(compose_run([f"stages=[{how}]"]))
+
+
+def test_large_towers_have_up_to_four_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = compose_run([]), compose_run(["clip=rn50"])
+    for cores, threads in ((1, 1), (3, 3), (8, 4)):
+        monkeypatch.setattr("fpl_tune.simulation.worlds.cores", lambda n=cores: n)
+        assert (threads_of(large), threads_of(small), threads_of(large, "cuda")) == (threads, 1, 1)
+
+
+def test_trials_that_agree_on_what_they_read_share_a_world(feature_cache: Path) -> None:
+    """Another learning rate reads the same, other images are another world."""
+    one, other, more = (
+        world_of(compose_run([*SMALL, given]), cache_dir=feature_cache)
+        for given in ("optim.lr=0.1", "optim.lr=0.2", "data.test_per_class=1")
+    )
+    assert one is other is not more
+    assert len(more.test_images) < len(one.test_images)
