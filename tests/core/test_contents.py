@@ -107,6 +107,20 @@ def test_a_changed_file_is_read_again(files: Path, change: Callable[[Path], obje
     assert after[1:] == before[1:]
     assert opened == ([] if change is Path.unlink else ["1.bin"])
     assert (after[0] == "00" * contents.WIDTH) == (change is Path.unlink)
+    opened.clear()
+    assert found(files) == after
+    assert opened == [], "what is kept is the new digest"
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_that_changes_often_has_one_digest(files: Path) -> None:
+    found(files)
+    (memory,) = (files.parent / "cache" / "contents").glob("*.npz")
+    size = memory.stat().st_size
+    for _ in range(3):
+        append(files / NAMES[1])
+        found(files)
+        assert memory.stat().st_size == size
 
 
 @pytest.mark.usefixtures("later")

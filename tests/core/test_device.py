@@ -104,6 +104,31 @@ def test_some_errors_end_the_context(text: str) -> None:
     assert not device.is_out_of_memory(RuntimeError(text))
 
 
+def test_a_block_has_settings_of_its_own_and_leaves_its_callers() -> None:
+    """Also where it fails."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_float32_matmul_precision("high")
+        with torch.no_grad(), pytest.raises(ZeroDivisionError), device.fixed_settings(threads + 1) as changed:  # noqa: PT012
+            inside = torch.get_default_dtype(), torch.get_num_threads(), torch.get_float32_matmul_precision()
+            assert inside == (torch.float32, threads + 1, "highest")
+            assert torch.is_grad_enabled()
+            raise ZeroDivisionError
+        assert changed == []
+        left = torch.get_default_dtype(), torch.get_num_threads(), torch.get_float32_matmul_precision()
+        assert left == (torch.float64, threads, "high")
+        with torch.no_grad():
+            with device.fixed_settings(1):
+                torch.set_num_threads(2)
+            assert not torch.is_grad_enabled()
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        torch.set_num_threads(threads)
+
+
 def test_settings_that_a_block_changes_are_named_and_set_back() -> None:
     with device.fixed_settings(threads=1) as changed:
         torch.set_default_dtype(torch.float64)

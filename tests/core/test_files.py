@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fpl_tune.core.files import save_tensors
+from fpl_tune.core.files import save_tensors, stamp, stamps
 
 
 def _same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -59,3 +59,17 @@ def test_tensors_begin_at_a_multiple_of_eight_bytes(tmp_path: Path, length: int)
     save_tensors({"a": torch.arange(3)}, path := tmp_path / "file", {"words": "x" * length})
     assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
     assert torch.equal(load_file(path)["a"], torch.arange(3))
+
+
+def test_stamps_are_those_of_the_files_below_a_folder_in_order(tmp_path: Path) -> None:
+    """Not those of hidden and compiled ones, nor of what lies in folders of them."""
+    for name in ("b/2", "b/1", "a", "c/d/e", ".hidden", ".git/config", "b/__pycache__/1.pyc", "c/.cache/f"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = list(stamps(tmp_path))
+    assert found == [stamp(tmp_path / name) for name in ("a", "b/1", "b/2", "c/d/e")]
+    assert [size for _, _, size in found] == [1, 3, 3, 5]
+    (tmp_path / "b/1").write_text("longer")
+    (changed,) = [now for now, before in zip(stamps(tmp_path), found, strict=True) if now != before]
+    assert changed[::2] == [str(tmp_path / "b/1"), 6]
+    assert stamp(tmp_path / "none") == [str(tmp_path / "none"), 0, 0]

@@ -47,6 +47,14 @@ def test_accuracies_are_the_better_the_higher_and_all_else_the_lower() -> None:
         assert row.maximize is not lower, name
 
 
+def test_what_is_sent_and_spent_adds_up_and_what_is_learned_is_counted_once() -> None:
+    """All else is a figure of each round, which may be averaged over rounds."""
+    for name, row in METRICS.items():
+        total, last = name.startswith("comm/") or name == "time/seconds", name == "train/parameters"
+        assert row.source == ("total" if total else "last" if last else "round"), name
+    assert metric("train/own").source == metric("test/novel/loss").source == "round"
+
+
 def test_a_word_that_holds_acc_is_no_accuracy() -> None:
     assert figure(3.0, "privacy/accountant_orders") == "3"
     assert percent("acc")
@@ -70,7 +78,7 @@ def test_selection_reads_no_test_metric() -> None:
     assert not [name for name in objectives() if name.startswith("test/")]
 
 
-def test_results_hold_other_test_sets_and_what_a_method_adds_at_the_round_of_each_rule() -> None:
+def test_results_hold_other_test_sets_and_what_a_method_adds_at_the_round_of_each_rule(monkeypatch) -> None:
     def record(number: int, val: float, own: float) -> dict[str, object]:
         sets = {"test/acc_mean": 0.5, "test/novel/acc_mean": own, "test/novel/loss": 1.0, "test/harmonic_mean": 0.4}
         rest = {"train/loss": 1.0, "comm/up_bytes": 8, "time/seconds": 1.0, "clients/test": [0.5], "train/own": own}
@@ -84,6 +92,9 @@ def test_results_hold_other_test_sets_and_what_a_method_adds_at_the_round_of_eac
     assert {name: rule["train/own"] for name, rule in rules.items() if name != "best_test"} == {
         "final": 0.75, "best_val": 0.25, "mean_last5": 0.5,
     }  # fmt: skip
+    monkeypatch.setattr("fpl_tune.core.metrics.METRICS", METRICS.copy())
+    add_metric(Metric("train/own", source="total"))
+    assert rules_of([record(1, 0.9, 0.25), record(2, 0.1, 0.75)])["mean_last5"]["train/own"] == 0.75, "not averaged"
 
 
 def test_each_rule_reports_both_figures_of_its_round() -> None:
