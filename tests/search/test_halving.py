@@ -79,6 +79,11 @@ def test_a_rung_that_nothing_can_reach_lets_its_best_trial_pass_and_one_publishe
     assert going([rows[1], trial(2, ROUNDS, 0.6)], closed=True) == [2], "which is beyond the rung of the other"
 
 
+def test_of_rungs_that_nothing_can_reach_the_earliest_is_decided_first() -> None:
+    """Those that pass it may still reach the later ones."""
+    assert going([trial(0, 3, 0.1, published=True), trial(1, ROUNDS, 0.6)], closed=True) == [0]
+
+
 def test_a_rung_is_not_closed_while_a_running_trial_may_reach_it() -> None:
     paused, new, beyond = trial(0, 3, 0.4), trial(1), trial(2, 4, 0.5)
     assert going([paused, new], leg(new), closed=True) == []
