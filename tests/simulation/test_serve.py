@@ -55,6 +55,7 @@ def test_exported_prompts_classify_as_the_trial_does(method: str, tmp_path: Path
     for one in (*singles, *([single] for single in singles), iter(singles[:1]), tuple(singles[:1])):
         assert prompts.predict(one, client) == names[:1]
     assert prompts.logits(singles[1], client).shape == (1, len(prompts.classes))
+    assert torch.equal(prompts.logits(pictures), prompts.logits(pictures, 0)), "the first client's"
     assert prompts.predict(np.stack(pictures), client) == names
     assert prompts.predict([], client) == []
     assert prompts.predict(pictures[:1] * 65, client) == names[:1] * 65, "more than one batch"
