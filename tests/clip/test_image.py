@@ -1,6 +1,7 @@
 """Towers as a whole, image features against open_clip's own modules, and visual tokens against a plain re-run."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -224,6 +225,28 @@ def test_sizes_are_those_of_the_features(vit, resnet):
         assert towers.text.token_embedding.weight.shape[1] == towers.text_width
         assert towers.scale == pytest.approx(math.exp(towers.model.logit_scale.item()))
         assert towers.device == torch.device("cpu")
+
+
+def test_blocks_below_the_last_ones_are_those_of_a_vit(vit, resnet):
+    assert (vit.n_vision_blocks, vit.n_text_blocks, resnet.n_vision_blocks) == (3, 3, None)
+    assert [vit.blocks_below(last) for last in (None, 0, 1, 3, 5)] == [0, 3, 2, 0, 0]
+    assert [resnet.blocks_below(last) for last in (None, 0, 1)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["vit", "resnet"])
+def test_an_accelerator_gives_the_features_of_the_cpu(kind, vit, resnet, sim, monkeypatch):
+    """In as many passes as its memory asks for."""
+    here = vit if kind == "vit" else resnet
+    there = toy_towers(kind)
+    there = Towers(there.model.to(sim), there.tokenizer, name=there.name)
+    images = torch.randint(256, (5, 3, here.image_size, here.image_size), dtype=torch.uint8)
+    pixels, moved = here.normalise(images), there.normalise(images.to(sim))
+    torch.testing.assert_close(moved.cpu(), pixels)
+    for limit in (1, 5):
+        monkeypatch.setattr("fpl_tune.clip.towers.usable_bytes", lambda _, n=limit: n * 1000 * here.image_size**2)
+        ways: list[dict[str, Any]] = [{}, {"patches": True}, *([{"blocks": 2}] if kind == "vit" else [])]
+        for how in ways:
+            torch.testing.assert_close(there.encode_images(moved, **how).cpu(), here.encode_images(pixels, **how))
 
 
 def test_fingerprint_tells_weights_apart(vit):

@@ -166,6 +166,18 @@ def test_a_block_bounds_what_is_kept_for_the_gradient(towers, monkeypatch):
     assert _kept(towers, context, sentences) < 300_000 < _kept(towers, context, sentences, 10_000)
 
 
+def test_prompts_at_once_are_as_many_as_fit(towers, monkeypatch):
+    """Each of `n` keeps as much as the next; at least one runs."""
+    sentences = towers.sentences(NAMES, N_CTX)
+    one, three = (_kept(towers, _inputs(towers, (n,), sentences, False, False)[0], sentences) for n in (1, 3))
+    monkeypatch.setattr(text, "_KEPT_CPU", 1)
+    assert towers.text.prompts_at_once(sentences, towers.dtype) == 1
+    monkeypatch.setattr(text, "_KEPT_CPU", 10 * (three - one) // 2)
+    n = towers.text.prompts_at_once(sentences, towers.dtype)
+    assert n == pytest.approx(10, abs=2)
+    assert towers.text.prompts_at_once(sentences, torch.float32) == pytest.approx(2 * n, abs=1), "half the bytes"
+
+
 def test_a_thousand_names_are_kept_whole_in_two_gigabytes(sized):
     """ImageNet's sentences under 16 context tokens have 4,182 tokens: what RN50's text half keeps of each, so often."""
     towers, tokens = sized("RN50", torch.float32), 4182

@@ -1,6 +1,7 @@
 """What methods are handed: batches, views, prompts remembered by value."""
 
 import itertools
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -173,6 +174,25 @@ def test_templates_are_whole_sentences_and_may_be_bare_names() -> None:
     still = Adapter(_branch, {"a": torch.zeros(3, 1, 32, 32, dtype=torch.float64)})
     branched = classes.templates(["{}", "{} texture."], adapter=still)
     torch.testing.assert_close(branched, found.expand(3, -1, -1, -1))
+
+
+def test_a_task_has_the_sizes_of_its_tensors() -> None:
+    task, resnet = toy_task("pixels"), toy_task("patches", kind="resnet")
+    table = task.table("train")
+    assert (len(table.image), task.hand_text.shape) == (task.n_clients, (task.n_classes, task.embed_dim))
+    assert table.mask.sum(1).tolist() == task.size.tolist()
+    assert table.image.dtype == task.hand_text.dtype == task.words("a").dtype == task.dtype
+    assert task.words("a").shape == (1, task.text_width)
+    assert task.embed(table.image[0, :1]).shape == (1, task.n_patches, task.vision_width)
+    tower: Any = task.visual()
+    assert len(tower.transformer.resblocks) == task.n_vision_blocks
+    assert len(task.towers.text.blocks) == task.n_text_blocks
+    assert (task.template, task.scale, task.device) == ("a photo of a {}.", task.towers.scale, table.image.device)
+    assert resnet.table("train").image.shape[2:] == (resnet.n_patches, resnet.embed_dim)
+    assert (resnet.vision_width, resnet.n_vision_blocks) == (None, None), "of visual prompts"
+    assert task.same_classes
+    others = Classes(task.towers, ("cat", "bird")), task.val
+    assert not replace(task, tests={**task.tests, "novel": others}).same_classes
 
 
 def test_counts_are_training_images_by_client_and_class() -> None:
