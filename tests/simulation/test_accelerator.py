@@ -114,11 +114,14 @@ def test_a_round_without_memory_begins_again_with_half_the_clients(sim, feature_
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
         return engine.run_round(*args, block=block, **more)
 
+    emptied: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(tried)))
     monkeypatch.setattr("fpl_tune.simulation.simulation.run_round", run_round)
     trial = _trial(feature_cache, sim, "protocol.rounds=2")
     trial.run_all()
     assert tried[0] >= 2
     assert tried[1:] == [1, 1], "two clients, then one; the second round knows"
+    assert emptied == [1], "what the larger block took is given back"
     fits = 0
     with pytest.raises(OutOfMemory, match=r"one step of one client does not fit.*lower optim.batch \(now 4\)"):
         _trial(feature_cache, sim).run_all()
