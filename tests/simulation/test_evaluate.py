@@ -63,6 +63,29 @@ def test_a_class_that_images_are_only_taken_for_lowers_one_of_both_f1() -> None:
     assert found.macro_f1_present.tolist() == pytest.approx([5 / 6] * task.n_clients)
 
 
+class _Sure(PromptFL):
+    """Predicts the first class with the confidence that an image's feature names."""
+
+    def logits(self, task, local: Local, batch: Batch):
+        sure = batch.image[..., :1]
+        return torch.cat([sure, ((1 - sure) / (task.n_classes - 1)).expand(-1, -1, task.n_classes - 1)], -1).log()
+
+
+def test_calibration_is_judged_in_fifteenths_of_confidence() -> None:
+    """Images of one bin even out; those of different bins do not: here two to a bin, and every second bin is right."""
+    task = toy_task()
+    known, _ = task.tests["test"]
+    sure = torch.tensor([(place + away) / 15 for place in range(3, 15) for away in (0.1, 0.9)], dtype=task.dtype)
+    label = torch.arange(24) // 2 % 2
+    held = [np.arange(24)] * task.n_clients, [label.numpy()] * task.n_clients
+    images = sure[:, None].expand(-1, task.embed_dim)
+    task.tests["test"] = known, ClientData(images, *held, towers=task.towers, dtype=task.dtype)
+    method = _Sure(n_ctx=1)
+    found = evaluate(method, [task], [method.init(task, torch.Generator())])[0]["test"]
+    away = (sure - (label == 0).to(sure)).view(12, 2)
+    assert found.ece == pytest.approx(float(away.sum(1).abs().sum()) / 24)
+
+
 class _Counting(PromptFL):
     """Counts rows of logits."""
 

@@ -13,7 +13,7 @@ from fpl_tune.method import Adapter, Tree, normalize
 from fpl_tune.methods.coop import CoOp
 from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.engine import run_round
-from fpl_tune.simulation.task import Classes, ClientData
+from fpl_tune.simulation.task import Classes, ClientData, PromptCache
 from fpl_tune.testing import toy_task, toy_towers
 
 PLACES: tuple[Literal["block", "attention"], ...] = ("block", "attention")
@@ -98,6 +98,20 @@ def test_a_prompt_without_gradient_is_encoded_once() -> None:
     torch.testing.assert_close(
         first, normalize(towers._towers.encode_prompts(prompts, sentences)), rtol=1e-9, atol=1e-12
     )
+
+
+def test_features_that_were_not_asked_for_longest_are_forgotten_first() -> None:
+    """Where they take more than they may; the last one stays whatever it takes."""
+    memory, row = PromptCache(limit_bytes=24), torch.zeros(1, dtype=torch.float64)
+    for key in "abc":
+        memory.put(key, row)
+    assert memory.get("a") is row
+    memory.put("d", row)
+    assert [key for key in "abcd" if memory.get(key) is not None] == ["a", "c", "d"]
+    memory.put("e", torch.zeros(9, dtype=torch.float64))
+    assert [key for key in "abcde" if memory.get(key) is not None] == ["e"]
+    memory.put("f", row)
+    assert [key for key in "ef" if memory.get(key) is not None] == ["f"]
 
 
 def test_deep_and_class_specific_prompts_are_other_prompts() -> None:
