@@ -12,7 +12,7 @@ from fpl_tune.config import ClaimSpec, ReportSpec, StudySpec
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.formatting import counted, percent
 from fpl_tune.core.spec import join_name
-from fpl_tune.study.cells import Cell, shown
+from fpl_tune.study.cells import Cell, is_setting, shown
 from fpl_tune.study.standing import CellState
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.table import StoredCell, StudyTable
@@ -60,7 +60,13 @@ def contrasts(name: str, claim: ClaimSpec, cells: Sequence[Cell]) -> list[analys
     )
     texts = {cell.id: {axis: shown(value) for axis, value in cell.varied.items()} for cell in cells}
     better, others = (
-        [key for key, own in texts.items() if all(own.get(axis) in values for axis, values in picks.items())]
+        [
+            cell.id
+            for cell in cells
+            if all(texts[cell.id].get(axis) in values for axis, values in picks.items())
+            # a claim that names settings alone is about the study's own cells
+            and (cell.role != "reference" or "label" in picks or not is_setting({a: cell.varied[a] for a in picks}))
+        ]
         for picks in ({**common, **ours}, {**common, **theirs})
     )
     pairs = [

@@ -19,7 +19,7 @@ from fpl_tune.config import GROUPS, RunSpec, Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
 from fpl_tune.data import load
-from fpl_tune.study.cells import Cell, Role, axes_of, fields_of, label, unfold
+from fpl_tune.study.cells import Cell, Role, axes_of, fields_of, is_setting, label, unfold
 
 _TRAINING = ("optim", "protocol")
 CELLS = 100_000
@@ -56,8 +56,9 @@ def variant(node: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunSpec:
 def expand(spec: Study) -> list[Cell]:
     """All cells of the axes, then the references, without duplicates.
 
-    A reference has a cell for every value of the axes outside the method that it leaves open. One that trains nothing,
-    such as zero-shot CLIP, runs once for all settings of training.
+    A reference has a cell for every value of the axes outside the method that it leaves open, labelled variants of
+    data and partition included. One that trains nothing, such as zero-shot CLIP, runs once for all settings of
+    training.
 
     Raises:
         ConfigError: an axis or reference names no field, a field rejects its value, or two cells have one label.
@@ -123,7 +124,9 @@ def _references(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:
         open_axes = {
             name: values
             for name, values in axes_of(spec.axes).items()
-            if name.split(".")[0] != "method" and name not in overrides and not isinstance(values[0], Mapping)
+            if name.split(".")[0] != "method"
+            and name not in overrides
+            and (not isinstance(values[0], Mapping) or all(is_setting({name: value}) for value in values))
         }
         untrained: list[dict[str, Any]] = []
         for varied, run in grid(spec, {name: [value] for name, value in overrides.items()} | open_axes):
