@@ -173,7 +173,8 @@ class StudyResults:
             metric: the metric, such as "test/acc_worst10".
 
         Returns:
-            A row per cell: mean, std, sem, n, min and max.
+            A row per cell: mean, std, sem, n, min and max. In a study with searches in the cells of its axes, the table
+            of tuned methods by settings: a row per method and, for each setting, mean, std, seeds, letters and best.
 
         Raises:
             ConfigError: there is no such rule or metric.
@@ -184,7 +185,15 @@ class StudyResults:
         except ConfigError:  # stored rounds may have metrics of a method that is not loaded
             if metric not in self.rounds:
                 raise
-        return pd.DataFrame(self.store.table().summary(rule, metric))
+        table = self.store.table()
+        if any(stored.cell.searched for stored in table.cells.values()):
+            from fpl_tune.report import tuned
+            from fpl_tune.study.findings import Findings
+
+            findings = Findings(self.store.spec(), table, metric=metric, rule=rule)
+            if findings.crossed is not None and findings.tuned:
+                return tuned.frame(findings)
+        return pd.DataFrame(table.summary(rule, metric))
 
     def optuna(self, part: str = "") -> OptunaStudy:
         """The trials of a search as a study of Optuna in memory, for its importance, plots and samplers.

@@ -11,7 +11,6 @@ from fpl_tune.analysis.datasets import LEAST as LEAST_DATASETS
 from fpl_tune.analysis.datasets import Ranks, mean_ranks
 from fpl_tune.analysis.explain import importance, noise_of
 from fpl_tune.analysis.groups import letters
-from fpl_tune.analysis.selection import Overtuning, overtuning
 from fpl_tune.analysis.sweep import Sweep, mean_over, sweep
 from fpl_tune.analysis.tables import Values, read, t_half_width
 
@@ -20,7 +19,6 @@ __all__ = [
     "ClaimResult",
     "ClaimStatus",
     "Contrast",
-    "Overtuning",
     "Ranks",
     "Sweep",
     "Values",
@@ -31,7 +29,6 @@ __all__ = [
     "mean_over",
     "mean_ranks",
     "noise_of",
-    "overtuning",
     "read",
     "sweep",
     "t_half_width",

@@ -18,7 +18,7 @@ Verdict = Literal["better", "worse", "equal", "undecided"]
 
 def compare(
     frame: pd.DataFrame,
-    reference: str | Mapping[str, str],
+    reference: str | Mapping[str, str] | Sequence[tuple[str, str]],
     *,
     rope: float = 0.01,
     level: float = 0.95,
@@ -37,7 +37,7 @@ def compare(
 
     Args:
         frame: see `tables.read`. A seed is paired where both cells have values and the same split.
-        reference: cell that all others are compared with, or one for each cell.
+        reference: cell that all others are compared with, one for each cell, or pairs of a cell and its reference.
         rope: half width of the region of practical equivalence, in units of `value`.
         level: of all intervals together, at all looks.
         chosen: the reference was chosen among these cells by their values: all pairs of cells are corrected for.
@@ -68,8 +68,11 @@ def compare(
         raise ValueError(
             f"Shares lie between 0 and 1, but a value is {most:g}: divide percents by 100, or pass shares=False."
         )
-    pairs = {c: reference for c in table.cells if c != reference} if isinstance(reference, str) else dict(reference)
-    places = places_of(table, list(pairs.items()))
+    if isinstance(reference, str):
+        pairs = [(cell, reference) for cell in table.cells if cell != reference]
+    else:
+        pairs = [*(reference.items() if isinstance(reference, Mapping) else reference)]
+    places = places_of(table, pairs)
     cells = len(np.unique(places))
     estimates = estimate(
         table.by_split(), places, resolution=resolution_of(table.values), level=level,
@@ -82,15 +85,15 @@ def compare(
     )
     decided = verdicts(low, high, rope if shares else 0.0, higher=higher)
     return pd.DataFrame(
-        {"reference": list(pairs.values()), "difference": estimates.difference, "low": low, "high": high,
+        {"reference": [base for _, base in pairs], "difference": estimates.difference, "low": low, "high": high,
          "seeds": estimates.seeds, "verdict": decided, "note": _notes(table, places, estimates.seeds, shares)},
-        index=pd.Index(list(pairs), name="cell"),
+        index=pd.Index([cell for cell, _ in pairs], name="cell"),
     )  # fmt: skip
 
 
 def _at_looks(
     frame: pd.DataFrame,
-    reference: str | Mapping[str, str],
+    reference: str | Mapping[str, str] | Sequence[tuple[str, str]],
     looks: Sequence[int],
     ran: Mapping[str, int],
     *,

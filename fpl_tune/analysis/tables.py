@@ -102,9 +102,3 @@ def seed_means(values: Floats) -> Floats:
 def t_half_width(sem: float, n: int, level: float = 0.95) -> float:
     """Half width of Student's interval of a mean of n values; NaN for fewer than two."""
     return float(special.stdtrit(n - 1, (1 + level) / 2) * sem) if n > 1 else math.nan
-
-
-def by_seed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Means over clients of a frame as `read` takes it: a row per cell, a column per seed."""
-    table = read(frame)
-    return pd.DataFrame(seed_means(table.values), pd.Index(table.cells, name="cell"), table.seeds)

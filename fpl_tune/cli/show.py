@@ -17,6 +17,7 @@ from fpl_tune.study.cells import axes_label, axes_of, field_text
 if TYPE_CHECKING:
     from fpl_tune.config import ReportSpec
     from fpl_tune.study.cells import Cell
+    from fpl_tune.study.store import Store
     from fpl_tune.study.table import StudyTable
 
 _TRIALS = 10  # of a search that are printed
@@ -43,19 +44,21 @@ def show(
     if claims:
         _print_claims(store.spec().report, table, chosen, format)
     else:
-        print_results(table, chosen, format)
+        print_results(store, chosen, format)
 
 
-def print_results(table: StudyTable, rule: str, format: Format) -> None:
+def print_results(store: Store, rule: str, format: Format) -> None:
     """Prints a study's cells under a reporting rule; the best one, or the front of several objectives, in bold.
 
-    A search has a table for each cell of its axes, with as many searched fields as fit in the terminal's width.
+    A study with searches in the cells of its axes has the table of tuned methods by settings and their chosen values.
+    The trials of each search follow, with as many searched fields as fit in the terminal's width.
     """
     from fpl_tune.core.formatting import counted, figure, plus_minus
     from fpl_tune.study import selection
     from fpl_tune.study.results import TEST, VAL
     from fpl_tune.study.standing import CellState
 
+    table = store.table()
     study, cells = table.study, {key: stored.cell for key, stored in table.cells.items()}
     metric, seeds, objectives = study.report.metric, study.first_seeds(), selection.objectives_of(study)
     sets = output.other_sets(table.metrics if rule != "mean_last5" else ())
@@ -63,7 +66,7 @@ def print_results(table: StudyTable, rule: str, format: Format) -> None:
     if format != "table":
         output.emit(records, format)
         return
-    choice = selection.choose(table, cells.values(), rule)
+    choice = selection.choose(table.cells, cells.values(), rule, study)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     marked = "on the front" if choice and choice.front else "best"
     title = study.title or study.name
@@ -80,7 +83,8 @@ def print_results(table: StudyTable, rule: str, format: Format) -> None:
         row |= {n: figure(record[n], n) for n in objectives if n not in (VAL, metric)}
         row["test" if metric == TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
         row |= {title: output.percent(record[name]) for name, title in sets.items()}
-        return row | {"seeds": str(record["n"]) if record["n"] >= len(seeds) else f"{record['n']} of {len(seeds)}"}
+        wanted = len(table.design.seeds_of(cells[record["cell"]]) if table.design.confirm else seeds)
+        return row | {"seeds": str(record["n"]) if record["n"] >= wanted else f"{record['n']} of {wanted}"}
 
     def bold(of: Sequence[Mapping[str, Any]]) -> list[int]:
         return [i for i, record in enumerate(of) if record["cell"] in chosen]
@@ -90,6 +94,19 @@ def print_results(table: StudyTable, rule: str, format: Format) -> None:
         if record["role"] == "trial":
             by_place.setdefault(axes_label(cells[record["cell"]], axes), []).append(record)
     others = [record for record in records if record["role"] != "trial"]
+    if by_place:
+        others.sort(key=lambda record: record["role"] == "reference")
+    if len(by_place) > 1 and (of_methods := _tuned(store, table, rule)) is not None:
+        from fpl_tune.report.tuned import STARRED
+
+        (rows, best, note), values = of_methods
+        output.emit(rows, format, title=title, best=best, caption=note, narrow=True)
+        output.emit(values, format, title="chosen values", caption=STARRED, narrow=True)
+        title, others = "trials", []
+    elif others and by_place:
+        rows = [{"cell": record["label"], **reached(record, "validation")} for record in others]
+        output.emit(rows, format, title=title, best=bold(others), narrow=True)
+        title, others = "trials", []
     for place, trials in by_place.items():
         trials.sort(key=lambda record: _rank(record, objectives[0]))
         most = max(_TRIALS // len(by_place), 3)
@@ -105,10 +122,35 @@ def print_results(table: StudyTable, rule: str, format: Format) -> None:
             more.append(f"{counted(left, 'more trial')} with --format csv, {early} of them stopped early")
         named = ": ".join(filter(None, [title if place == next(iter(by_place)) else "", place]))
         output.emit(rows, format, title=named, best=bold(leading), caption="; ".join(more), narrow=True)
-    if others or not by_place:
+    if not by_place:
         rows = [{"cell": record["label"], **reached(record, "validation")} for record in others]
-        output.emit(rows, format, title="references" if by_place else title, best=bold(others), narrow=bool(by_place))
+        output.emit(rows, format, title=title, best=bold(others))
     output.console().print("; ".join(notes))
+
+
+def _tuned(
+    store: Store, table: StudyTable, rule: str
+) -> tuple[tuple[list[dict[str, str]], list[int], str], list[dict[str, str]]] | None:
+    """The table of tuned methods by settings, the rows that are chosen and its note; and the chosen values.
+
+    None without a trial that completed, or in a study of another form.
+    """
+    from fpl_tune.report import tuned
+    from fpl_tune.study.findings import Findings
+
+    findings = Findings(store.spec(), table, rule=rule)
+    if findings.crossed is None or not findings.tuned:
+        return None
+    shown = [
+        [
+            {name: f"{td.text}{'*' * td.bold}" for name, td in zip(each.header, row.cells, strict=True)}
+            for row in each.rows
+        ]
+        for each in (tuned.table(findings), tuned.values(findings))
+    ]
+    chosen = [i for i, row in enumerate(findings.crossed.rows.values())
+              if {cell.id for cell in row.values()} & {*findings.chosen}]  # fmt: skip
+    return (shown[0], chosen, tuned.note(findings).replace("Bold", "*")), shown[1]
 
 
 def _rank(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:

@@ -72,7 +72,7 @@ def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
             from fpl_tune import report
 
             output.console().print(f"\n{report.sentence(store)}\n", style="bold")
-        print_results(stored, stored.study.report.rule, format)
+        print_results(store, stored.study.report.rule, format)
         if table:
             page = store.folder / "report.html" if whole else f"fpl-tune report {store.name}"
             print(f"report   {page}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field, PlainValidator
 from pydantic.dataclasses import dataclass
@@ -47,6 +47,11 @@ def _seeds(value: Any) -> int | list[int] | str:
             f"{UNTIL_DECIDED}"
         )
     return value
+
+
+def _confirm(value: Any) -> int | list[int] | str | None:
+    """Accepts `auto`, None, a number of seeds, or a list of different seeds."""
+    return value if value in ("auto", None) or (type(value) is int and value == 0) else cast(Any, _seeds(value))
 
 
 def _looks(value: list[int]) -> list[int]:
@@ -219,6 +224,10 @@ class SearchSpec:
     """Validation metrics or costs (`comm/total_bytes`, `time/seconds`), each in its direction.
 
     One chooses the best cell; several leave a front."""
+    confirm: Annotated[int | list[int] | str | None, PlainValidator(_confirm)] = "auto"
+    """Fresh seeds on which the chosen point of each search, its published point and the references run: a number or a
+    list of seeds, none of which the search uses; 0 or None for none. auto: as many as `seeds`, with one objective.
+    All that is said of a search rests on them: a point that was chosen by a seed looks better there than it is."""
     seed: Seed = 0
     """Seed of the sampler."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fpl_tune.search.halving import promoted
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.standing import CellState, Design, Leg, Row, standing
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ class LiveTable:
     def remaining(self, search: CellSearch) -> int:
         """Number of trials that a search may still suggest."""
         return search.remaining(self.design, self.trials(search))
+
+    def unconfirmed(self) -> int:
+        """Number of searches whose choice is not confirmed yet."""
+        if not self.design.confirm:
+            return 0
+        tuned = [row.cell for row in self.rows.values() if row.cell.role == "tuned"]
+        return sum(not any(cell.is_at(search.varied) for cell in tuned) for search in self.searches)
 
     def having(self, *states: CellState) -> list[Row]:
         """Rows in one of these states."""
@@ -54,6 +62,12 @@ class Ask(NamedTuple):
     search: CellSearch
 
 
+class Confirm(NamedTuple):
+    """Adds the cells that confirm a search that is over."""
+
+    cells: Sequence[Cell]
+
+
 class Wait(NamedTuple):
     """Waits: nothing can start until a running leg has ended."""
 
@@ -62,7 +76,7 @@ class Done(NamedTuple):
     """Nothing is left to run."""
 
 
-Action = Pass | Start | Ask | Wait | Done
+Action = Pass | Start | Ask | Confirm | Wait | Done
 
 
 def next_action(
@@ -86,6 +100,8 @@ def next_action(
         return Ask(search)
     if rows := _promoted(table, running, closed=True):
         return Pass(rows)
+    if cells := _confirming(table, running):
+        return Confirm(cells)
     return Wait() if running else Done()
 
 
@@ -95,6 +111,16 @@ def asking(table: LiveTable, exhausted: Container[str]) -> CellSearch | None:
     sizes = {search.stream: len(table.trials(search)) for search in searches} if len(searches) > 1 else {}
     ordered = sorted(searches, key=lambda search: sizes.get(search.stream, 0))
     return next((search for search in ordered if table.remaining(search)), None)
+
+
+def _confirming(table: LiveTable, running: Container[str]) -> list[Cell]:
+    """The cells that confirm searches whose trials are over, without those that are in the table."""
+    cells = list[Cell]()
+    for search in table.searches:
+        trials = table.trials(search)
+        if not any(row.cell.id in running for row in trials):
+            cells += search.confirmed(table.design, trials)
+    return [c for c in cells if c.id not in table.rows or table.rows[c.id].cell.role == "reference"]
 
 
 def _promoted(table: LiveTable, running: Mapping[str, Leg], *, closed: bool) -> list[Row]:

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
 from fpl_tune.core.files import no_room
 from fpl_tune.core.metrics import metric, of_method
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.decide import Action, Ask, Done, LiveTable, Pass, Start, next_action
+from fpl_tune.execute.decide import Action, Ask, Confirm, Done, LiveTable, Pass, Start, next_action
 from fpl_tune.execute.job import Failure, Job, Output, Report
 from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.progress import ProgressMeter
@@ -75,7 +75,8 @@ class Driver:
     ) -> None:
         self.store, self.spec, self.search = store, spec, search
         self.callbacks, self.began = list(callbacks), began
-        self.table = LiveTable(design_of(spec), search.parts if search else ())
+        store.check()  # seeds with a damaged file have no result
+        self.table = LiveTable(design_of(spec, store.tried_seeds()), search.parts if search else ())
         self.signal: int | None = None
         self.paces: dict[str, float] = {}
         """Planned seconds of a round of one seed, by the cell's id."""
@@ -95,7 +96,6 @@ class Driver:
         self._warned: set[tuple[str, str]] = set()
         url = spec.execution.checkpoints
         self._storage = RemoteStorage(url) if url else None
-        store.check()  # seeds with a damaged file have no result
         self._complete, exhausted = store.ended()
         self._exhausted = {*exhausted} & {str(search) for search in self.table.searches}
 
@@ -125,7 +125,7 @@ class Driver:
         """Adds cells with their stored runs, without the seeds that run again. Writes nothing."""
         for cell in cells:
             if (planned := self.table.rows.get(cell.id)) is not None:
-                if cell.role == "trial" and planned.cell.role != "trial":  # a reference or a step of an ablation, too
+                if cell.searched and not planned.cell.searched:  # a reference or a step of an ablation, too
                     label = planned.cell.label if planned.cell.role == "reference" else ""
                     self._set(replace(planned, cell=replace(cell, reference=label)))
                 continue
@@ -134,6 +134,11 @@ class Driver:
             again = [seed for seed in wanted(self.table.design, row) if self._runs_again(row, seed)]
             self._forget += [(cell, seed) for seed in again]
             self._set(replace(row, runs={seed: run for seed, run in row.runs.items() if seed not in again}))
+
+    def plan_confirmation(self) -> None:
+        """Adds the cells that confirm searches which are over. Writes nothing."""
+        while isinstance(action := self._next(), Confirm):
+            self.plan(action.cells)
 
     def _runs_again(self, row: Row, seed: int) -> bool:
         return seed in row.runs and row.runs[seed].status in self._again
@@ -181,6 +186,7 @@ class Driver:
         named = [name for name in {self.spec.report.metric, *objectives_of(self.spec)} if of_method(name)]
         effective = Effective(
             halving=design.reduction is not None,
+            confirm=[*design.confirm],
             spaces=self.search.files if self.search else {},
             metrics=[metric(name) for name in sorted(named)],
         )
@@ -242,7 +248,8 @@ class Driver:
         left = {key for key, state in states.items() if state not in over}
         skipped = self._skipped - self._ran - failures.keys() - left
         done = len(states) - len(left | failures.keys() | skipped)
-        pending, code = len(left) + self.remaining, 1 if failures else 0
+        ahead = 0 if isinstance(self._next(), Done) else self.table.unconfirmed()
+        pending, code = len(left) + self.remaining + ahead, 1 if failures else 0
         if pending:
             code = 128 + self.signal if self.signal else 130
         listed = tuple(text for errors in failures.values() for text in errors)
@@ -309,11 +316,22 @@ class Driver:
         return self._action
 
     def _pass_on(self) -> Action:
-        """Lets trials pass their rungs, and returns the action that follows."""
-        while isinstance(action := self._next(), Pass):
-            for row in action.rows:
-                self._mark(row, passed=row.passed | {self.standing(row).rung})
-        return action
+        """Lets trials pass their rungs, confirms searches, and returns the action that follows."""
+        while True:
+            match action := self._next():
+                case Pass(rows):
+                    for row in rows:
+                        self._mark(row, passed=row.passed | {self.standing(row).rung})
+                case Confirm(cells):
+                    self._add(cells)
+                case _:
+                    return action
+
+    def _add(self, cells: Sequence[Cell]) -> None:
+        """Adds cells of a search to the study, with their stored results, and stores them."""
+        self.plan(cells)
+        for cell in cells:
+            self.store.add(self.table.rows[cell.id].cell, self._prints[cell.id])
 
     def _ask(self, search: CellSearch) -> None:
         """Asks a search for a trial, and stores it."""
@@ -325,9 +343,7 @@ class Driver:
         if cell is None:
             self._exhausted.add(str(search))
             return
-        self.plan([cell])
-        row = self.table.rows[cell.id]
-        self.store.add(row.cell, self._prints[cell.id])
+        self._add([cell])
 
     def _look(self, *, silent: bool = False) -> None:
         """Looks at the comparisons once nothing is left: cells of undecided ones get the seeds of the next look."""

@@ -49,7 +49,7 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
     Returns:
         None before the first result of that process.
     """
-    from fpl_tune.execute.work import Pace, work_left, work_to_come
+    from fpl_tune.execute.work import Pace, confirmation_to_come, work_left, work_to_come
 
     def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that trains nothing has one round
         return float(not cell.rounds == 1 < cell.node["protocol"]["rounds"])
@@ -60,7 +60,10 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
     more = 0.0
     if search.sampler is not None:
         n_searches = math.prod(map(len, axes_of(table.study.axes).values()))
-        more = work_to_come(design, [row for row in rows if row.cell.role == "trial"], search, n_searches, cost)
+        trials = [row for row in rows if row.cell.role == "trial"]
+        more = work_to_come(design, trials, search, n_searches, cost)
+        unconfirmed = n_searches - sum(row.cell.role == "tuned" for row in rows)
+        more += confirmation_to_come(design, trials, unconfirmed, cost)
     work = work_left(design, rows, cost, more=more)
     results = [result for stored in current if cost(stored.cell) for result in stored.results.values()]
     ended = [(datetime.fromisoformat(r["finished"]).timestamp(), r["time/seconds"], r["rounds"]) for r in results]

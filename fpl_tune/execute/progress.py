@@ -120,6 +120,9 @@ class ProgressMeter:
         if not trials:  # they follow after the references
             trials = [Row(Cell("", 0, "", "trial", search.varied, search.run)) for search in going]
         more = work.work_to_come(design, trials, self._search, len(going), self._cost)
+        every = [row for row in rows if row.cell.role == "trial"] or trials
+        if more or work.work_left(design, every, self._cost):
+            more += work.confirmation_to_come(design, every, self._table.unconfirmed(), self._cost)
         return work.work_left(design, rows, self._cost, slots=self._slots, more=more)
 
     def _counts(self, rows: Sequence[Row]) -> tuple[float, float, str, int, int]:
@@ -137,10 +140,12 @@ class ProgressMeter:
         return min(most, work.used(design, ran, self._search)), most, "trial" if number else "full trial", 0, 0
 
     def _best(self) -> str:
-        """The best of the cells that are done; the first one in a tie."""
+        """The best of the cells that are done, of those that confirm a search if there are any; the first in a tie."""
         name, *others = self._objectives
-        values = {row.cell.label: self._value(row, name) for row in self._table.rows.values() if not others}
-        finite = {label: value for label, value in values.items() if not math.isnan(value)}
+        values = [(row.cell, self._value(row, name)) for row in self._table.rows.values() if not others]
+        done = [(cell, value) for cell, value in values if not math.isnan(value)]
+        tuned = [(cell, value) for cell, value in done if cell.role == "tuned"]
+        finite = {cell.label: value for cell, value in tuned or done}
         if not finite or not sign(name):
             return ""
         label = max(finite, key=lambda label: sign(name) * finite[label])

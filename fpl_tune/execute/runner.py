@@ -72,10 +72,11 @@ def run_study(
         driver.plan([*cells, *ablated])
         if search is not None:
             driver.plan(search.restore([*store.cells(), *store.cells_outside_tables()]))
+            driver.plan_confirmation()
         with fixed_settings(setup.threads):
             _check_and_pace(driver, setup, root)
         steps = {cell.id for cell in ablated}
-        left = driver.remaining + sum(job.cell.role == "trial" and job.cell.id not in steps for job in driver.queued())
+        left = driver.remaining + sum(job.cell.searched and job.cell.id not in steps for job in driver.queued())
         if left and spec.ablate:
             raise ConfigError(
                 f"ablate=best needs a finished search, but {counted(left, 'trial')} of {spec.name} "
@@ -105,7 +106,8 @@ def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None
         return
     runs = [*(job.cell.run for job in jobs), *first.values()]
     labels, validated = [*(job.cell.label for job in jobs), *first], preflight.reads_validation(spec)
-    loaded = preflight.check(runs, spec.most_together(), setup, labels, validated=validated)
+    most = max(spec.most_together(), len(driver.table.design.confirm))
+    loaded = preflight.check(runs, most, setup, labels, validated=validated)
     kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
     if len(kinds) == 1 or searches:
         return

@@ -98,6 +98,19 @@ def work_to_come(design: Design, trials: Sequence[Row], search: Limits, n_search
     return number * len(design.seeds) * fmean(cost(cell) * cell.rounds for cell in fresh)
 
 
+def confirmation_to_come(design: Design, trials: Sequence[Row], unconfirmed: int, cost: RoundCost) -> float:
+    """The work that confirms searches: their chosen and their published points run on fresh seeds.
+
+    Args:
+        design: the study's design.
+        trials: the trials so far; without any, the work is not known, and is 0.
+        unconfirmed: number of searches that are not confirmed yet.
+        cost: see `RoundCost`.
+    """
+    fresh = [row.cell for row in trials[-_TRIED:]]
+    return 2 * unconfirmed * len(design.confirm) * fmean([cost(cell) * cell.rounds for cell in fresh] or [0.0])
+
+
 class Pace:
     """Work done per second, over the recent half of the work, since the load may have changed before.
 

@@ -83,13 +83,15 @@ def summary(store: Store, *, pictured: bool = True) -> Summary:
     stored = store.table()
     if not any(cell.results for cell in stored.cells.values()):
         return Summary(f"{store.name} has no results yet: none of {counted(len(stored.cells), 'cell')} has run.")
-    from fpl_tune.report import answer, charts, table, vega  # these take their time to load
+    from fpl_tune.report import answer, charts, table, tuned, vega  # these take their time to load
     from fpl_tune.study.comparisons import compare
     from fpl_tune.study.findings import Findings
 
     findings = Findings(store.spec(), stored)
     comparisons = compare(findings)
-    whole = table.table(findings, comparisons)
+    by_setting = findings.searched and findings.crossed is not None and bool(findings.tuned)
+    listed = findings.entries if findings.confirmed else None
+    whole = tuned.table(findings) if by_setting else table.table(findings, comparisons, listed)
     first_rows = {findings.numbers[c.id] for c in findings.cells if c.is_reference or c.id in findings.marked}
     shown = cut(whole, first_rows)
     spec, caption = next(iter(answer.main_chart(findings).values()), (None, ""))
@@ -97,7 +99,7 @@ def summary(store: Store, *, pictured: bool = True) -> Summary:
         answer.sentence(findings, comparisons),
         shown,
         len(whole.rows) - len(shown.rows),
-        table.note(findings, comparisons),
+        tuned.note(findings) if by_setting else table.note(findings, comparisons),
         vega.png(spec, charts.cell_rows(findings)) if pictured and spec is not None else b"",
         caption,
     )

@@ -18,7 +18,7 @@ from fpl_tune.core.formatting import (
     some,
     upper,
 )
-from fpl_tune.report import charts, search, sweep
+from fpl_tune.report import charts, search, sweep, tuned
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.panels import Panel, plain_table
 from fpl_tune.study.cells import Cell, label, shown
@@ -55,8 +55,11 @@ def _answer(findings: Findings, comparisons: Comparisons) -> str:
         return f"{so_far}{findings.choice.by}: no cell is best."
     if findings.kind == "sweep":
         return f"{so_far}{sweep.sentence(findings)}"
-    if findings.kind == "search" and len(findings.chosen) == 1:
-        return f"{so_far}{search.sentence(findings, comparisons)}"
+    if findings.searched and findings.crossed is not None:
+        edges = tuned.at_edges(findings) if not so_far else ""
+        return f"{so_far}{tuned.sentence(findings, comparisons.reference.asked)} {edges}".rstrip()
+    if findings.kind == "search" and len(findings.searches) == 1:
+        return f"{so_far}{search.sentence(findings)}"
     return f"{so_far}{_best(findings, comparisons)}"
 
 
@@ -107,7 +110,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
     panel = Panel(charts=main_chart(findings))
     if findings.choice is not None and findings.best is not None:
         panel.texts += sweep.references(findings, comparisons) if findings.kind == "sweep" else []
-        panel.texts += search.texts(findings) if findings.kind == "search" and len(findings.chosen) == 1 else []
+        panel.texts += search.texts(findings)
     if tied := findings.tied:
         ties = some(list(map(findings.name, tied)), 3)
         panel.texts.append(f"On {findings.chosen_on} the choice ties with {ties}; the smaller values are taken.")

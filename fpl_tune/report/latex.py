@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from html.entities import codepoint2name
-from typing import NamedTuple
 
 from fpl_tune.core.formatting import figure, percent, plus_minus, quantity
+from fpl_tune.report import tuned
 from fpl_tune.report.panels import PageTable
 from fpl_tune.report.table import note
-from fpl_tune.study.cells import Cell, axes_of, is_setting, label, shown
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.comparisons import Comparisons
-from fpl_tune.study.findings import Findings
+from fpl_tune.study.findings import Crossed, Findings
 from fpl_tune.study.selection import sign
 
 _LATEX = {
@@ -33,16 +32,18 @@ def table(findings: Findings, comparisons: Comparisons, page_table: PageTable) -
     """The table as LaTeX, with what its values are as a comment. Needs \\usepackage{booktabs}.
 
     A study of methods (labelled variants, or names of methods) on one axis of settings (data, partition or protocol)
-    has a row per method and a column per setting, the best value of each column in bold. Other studies have the rows
-    and columns of the page, the chosen cell in bold.
+    has a row per method and a column per setting, the best value of each column in bold; so has a study with searches
+    in the cells of its axes, of tuned methods. Other studies have the rows and columns of the page, the chosen cell in
+    bold.
 
     Args:
         findings: the study.
         comparisons: its comparisons with the reference.
         page_table: the page's table; see `table.table`.
     """
-    crossed = _crossed(findings)
-    return _listed(findings, comparisons, page_table) if crossed is None else _by_setting(findings, crossed)
+    if findings.crossed is None or (findings.searched and not findings.tuned):
+        return _listed(findings, comparisons, page_table)
+    return _tuned(findings) if findings.searched else _by_setting(findings, findings.crossed)
 
 
 def _listed(findings: Findings, comparisons: Comparisons, page_table: PageTable) -> str:
@@ -53,49 +54,32 @@ def _listed(findings: Findings, comparisons: Comparisons, page_table: PageTable)
     return _tabular(findings, note(findings, comparisons), columns, [rf"{titles} \\ \midrule"], rows)
 
 
-class _Crossed(NamedTuple):
-    """Methods by settings, in the study's order."""
-
-    columns: list[str]
-    rows: dict[str, dict[str, Cell]]
-    """Method -> setting -> cell; the references come last."""
-
-
-def _crossed(findings: Findings) -> _Crossed | None:
-    """The cells by method and setting; None where the study has other axes, or a cell has no place."""
-    axes = axes_of(findings.spec.axes)
-    settings = [axis for axis, values in axes.items() if all(is_setting({axis: value}) for value in values)]
-    others = [axis for axis in axes if axis not in settings]
-    if findings.kind != "table" or (len(settings), len(others)) != (1, 1):
-        return None
-    (where,), (what,) = settings, others
-    if what != "method" and not all(isinstance(value, Mapping) for value in axes[what]):
-        return None
-    rows: dict[str, dict[str, Cell]] = {}
-    columns = [_setting(where, value) for value in axes[where]]
-    for cell in findings.cells:
-        name = label({axis: value for axis, value in cell.varied.items() if axis != where})
-        if where in cell.varied:
-            places = [_setting(where, cell.varied[where])]
-        elif where.startswith("protocol.") and not cell.run.learns:
-            places = columns  # what trains nothing is run once for all of them
-        else:
-            return None
-        row = rows.setdefault(name, {})
-        if not set(places) <= set(columns) - row.keys():
-            return None
-        row.update(dict.fromkeys(places, cell))
-    return _Crossed(columns, rows)
+def _tuned(findings: Findings) -> str:
+    """Tuned methods by settings. Letters of significance are superscripts."""
+    page_table, rows = tuned.table(findings), []
+    for (method, row), cells in zip(tuned.entries(findings).items(), page_table.rows, strict=True):
+        texts = [text_of(method)]
+        for td, column in zip(cells.cells[1:], tuned.column_titles(findings), strict=True):
+            entry = row.get(column)
+            text = text_of(plus_minus(entry.mean, entry.std, findings.metric) if entry else "–")
+            text = rf"\textbf{{{text}}}" if td.bold else text
+            texts.append(rf"{text}\textsuperscript{{{entry.letters}}}" if entry and entry.letters else text)
+        rows.append(texts)
+    head = rf" & {' & '.join(map(text_of, page_table.header[1:]))} \\ \midrule"
+    return _tabular(findings, tuned.note(findings), f"l{'c' * (len(page_table.header) - 1)}", [head], rows)
 
 
-def _setting(axis: str, value: object) -> str:
-    """The title of a column: the value alone where it is a word."""
-    return shown(value) if isinstance(value, (str, Mapping)) else label({axis: value})
+def values(findings: Findings) -> str:
+    """The values that a search has chosen, for an appendix; see `tuned.values`."""
+    page_table = tuned.values(findings)
+    rows = [[text_of(td.text) for td in row.cells] for row in page_table.rows]
+    head = rf"{' & '.join(map(text_of, page_table.header))} \\ \midrule"
+    return _tabular(findings, f"Chosen values. {tuned.STARRED}", "l" * len(page_table.header), [head], rows)
 
 
-def _by_setting(findings: Findings, crossed: _Crossed) -> str:
+def _by_setting(findings: Findings, crossed: Crossed) -> str:
     """Values are mean ± standard deviation of cells that are compared; all that print the best of a column are bold."""
-    columns, rows = crossed
+    columns, rows = crossed.columns, crossed.rows
     values = {cell.id: findings.spread(cell, findings.metric) for cell in findings.finished if findings.compared(cell)}
     means = {key: figure(mean, findings.metric) for key, (mean, _) in values.items()}
     best: dict[str, str] = {}

@@ -51,22 +51,22 @@ class Summary:
             head = "".join(f"<th>{html.escape(name)}</th>" for name in self.table.header)
             parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>")
             for row in self.table.rows:
-                texts = (html.escape(field.text) for field in row.cells)
-                fields = (f"<strong>{text}</strong>" if row.kind == "best" else text for text in texts)
+                texts = ((html.escape(field.text), field.bold or row.kind == "best") for field in row.cells)
+                fields = (f"<strong>{text}</strong>" if bold else text for text, bold in texts)
                 parts.append(f"<tr>{''.join(f'<td>{field}</td>' for field in fields)}</tr>")
             parts.append("</tbody></table>")
         parts += [f"<p>{html.escape(text)}</p>" for text in (self.rest, self.note) if text]
         return "\n".join(parts)
 
     def text(self) -> str:
-        """The sentence and the table in columns; the best row is marked by a star."""
+        """The sentence and the table in columns; the best row, or the best field of a column, is marked by a star."""
         if self.table is None:
             return self.sentence
         marked = any(row.kind == "best" for row in self.table.rows)
         marks = [("* " if row.kind == "best" else "  ") * marked for row in self.table.rows]
         lines = [["  " * marked + self.table.header[0], *self.table.header[1:]]]
         for mark, row in zip(marks, self.table.rows, strict=True):
-            first, *others = (field.text for field in row.cells)
+            first, *others = (f"{field.text}*" if field.bold else field.text for field in row.cells)
             lines.append([mark + first, *others])
         widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
         worded = self.table.worded

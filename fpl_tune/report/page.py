@@ -9,7 +9,7 @@ from pathlib import Path
 import jinja2
 
 from fpl_tune.core.files import write_text
-from fpl_tune.report import answer, charts, curves, latex, reproduce, robustness, table, vega
+from fpl_tune.report import answer, charts, curves, latex, reproduce, robustness, table, tuned, vega
 from fpl_tune.report.panels import Panel
 from fpl_tune.report.paper import paper
 from fpl_tune.study import tracking
@@ -19,10 +19,10 @@ from fpl_tune.study.findings import Findings
 Question = Callable[[Findings, Comparisons], Panel | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.decided, answer.claims)),
-    ("table", "Table", False, (table.cells, table.each, table.settings, table.winners, paper)),
+    ("table", "Table", False, (tuned.panel, tuned.each, tuned.details, table.cells, table.each, table.settings, paper)),
     ("curves", "Curves and search", False,
      (curves.matters, curves.slices, curves.learning, curves.explore, curves.grid, curves.ablation)),
-    ("robustness", "Robustness", True, (robustness.choice, robustness.clients, robustness.diagnoses, robustness.rules)),
+    ("robustness", "Robustness", True, (robustness.clients, robustness.diagnoses, robustness.rules)),
     ("reproduce", "Reproduce", True, (reproduce.commands, reproduce.partition)),
 )  # fmt: skip
 """Id, title, whether it is folded, and the questions of every section."""
@@ -43,10 +43,20 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
         for name, spec in specs.items():
             vega.files(spec, rows, folder / "figures" / name)
     cells = next(each for *_, panels in sections for panel in panels for each in panel.tables if each.main)
-    write_text(folder / "table.md", table.markdown(findings, comparisons, cells))
-    write_text(folder / "table.tex", latex.table(findings, comparisons, cells))
-    renamed = {"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"}
-    write_text(folder / "table.csv", findings.frame.join(comparisons.frame.rename(columns=renamed)).to_csv())
+    by_setting = findings.searched and findings.crossed is not None and bool(findings.tuned)
+    listing = table.table(findings, comparisons, findings.entries) if findings.confirmed else cells
+    note = f"{tuned.note(findings)} {tuned.STARRED}" if by_setting else table.note(findings, comparisons)
+    tables = [tuned.table(findings), tuned.values(findings)] if by_setting else [listing]
+    write_text(folder / "table.md", table.markdown(tables, note))
+    write_text(folder / "table.tex", latex.table(findings, comparisons, listing))
+    if by_setting:
+        write_text(folder / "values.tex", latex.values(findings))
+        write_text(folder / "table.csv", tuned.frame(findings).to_csv())
+    else:
+        renamed = {"low": "difference_low", "high": "difference_high", "seeds": "paired_seeds"}
+        frame = findings.frame.join(comparisons.frame.rename(columns=renamed))
+        shown = [cell.id for cell in (findings.entries if findings.confirmed else findings.cells)]
+        write_text(folder / "table.csv", frame.loc[shown].to_csv())
     offered = {
         name: comparisons if name == comparisons.reference.name else compare(findings, name)
         for name in offered_references(findings, comparisons)

@@ -16,6 +16,7 @@ class Td(NamedTuple):
 
     text: str
     key: float | str | None = None
+    bold: bool = False
 
 
 class TableRow(NamedTuple):

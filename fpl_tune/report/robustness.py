@@ -6,45 +6,13 @@ import math
 
 import numpy as np
 
-from fpl_tune import analysis
-from fpl_tune.core.formatting import counted, figure, percent, quantity, signed
+from fpl_tune.core.formatting import counted, percent, signed
 from fpl_tune.core.metrics import TEST_SELECTED_RULES
 from fpl_tune.report import charts
 from fpl_tune.report.curves import SHOWN
 from fpl_tune.report.panels import Panel
 from fpl_tune.study.comparisons import Comparisons
 from fpl_tune.study.findings import Findings
-from fpl_tune.study.selection import sign
-
-
-def choice(findings: Findings, comparisons: Comparisons) -> Panel | None:
-    """What is the choice of the best cell worth after the choice itself?"""
-    if findings.best is None or not percent(findings.metric) or len(findings.chosen) > 1:
-        return None
-    own = [cell.id for cell in findings.own]
-    (objective,) = findings.objectives
-    frames = (findings.table.values(name, findings.rule) for name in (objective, findings.metric))
-    val, test = (frame.loc[frame["cell"].isin(own)] for frame in frames)
-    if findings.looks:  # cells have different seeds, and were chosen on those that they share
-        val, test = (frame.loc[frame["seed"].isin(findings.spec.first_seeds())] for frame in (val, test))
-    val = val.assign(value=sign(objective) * val["value"])
-    try:
-        overtuning = analysis.overtuning(val, test)
-    except ValueError as problem:
-        return Panel("What the choice is worth", [str(problem)])
-    if overtuning.cells < 2:
-        return None
-    winner, best = (findings.name(findings.by_id[key]) for key in (overtuning.winner, overtuning.best))
-    value, corrected, highest = (
-        figure(v, findings.metric) for v in (overtuning.test, overtuning.corrected, overtuning.test + overtuning.loss)
-    )
-    left = f" Left out: {counted(overtuning.left_out, 'cell')} without all seeds." if overtuning.left_out else ""
-    text = (
-        f"Validation selects {winner} among {counted(overtuning.cells, 'cell')}: {value} {quantity(findings.metric)}; "
-        f"corrected for the selection {corrected} (each seed tests the cell that the others' validation selects). The "
-        f"highest test mean, which is biased upwards and must not be used to select: {best}, {highest}.{left}"
-    )
-    return Panel("What the choice is worth", [text])
 
 
 def clients(findings: Findings, comparisons: Comparisons) -> Panel | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fpl_tune import analysis
 from fpl_tune.core.formatting import (
     axis_name,
     counted,
@@ -21,12 +20,12 @@ from fpl_tune.core.formatting import (
     signed,
     upper,
 )
-from fpl_tune.report import charts
+from fpl_tune.report import charts, tuned
 from fpl_tune.report.charts import Spec, column
-from fpl_tune.report.panels import Panel, judged
+from fpl_tune.report.panels import Panel
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, field_text, shown
-from fpl_tune.study.comparisons import Comparisons, compare, compare_pairs, turned
+from fpl_tune.study.comparisons import compare_pairs
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.selection import sign
 from fpl_tune.study.standing import CellState
@@ -36,99 +35,75 @@ SLICES = 12
 _BINS = 16  # of a contour, along each field
 
 
-def sentence(findings: Findings, comparisons: Comparisons) -> str:
-    """The gain of the chosen trial over the published setting or, of several searches, over the next best one."""
-    best, ran = findings.best, findings.whole
-    assert best is not None
+def sentence(findings: Findings) -> str:
+    """The gain of the chosen point of a search over its published setting."""
+    (search,) = findings.searches
+    best = search.tuned
+    if best is None or findings.best is None:
+        return "No trial has completed yet."
     row = findings.frame.loc[best.id]
     unit = " %" if percent(findings.metric) else ""
     what = quantity(findings.metric, over="", unit=False)
     reached = f"{plus_minus(row['mean'], row['std'], findings.metric)}{unit} {what}"
-    if len(findings.searches) > 1:
-        return _joint(findings, best, reached)
-    published = findings.searches[0].published
-    if len(ran) == 1 and published is not None and published.id == best.id:
+    others = [cell for cell in findings.own if cell.id not in findings.published]
+    if best.published and len(findings.whole) == 1:
         return f"Only the published setting has completed, with {reached}; too early to judge tuning."
-    if published is None:
-        least = "" if len(ran) > 1 else "it is the only trial that completed; "
+    if best.published:
+        than = f"No trial was better on {findings.chosen_on} than the published setting"
+        return f"{than}, which reaches {reached} ({counted(len(others), 'other trial')})."
+    if search.published is None:
+        least = "" if len(findings.whole) > 1 else "it is the only trial that completed; "
         why = (
             "no published setting completed" if findings.published else "there is no published setting to compare with"
         )
         return f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}; {least}{why}."
-    if published.id == best.id:
-        others = counted(len([cell for cell in findings.own if cell.id not in findings.published]), "other trial")
-        than = f"No trial was better on {findings.chosen_on} than the published setting"
-        return f"{than}, which reaches {reached} ({others})."
-    against = comparisons if comparisons.reference.holds(published) else compare(findings, published.label)
-    test = against.frame.to_dict("index").get(best.id)
-    points = " points" if percent(findings.metric) else ""
     after = ""
-    if best.id in findings.costs:
-        after = f", found after {findings.costs[best.id]:.2g} of {max(findings.costs.values()):.2g} full trials"
-    if test is None:
+    if search.best is not None and search.best.id in findings.costs:
+        cost, total = findings.costs[search.best.id], max(findings.costs.values())
+        after = f", found after {cost:.2g} of {total:.2g} full trials"
+    ran, test = {*findings.values["cell"]}, None
+    if {best.id, search.published.id} <= ran:
+        pairs = {best.id: search.published.id}
+        test = compare_pairs(findings, pairs, chosen=not findings.confirmed).loc[best.id].to_dict()
+    if test is None or not test["seeds"]:
         reached = f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}{after}"
         return f"{reached}; no seed is paired with the published setting."
+    points = " points" if percent(findings.metric) else ""
     bounds = interval(test, findings.metric)
-    verdict = f"95 % interval {bounds}: {test['verdict']}" if bounds != "–" else "one seed: no interval"
-    unseen = ""
-    if (gain := _nested(findings, published)) == gain:
-        unseen = f"; on seeds that did not choose it {signed(gain, findings.metric)}"
+    few = "one seed: no interval" if test["seeds"] == 1 else "no interval"
+    verdict = f"95 % interval {bounds}: {test['verdict']}" if bounds != "–" else few
+    seeds = "seeds that the search did not use" if findings.confirmed else "the seeds that chose it, which is too good"
     gained = signed(test["difference"], findings.metric)
     if sign(findings.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
         text = f"Tuning gained nothing: trial {best.trial}, the best on "
         text += f"{findings.chosen_on}, is {gained}{points} from the published setting"
     else:
         text = f"Tuning gained {gained}{points} over the published setting"
-    return f"{text} ({verdict}){after}{unseen}."
-
-
-def _joint(findings: Findings, best: Cell, reached: str) -> str:
-    """Which of several searches is best at equal budgets."""
-    text = f"At equal budgets {findings.axes_label(best)} is best on {findings.chosen_on}, with {reached}"
-    if others := findings.best_first(other for _, other in findings.tuned if other.id != best.id):
-        row = turned(compare_pairs(findings, {other.id: best.id for other in others}, chosen=True).loc[others[0].id])
-        points = " points" if percent(findings.metric) else ""
-        difference, bounds, verdict = judged(findings.metric, row)
-        text += f"; {difference}{points} against {findings.axes_label(others[0])}, the next one ({bounds}: {verdict})"
-    return f"{text}."
-
-
-def _nested(findings: Findings, published: Cell) -> float:
-    """Gain on seeds that did not choose: each tests the trial that the others' validation selects; NaN for one seed."""
-    ids, objective = [cell.id for cell in findings.whole], findings.objectives[0]
-    metrics = objective, findings.metric
-    frames = (findings.table.values(name, findings.rule) for name in metrics)
-    val, test = (frame.loc[frame["cell"].isin(ids)] for frame in frames)
-    try:
-        overtuning = analysis.overtuning(val.assign(value=sign(objective) * val["value"]), test)
-    except ValueError:
-        return math.nan
-    return overtuning.corrected - findings.spread(published, findings.metric)[0]
+    return f"{text} on {seeds} ({verdict}){after}."
 
 
 def texts(findings: Findings) -> list[str]:
     """The chosen trial's fields, and who leads at which cost."""
-    if len(findings.searches) > 1:  # the table of the best of each search has their fields
+    if len(findings.searches) != 1:  # the table of chosen values has their fields
         return [text] if (text := leads(findings)) else []
-    lines = []
-    for search, best in findings.tuned:
-        parts = []
-        for name in (name for name in best.varied if name not in findings.gridded):
-            text = f"{findings.title(name)} {field_text(best, name)}"
-            published = search.published
-            if (
-                published is not None
-                and name in published.varied
-                and field_text(published, name) != field_text(best, name)
-            ):
-                text += f" (published {field_text(published, name)})"
-            parts.append(text)
-        lines.append(f"Trial {best.trial}: {', '.join(parts)}.")
-    return lines
+    (search,) = findings.searches
+    best, published = search.tuned, search.published
+    if best is None:
+        return []
+    parts = []
+    for name in (name for name in best.varied if name not in findings.gridded):
+        text = f"{findings.title(name)} {field_text(best, name)}"
+        if published is not None and name in published.varied and field_text(published, name) != field_text(best, name):
+            text += f" (published {field_text(published, name)})"
+        parts.append(text)
+    edges = tuned.at_edges(findings)
+    return [f"Trial {best.trial}: {', '.join(parts)}.", *([edges] if edges else [])]
 
 
 def leads(findings: Findings) -> str:
-    """Which of several searches is ahead on the objective at equal cost, and where that changes."""
+    """Which of several searches in one setting is ahead on the objective at equal cost, and where that changes."""
+    if findings.crossed is not None and len(findings.crossed.columns) > 1:
+        return ""
     if len(findings.searches) < 2 or len({findings.axes_label(cell) for cell in findings.whole}) < 2:
         return ""
     better = sign(findings.objectives[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -35,7 +35,7 @@ def cells(findings: Findings, comparisons: Comparisons) -> Panel:
     return panel
 
 
-def table(findings: Findings, comparisons: Comparisons) -> PageTable:
+def table(findings: Findings, comparisons: Comparisons, shown: Sequence[Cell] | None = None) -> PageTable:
     """A row per cell: name and accuracy first, since a narrow screen shows these alone.
 
     Columns from the status on are left out where all cells have the same text, or where it is the cell's name.
@@ -43,9 +43,10 @@ def table(findings: Findings, comparisons: Comparisons) -> PageTable:
     Args:
         findings: the study.
         comparisons: its comparisons with the reference.
+        shown: the cells; None: all of them.
     """
-    tested = comparisons.frame.to_dict("index")
-    lines = [_columns(findings, cell, comparisons.reference.title, tested.get(cell.id, {})) for cell in findings.listed]
+    tested, cells = comparisons.frame.to_dict("index"), findings.listed if shown is None else shown
+    lines = [_columns(findings, cell, comparisons.reference.title, tested.get(cell.id, {})) for cell in cells]
     beside = [quantity(other, over="") for other in findings.beside]
     fixed = [*findings.titles.values(), "status", "MB", "time", *beside]
     columns = [
@@ -58,7 +59,7 @@ def table(findings: Findings, comparisons: Comparisons) -> PageTable:
         )
     ]
     rows = []
-    for cell, line in zip(findings.listed, lines, strict=True):
+    for cell, line in zip(cells, lines, strict=True):
         kind = "best" if cell.id in findings.marked else "reference" if comparisons.reference.holds(cell) else ""
         rows.append(TableRow([line[name] for name in columns], kind, findings.numbers[cell.id]))
     return PageTable(columns, rows, main=True)
@@ -67,7 +68,7 @@ def table(findings: Findings, comparisons: Comparisons) -> PageTable:
 def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, Any]) -> dict[str, Td]:
     """Fields of a cell by column; `test` is its comparison with the reference of that title."""
     row: dict[str, Any] = findings.frame.loc[cell.id].to_dict()
-    wanted = len(findings.spec.first_seeds())
+    wanted = len(findings.table.design.seeds_of(cell) if findings.searched else findings.spec.first_seeds())
     name = f"{findings.name(cell)} (published)" if cell.id in findings.published else findings.name(cell)
     compared = [f"Δ vs {reference}", f"{findings.sure} interval", "verdict"]
     fields = {name: Td(field_text(cell, axis)) for axis, name in findings.titles.items()}
@@ -121,35 +122,17 @@ def note(findings: Findings, comparisons: Comparisons) -> str:
     )
 
 
-def markdown(findings: Findings, comparisons: Comparisons, page_table: PageTable) -> str:
-    """A pipe table, the best cell in bold."""
-    rows = [[td.text.replace("|", "\\|") for td in row.cells] for row in page_table.rows]
-    rows = [[f"**{text}**" for text in texts] if row.kind == "best" else texts
-            for texts, row in zip(rows, page_table.rows, strict=True)]  # fmt: skip
-    lines = [f"| {' | '.join(row)} |" for row in (page_table.header, ["---"] * len(page_table.header), *rows)]
-    return "\n".join([*lines, "", note(findings, comparisons), ""])
-
-
-def winners(findings: Findings, comparisons: Comparisons) -> Panel | None:
-    """How do the cells of the axes compare once each is tuned?"""
-    if len(findings.tuned) < 2:
-        return None
-    objective = findings.objectives[0]
-    rows, gaps, of = [], comparisons.frame["difference"].to_dict(), quantity(findings.metric, over="")
-    means = findings.frame["mean"]
-    for search, best in findings.tuned:
-        gain = math.nan if search.published is None else means[best.id] - means[search.published.id]
-        searched = label({name: value for name, value in best.varied.items() if name not in findings.gridded})
-        mean = plus_minus(means[best.id], findings.frame.loc[best.id, "std"], findings.metric)
-        over = [signed(value, findings.metric) for value in (gaps.get(best.id, math.nan), gain)]
-        rows.append([search.label, figure(findings.objective(best), objective), mean, *over, searched])
-    text = (
-        f"The best trial of each part of the axes by {quantity(objective, unit=False)}; {findings.basis}. The "
-        "published point is the best of those that the search tried first, by the same metric."
-    )
-    header = ["", quantity(objective, over=""), f"{of} ± std", f"Δ vs {comparisons.reference.title}",
-              "Δ vs published", "found"]  # fmt: skip
-    return Panel("Best of each search", [text], tables=[plain_table(header, rows)])
+def markdown(tables: Sequence[PageTable], note: str) -> str:
+    """Pipe tables, the best cell or the best of each column in bold, and the note."""
+    lines = []
+    for each in tables:
+        rows = [
+            [f"**{text}**" if td.bold or row.kind == "best" else text
+             for td in row.cells for text in (td.text.replace("|", "\\|"),)]
+            for row in each.rows
+        ]  # fmt: skip
+        lines += [f"| {' | '.join(row)} |" for row in (each.header, ["---"] * len(each.header), *rows)] + [""]
+    return "\n".join([*lines, note, ""])
 
 
 def settings(findings: Findings, comparisons: Comparisons) -> Panel | None:

@@ -61,7 +61,7 @@ def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
     cells = [stored.cell for stored in table.cells.values()] if table else []
     searches = stored_searches(spec, table.effective) if table else []
     tried = [cell for cell in cells if any(search.holds(cell) for search in searches)]
-    if table is None or (choice := choose(table, tried, rule, spec)) is None:
+    if table is None or (choice := choose(table.cells, tried, rule, spec)) is None:
         raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
     if choice.front:
         raise ConfigError(front_of(choice, "Remove ablate, which needs one objective; export a cell with --cell"))
@@ -72,7 +72,7 @@ def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
     for best in choice.cells:
         search = next(search for search in searches if search.holds(best))
         mine = [cell for cell in cells if search.holds(cell)]
-        start = choose(table, [cell for cell in mine if cell.published], rule, spec)
+        start = choose(table.cells, [cell for cell in mine if cell.published], rule, spec)
         if start is None:
             raise ConfigError(f"ablate=best needs a finished published point in the search around {best.label}.")
         if start.cell.id != best.id:

@@ -20,10 +20,11 @@ from fpl_tune.core.files import digest
 from fpl_tune.search.halving import FULL_TRIALS, expected_cost, resolved, spent
 from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import names_of, read_file, read_space
-from fpl_tune.study.cells import Cell, Suggestion, axes_of, fields_of, label
+from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, fields_of, label
 from fpl_tune.study.grid import variant
-from fpl_tune.study.selection import selecting_rule
+from fpl_tune.study.selection import choose, selecting_rule
 from fpl_tune.study.standing import Design, Row
+from fpl_tune.study.table import stored_row
 
 
 @dataclass
@@ -41,6 +42,8 @@ class CellSearch:
     """The run of that cell, which the search varies."""
     numbers: range
     """Numbers of the trials' cells in the study, indexed by the trials' numbers."""
+    confirming: tuple[int, int]
+    """Numbers of the cells that confirm the chosen and the published point."""
     fits: Callable[[RunSpec], object] | None = None
     """Raises `ConfigError` for a run that cannot run."""
     file: dict[str, Any] | None = None
@@ -116,7 +119,7 @@ class CellSearch:
 
     def holds(self, cell: Cell) -> bool:
         """True if a cell is a trial of this search."""
-        return cell.is_trial_at(self.varied)
+        return cell.role == "trial" and cell.is_at(self.varied)
 
     def trial(self, suggestion: Suggestion) -> Cell:
         """The cell of a suggestion.
@@ -163,6 +166,29 @@ class CellSearch:
         full = len(design.seeds) * self.run.rounds
         left = (self.search.budget or FULL_TRIALS) * full - sum(spent(design, row) for row in rows)
         return max(0, math.ceil(left / (full * expected_cost(self.prune, self.run, len(design.seeds)))))
+
+    def confirmed(self, design: Design, rows: Sequence[Row]) -> list[Cell]:
+        """The cells that confirm this search once it is over: its chosen point and its published point on fresh seeds.
+
+        Args:
+            design: the study's design.
+            rows: the trials.
+
+        Returns:
+            None, one (the published point is chosen, or none completed) or two cells.
+        """
+        if not design.confirm:
+            return []
+        trials = {row.cell.id: stored_row(design, row) for row in rows}
+        cells = dict[str, Cell]()
+        points = [row.cell for row in rows], [row.cell for row in rows if row.cell.published]
+        for role, number, candidates in zip(("tuned", "published"), self.confirming, points, strict=True):
+            if (choice := choose(trials, candidates, self.rule, self.spec)) is not None:
+                trial = choice.cell
+                key = confirming_id(trial.id)
+                name = f"{self.name} ({'published' if trial.published else f'trial {trial.trial}'})"
+                cells.setdefault(key, replace(trial, id=key, number=number, label=name, role=role, reference=""))
+        return [*cells.values()]
 
     @cached_property
     def published(self) -> dict[str, dict[str, Any]]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.metrics import VAL, metric
-from fpl_tune.study.standing import CellState, Design, Leg, Row, rungs_of, standing
+from fpl_tune.study.standing import CellState, Design, Leg, Row, confirming_seeds, rungs_of, standing
 from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
@@ -61,9 +61,17 @@ def _measured(study: StudySpec) -> bool:
     return issubclass(named(search.sampler).kind, (GPSampler, QMCSampler, RandomSampler, TPESampler))
 
 
-def design_of(study: StudySpec) -> Design:
-    """The study's design."""
-    return Design.of(study, halved=resolved(study).rule == HALVING)
+def design_of(study: StudySpec, used: Collection[int] = ()) -> Design:
+    """The study's design.
+
+    Args:
+        study: the study.
+        used: seeds that its trials have run so far.
+
+    Raises:
+        ConfigError: a seed of `search.confirm` is one of them.
+    """
+    return Design.of(study, halved=resolved(study).rule == HALVING, confirm=confirming_seeds(study, used))
 
 
 def check(study: StudySpec, runs: Collection[RunSpec]) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.metrics import objectives
-from fpl_tune.study.cells import Cell, label
+from fpl_tune.search.halving import design_of
+from fpl_tune.study.cells import Cell, confirming_id, label
 from fpl_tune.study.grid import expand, grid
 
 if TYPE_CHECKING:  # Optuna, a third of a second, is for studies that search
@@ -60,18 +61,21 @@ class Search:
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
         named(search.sampler)  # before spaces are read
         cells, points = expand(spec), list(grid(spec))
+        confirmed = bool(design_of(spec).confirm)
         references = [
-            replace(cell, role="reference", label=cell.reference or cell.label, reference="")
+            replace(cell, id=confirming_id(cell.id) if confirmed else cell.id, role="reference",
+                    label=cell.reference or cell.label, reference="")
             for cell in cells
             if cell.is_reference
-        ]
+        ]  # fmt: skip
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search needs validation metrics, but data.val is 0. Set it above 0, such as 0.25.")
         parts = []
         for i, (varied, run) in enumerate(points):
-            numbers = range(len(cells) + i, sys.maxsize, len(points))  # the parts take turns
+            first = len(cells) + (len(points) if confirmed else 0)  # the published points are confirmed before
+            numbers = range(first + i, sys.maxsize, len(points))  # the parts take turns
             file = (files or {}).get(label(varied))
-            parts.append(CellSearch(spec, varied, run, numbers, fits, file))
+            parts.append(CellSearch(spec, varied, run, numbers, (i, len(cells) + i), fits, file))
         return cls(parts, references)
 
     @property

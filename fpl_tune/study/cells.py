@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import digest
 from fpl_tune.core.formatting import titles
 from fpl_tune.core.nested import GROUPS, MAPPINGS, flatten
 
@@ -19,7 +20,9 @@ SETTING = ("data", "partition", "protocol")
 """Groups of fields that say where a cell runs, not what it runs."""
 EARLIER = "earlier"
 """The state that tables show for a cell that was done by an earlier run of the study."""
-Role = Literal["cell", "reference", "trial", "ablation"]
+Role = Literal["cell", "reference", "trial", "tuned", "published", "ablation"]
+"""A cell of a grid, a reference, a trial of a search, the confirmation of a search's chosen or published point on fresh
+seeds, or a step of an ablation."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ class Cell:
     source: RunSpec | Mapping[str, Any] = field(compare=False, repr=False)
     """The typed run where one was composed, or its plain mapping as it was read; see `run` and `node`."""
     reference: str = ""
-    """The label as a reference, of a cell or trial that is also a reference."""
+    """The label as a reference, of another cell that is also a reference."""
     suggestion: Suggestion | None = field(default=None, compare=False, repr=False)
-    """The suggestion of a trial; None for other cells."""
+    """The suggestion of a trial, or of the trial that is confirmed; None for other cells."""
     _rounds: int = field(default=0, compare=False, repr=False)
     """The rounds in cell.json; 0 for a cell that was not read from a file."""
 
@@ -99,7 +102,12 @@ class Cell:
     @property
     def candidate(self) -> bool:
         """True if the cell may be chosen as the best: references and steps of an ablation may not."""
-        return self.role in ("cell", "trial")
+        return self.role in ("cell", "trial", "tuned")
+
+    @property
+    def searched(self) -> bool:
+        """True for a point of a search: a trial, or the confirmation of one."""
+        return self.role in ("trial", "tuned", "published")
 
     @property
     def trial(self) -> int:
@@ -116,14 +124,23 @@ class Cell:
         """True for a trial of a published point."""
         return self.suggestion is not None and self.suggestion.published
 
-    def is_trial_at(self, place: Mapping[str, Any]) -> bool:
-        """True for a trial of the search in a cell of the axes; `place` maps each axis to its value there."""
-        return self.role == "trial" and all(self.varied.get(name) == value for name, value in place.items())
+    def is_at(self, place: Mapping[str, Any]) -> bool:
+        """True if the cell is in a cell of the axes; `place` maps each axis to its value there."""
+        return all(self.varied.get(name) == value for name, value in place.items())
 
     @property
     def is_reference(self) -> bool:
         """True if other cells are compared with this one, which may also be a trial."""
         return self.role == "reference" or self.reference != ""
+
+
+def confirming_id(key: str) -> str:
+    """The id of the cell that runs a configuration on the seeds that confirm a search.
+
+    Args:
+        key: the configuration's own id, which the trial has.
+    """
+    return digest(f"confirm {key}")
 
 
 _PRINTS = {"method": "method source", "data": "data", "weights": "weights"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,19 +31,21 @@ class Reference:
 
     def __init__(self, findings: Findings, asked: str | None = None) -> None:
         self._findings = findings
-        self._asked = asked if asked is not None else findings.spec.report.reference
+        self.asked = asked if asked is not None else findings.spec.report.reference
+        """The name that was asked for; None: none was."""
 
     def check(self) -> None:
         """Raises `ConfigError` if the study has no reference of the asked name."""
-        if not self._cells_of(str(self._asked)):
-            names = [*map(self._findings.family, self._findings.references), *(c.label for c in self._findings.cells)]
-            raise unknown("reference", str(self._asked), dict.fromkeys(names))
+        if not self._cells_of(str(self.asked)):
+            crossed, findings = self._findings.crossed, self._findings
+            names = [*map(findings.family, findings.references), *(cell.label for cell in findings.entries)]
+            raise unknown("reference", str(self.asked), dict.fromkeys([*(crossed.rows if crossed else ()), *names]))
 
     @cached_property
     def name(self) -> str | None:
         """The name in headers and sentences; None in a study without results."""
-        if self._asked is not None and self._cells_of(self._asked):
-            return self._asked
+        if self.asked is not None and self._cells_of(self.asked):
+            return self.asked
         findings = self._findings
         families = [findings.family(cell) for cell in findings.finished if cell.is_reference]
         best = findings.shared or (findings.lead.label if findings.lead is not None else None)
@@ -54,7 +56,9 @@ class Reference:
         return families[0] if families else best
 
     def _cells_of(self, name: str) -> list[Cell]:
-        cells, findings = self._findings.cells, self._findings
+        findings, cells = self._findings, self._findings.entries
+        if findings.searched and findings.crossed is not None and name in findings.crossed.rows:
+            return list({cell.id: cell for cell in findings.crossed.rows[name].values()}.values())
         return (
             [cell for cell in cells if cell.label == name]
             or [cell for cell in cells if cell.is_reference and findings.family(cell) == name]
@@ -64,10 +68,10 @@ class Reference:
     @property
     def title(self) -> str:
         """The reference's name in headers and sentences, which is shorter than the label of a trial."""
-        if len(self._members) != 1 or self._members[0].role != "trial":
+        if len(self._members) != 1 or not self._members[0].searched:
             return self.name or ""
         (member,) = self._members
-        return "the published setting" if member.id in self._findings.published else self._findings.name(member)
+        return "the published setting" if member.published else self._findings.name(member)
 
     @cached_property
     def _members(self) -> list[Cell]:
@@ -77,8 +81,8 @@ class Reference:
     def chosen(self) -> bool:
         """True if the reference was picked by its results: the study does not name it, and no member is a reference or
         published."""
-        asked = self._asked is not None and self._asked == self._findings.spec.report.reference
-        return not asked and not any(cell.is_reference or cell.id in self._findings.published for cell in self._members)
+        asked = self.asked is not None and self.asked == self._findings.spec.report.reference
+        return not asked and not any(cell.is_reference or cell.published for cell in self._members)
 
     def holds(self, cell: Cell) -> bool:
         """True if others are compared with this cell."""
@@ -124,11 +128,12 @@ def compare(findings: Findings, asked: str | None = None) -> Comparisons:
     reference, compared = Reference(findings, asked), set(findings.values["cell"])
     pairs = {
         cell.id: base.id
-        for cell in findings.cells
+        for cell in findings.entries
         if cell.id in compared and (base := reference.of(cell)) is not None and base.id in compared - {cell.id}
     }
     members = findings.by_id
-    own = {cell: base for cell, base in pairs.items() if members[cell].candidate or not members[base].candidate}
+    mine = {key for key, cell in members.items() if cell.candidate or cell.searched}
+    own = {cell: base for cell, base in pairs.items() if cell in mine or base not in mine}
     groups = [own, {cell: base for cell, base in pairs.items() if cell not in own}]
     every = pd.concat(
         [compare_pairs(findings, group, chosen=reference.chosen) for group in groups if group or group is own]
@@ -138,7 +143,11 @@ def compare(findings: Findings, asked: str | None = None) -> Comparisons:
 
 
 def compare_pairs(
-    findings: Findings, pairs: Mapping[str, str], frame: pd.DataFrame | None = None, *, chosen: bool = False
+    findings: Findings,
+    pairs: Mapping[str, str] | Sequence[tuple[str, str]],
+    frame: pd.DataFrame | None = None,
+    *,
+    chosen: bool = False,
 ) -> pd.DataFrame:
     """Compares cells by id, with the report's region of practical equivalence; see `analysis.compare`."""
     frame = findings.values if frame is None else frame
@@ -154,7 +163,10 @@ def offered_references(findings: Findings, comparisons: Comparisons, most: int =
     named = [axis for axis, taken in values.items() if len(values) > 1 and 1 < len(taken) <= 12
              and findings.frame[axis].map(type).eq(str).any()]  # fmt: skip
     texts = [label({axis: cell.varied[axis]}) for axis in named for cell in findings.own if axis in cell.varied]
-    cells = [cell.label for cell in findings.listed if findings.frame.loc[cell.id, "n"] > 0]
+    entries = {cell.id for cell in findings.entries}
+    cells = [cell.label for cell in findings.listed if cell.id in entries and findings.frame.loc[cell.id, "n"] > 0]
+    if findings.searched:
+        texts = list(findings.crossed.rows) if findings.crossed else []
     first = comparisons.reference.name
     names: list[str] = [*([first] if first else []), *families, *texts, *cells]
     return list(dict.fromkeys(names))[: max(most // max(len(cells), 1), 3)]

@@ -31,8 +31,7 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     store.check()
     folder.mkdir(parents=True, exist_ok=True)
     run, title = config.as_dict(cell.run), f"{store.name}: {cell.label}"
-    study = store.study()
-    seeds = store.seeds(cell) if study.declared_looks() else study.seed_list()
+    seeds = store.seeds(cell) if store.study().declared_looks() else [*store.design().seeds_of(cell)]
     body = {"defaults": ["/study", "_self_"], "title": title, "seeds": seeds, **run}
     write_text(folder / f"{store.name}-{cell.id}.yaml", as_yaml(body))
     write_text(folder / "run.yaml", as_yaml(run))

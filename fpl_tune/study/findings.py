@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +21,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric, percent, short, titles
 from fpl_tune.core.metrics import TOTAL_BYTES, check_rule
 from fpl_tune.study import rates
-from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, label, shown
+from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, is_setting, label, shown
 from fpl_tune.study.claims import Judged, evaluate
 from fpl_tune.study.foresight import Foresight, foresight
 from fpl_tune.study.partition import ClassCounts, class_counts
@@ -50,8 +50,11 @@ class Searched:
     trials: Sequence[Cell]
     best: Cell | None
     """The trial that the objective chooses; None if there is none, or with several objectives."""
+    tuned: Cell | None
+    """The cell that is compared for this search: its chosen point on confirming seeds. Until a search of the study is
+    confirmed, and where none is, it is `best`."""
     published: Cell | None
-    """The published point that the objective chooses; None in the same cases."""
+    """The published point that the objective chooses, likewise."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,14 @@ class Findings:
         if not cells:
             raise ConfigError(f"{spec.name} has no cells yet. Run fpl-tune study {spec.name}.")
         self.cells: list[Cell] = [cell for cell in cells if cell.role != "ablation"]
-        self.own = [cell for cell in self.cells if cell.candidate]
-        """Cells and trials, without the references."""
+        self.own = [cell for cell in self.cells if cell.role in ("cell", "trial")]
+        """Cells and trials, without the references and what confirms a search."""
         self.references = [cell for cell in self.cells if cell.is_reference]
-        self.searched = any(cell.role == "trial" for cell in self.own)
+        self.searched = any(cell.searched for cell in self.cells)
+        self.confirmed = any(
+            cell.role == "tuned" and self.compared(cell) and not self.stored(cell).earlier for cell in self.cells
+        )
+        """True if a search has been confirmed on fresh seeds."""
         self.by_id = {cell.id: cell for cell in self.cells}
         self.numbers = {cell.id: i for i, cell in enumerate(self.cells)}
         """Numbers of the cells on the page, by id: a study numbers its trials and its references separately."""
@@ -173,17 +180,29 @@ class Findings:
     @cached_property
     def whole(self) -> list[Cell]:
         """The study's own cells that are compared and have the metric."""
-        return [cell for cell in self.finished if cell.candidate and self.compared(cell)]
+        own = {cell.id for cell in self.own}
+        return [cell for cell in self.finished if cell.id in own and self.compared(cell)]
+
+    @cached_property
+    def entries(self) -> list[Cell]:
+        """The cells that are compared with each other, if they have results: all of them or, in a study that searches,
+        the tuned and the published point of each search, and the references."""
+        if not self.searched:
+            return self.cells
+        points = [cell for search in self.searches for cell in (search.tuned, search.published) if cell is not None]
+        return list({cell.id: cell for cell in [*points, *self.references]}.values())
 
     @cached_property
     def listed(self) -> list[Cell]:
-        """Cells in the order of tables: the study's, but trials by the objective, those on a front first and those that
-        were pruned last."""
+        """Cells in the order of tables: the study's. In a search, what is compared comes first, then the trials by the
+        objective, those on a front first and those that were pruned last."""
         if not self.searched:
             return self.cells
         front = self.marked if self.choice and self.choice.front else []
         ranked = sorted(self.best_first(self.own), key=lambda cell: (cell.id in self.pruned, cell.id not in front))
-        return [*ranked, *(cell for cell in self.references if not cell.candidate)]
+        first = [cell for cell in self.entries if cell.role != "trial"] if self.confirmed else []
+        rest = (cell for cell in self.cells if cell not in self.own)
+        return list({cell.id: cell for cell in [*first, *ranked, *rest]}.values())
 
     # -- names -----------------------------------------------------------------------------------------------
 
@@ -216,13 +235,20 @@ class Findings:
 
     def place(self, cell: Cell) -> dict[str, str]:
         """A cell's values on the axes, as texts. A value that only a reference has belongs to its name instead."""
-        return {n: shown(v) for n, v in cell.varied.items() if n in self.axes and shown(v) in self.taken.get(n, ())}
+        axes = [axis for axis in self.axes if not self.searched or axis in self.gridded]
+        return {n: shown(v) for n, v in cell.varied.items() if n in axes and shown(v) in self.taken.get(n, ())}
 
     def family(self, cell: Cell) -> str:
-        """A reference's name without the axes: there is one for every value of the axes that it leaves open."""
+        """A reference's name without the axes: there is one for every value of the axes that it leaves open.
+
+        A method that is tuned is also a reference where it is not.
+        """
         if cell.candidate and cell.reference:
             return cell.reference
         rest = {n: v for n, v in cell.varied.items() if shown(v) not in self.taken.get(n, ())}
+        if not rest and cell.role == "reference":
+            what = {name: value for name, value in cell.varied.items() if name not in self.settings}
+            return f"{label(what)} (not tuned)" if what else ""
         return label(rest) if rest else ""
 
     def named(self, cell: Cell) -> list[str]:
@@ -270,6 +296,11 @@ class Findings:
         except ConfigError:  # a stored run that this release rejects: its results can still be read
             return ""
 
+    @cached_property
+    def crossed(self) -> Crossed | None:
+        """The table of methods by settings; None for a study that is not of that form. See `crossed`."""
+        return crossed(self)
+
     # -- the choice ------------------------------------------------------------------------------------------
 
     @property
@@ -301,7 +332,7 @@ class Findings:
     @cached_property
     def choice(self) -> Choice | None:
         """The choice by the objectives among the study's own finished cells; None if no two cells compare."""
-        return choose(self.table, self.own, self.rule)
+        return choose(self.table.cells, self.cells, self.rule, self.table.study)
 
     @property
     def best(self) -> Cell | None:
@@ -326,17 +357,18 @@ class Findings:
     @cached_property
     def shared(self) -> str:
         """Name of the value that the best cells of several settings share; empty unless there is exactly one."""
-        first, *others = [self.named(cell) for cell in self.own if cell.id in self.chosen] or [[]]
+        first, *others = [self.named(cell) for cell in self.cells if cell.id in self.chosen] or [[]]
         common = [name for name in first if all(name in other for other in others)]
         return common[0] if others and len(common) == 1 else ""
 
     @property
     def tied(self) -> list[Cell]:
-        """Own cells whose objective equals that of the best cell."""
-        if self.best is None:
+        """Own cells whose objective equals that of the best one; in a study with one search, of the best trial."""
+        best = self.searches[0].best if len(self.searches) == 1 else self.best
+        if self.best is None or best is None:
             return []
-        best = self.objective(self.best)
-        return [cell for cell in self.whole if cell.id != self.best.id and abs(self.objective(cell) - best) < 1e-9]
+        value = self.objective(best)
+        return [cell for cell in self.whole if cell.id != best.id and abs(self.objective(cell) - value) < 1e-9]
 
     @cached_property
     def searches(self) -> list[Searched]:
@@ -345,18 +377,25 @@ class Findings:
         axes = axes_of(self.spec.axes)
         for values in itertools.product(*axes.values()) if self.searched else ():
             varied = dict(zip(axes, values, strict=True))
-            trials = [cell for cell in self.own if cell.is_trial_at(varied)]
-            best, published = (
-                choice.cell if (choice := choose(self.table, cells, self.rule)) and not choice.front else None
+            here = [cell for cell in self.cells if cell.is_at(varied) and cell.searched]
+            trials = [cell for cell in here if cell.role == "trial"]
+            best, start = (
+                choice.cell if choice is not None and not choice.front else None
                 for cells in (trials, [cell for cell in trials if cell.published])
+                for choice in (choose(self.table.cells, cells, self.rule, self.table.study),)
             )
-            searches.append(Searched(label(varied) if varied else "", trials, best, published))
+            tuned = best
+            if self.confirmed:
+                points = [cell for cell in here if cell.role != "trial" and not self.stored(cell).earlier]
+                tuned = next((cell for cell in points if cell.role == "tuned"), None)
+                start = next((cell for cell in points if cell.published), None)
+            searches.append(Searched(label(varied) if varied else "", trials, best, tuned, start))
         return searches
 
     @property
     def tuned(self) -> list[tuple[Searched, Cell]]:
-        """The searches that have a best trial, each with that trial."""
-        return [(search, search.best) for search in self.searches if search.best is not None]
+        """The searches that have a tuned cell, each with that cell."""
+        return [(search, search.tuned) for search in self.searches if search.tuned is not None]
 
     @cached_property
     def foresights(self) -> list[Foresight]:
@@ -463,10 +502,15 @@ class Findings:
     def letters(self) -> dict[str, str]:
         """Group letters of the cells by id, from `analysis.letters` over the cells of each setting.
 
-        Only in studies that ask which cell wins, for settings with at least two seeds, and two to 40 cells.
+        Only in studies that ask which cell or which tuned method wins, for settings with at least two seeds, and two to
+        40 cells.
         """
         letters: dict[str, str] = {}
         settings: dict[str, list[str]] = {}
+        if self.crossed is not None and self.searched:
+            for column in self.crossed.columns:
+                cells = [row[column] for row in self.crossed.rows.values() if column in row]
+                settings[column] = list(dict.fromkeys(cell.id for cell in cells if self.compared(cell)))
         for cell in self.finished if self.kind == "table" else ():
             if self.compared(cell):
                 settings.setdefault(setting_of(cell, self.gridded), []).append(cell.id)
@@ -484,8 +528,71 @@ class Findings:
         if self.best is None or self.best.id not in self.letters:
             return []
         mine = set(self.letters[self.best.id])
-        sharing = [cell for cell in self.own if cell.id != self.best.id and mine & set(self.letters.get(cell.id, ""))]
+        own = [cell for _, cell in self.tuned] if self.searched else self.own
+        sharing = [cell for cell in own if cell.id != self.best.id and mine & set(self.letters.get(cell.id, ""))]
         return self.best_first(sharing)
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Methods by settings, in the study's order."""
+
+    columns: list[str]
+    """Titles of the settings; one empty title for a study in one setting."""
+    rows: dict[str, dict[str, Cell]]
+    """Method -> setting -> cell; the references come last."""
+
+
+def crossed(findings: Findings) -> Crossed | None:
+    """The cells by method and setting.
+
+    Rows are labelled variants or names of methods, columns the values of axes that are settings (data, partition or
+    protocol). A study that searches has the tuned cell of each search; without an axis of methods, one row.
+
+    Returns:
+        None for a grid with other axes than one of methods and one of settings, for a study with one search, or if a
+        cell has no place.
+    """
+    axes = axes_of(findings.spec.axes)
+    where = [axis for axis, values in axes.items() if all(is_setting({axis: value}) for value in values)]
+    what = [axis for axis in axes if axis not in where]
+    if findings.searched:
+        of_that_form = len(findings.searches) > 1 and len(findings.objectives) == 1
+    else:
+        methods = what == ["method"] or all(isinstance(value, Mapping) for axis in what for value in axes[axis])
+        of_that_form = findings.kind == "table" and (len(where), len(what)) == (1, 1) and methods
+    if not of_that_form:
+        return None
+    settings = [dict(zip(where, values, strict=True)) for values in itertools.product(*(axes[a] for a in where))]
+    rows: dict[str, dict[str, Cell]] = {}
+    for name, cell in _rows(findings, what, where):
+        own = {axis: cell.varied[axis] for axis in where if axis in cell.varied}
+        missing = [axis for axis in where if axis not in own]
+        if missing and (cell.run.learns or not all(axis.startswith("protocol.") for axis in missing)):
+            return None  # what trains nothing is run once for all settings of the protocol
+        places = {_setting(each) for each in settings if own.items() <= each.items()}
+        row = rows.setdefault(name, {})
+        if not places or places & row.keys():
+            return None
+        row.update(dict.fromkeys(places, cell))
+    return Crossed(list(dict.fromkeys(map(_setting, settings))), rows)
+
+
+def _rows(findings: Findings, what: Sequence[str], where: Sequence[str]) -> Iterator[tuple[str, Cell]]:
+    """The cells of the table of methods by settings, each with the name of its row."""
+    if not findings.searched:
+        for cell in findings.cells:
+            yield label({axis: value for axis, value in cell.varied.items() if axis not in where}), cell
+        return
+    for _, cell in findings.tuned:
+        yield label({axis: cell.varied[axis] for axis in what}) if what else str(cell.node["method"]["name"]), cell
+    for cell in findings.references:
+        yield cell.reference or findings.family(cell) or cell.label, cell
+
+
+def _setting(varied: Mapping[str, Any]) -> str:
+    """The title of a column: values alone where they are words."""
+    return ", ".join(shown(v) if isinstance(v, (str, Mapping)) else label({axis: v}) for axis, v in varied.items())
 
 
 def without_data(cell: Cell, axes: Collection[str] = ()) -> str:

@@ -34,18 +34,18 @@ def note(spec: Study, cells: Iterable[Cell]) -> str:
 
 def _name(spec: Study, cell: Cell) -> str:
     """A cell's label without searched fields, and without axes of data, partition and protocol."""
-    axes = axes_of(spec.axes) if cell.role == "trial" else cell.varied
+    axes = axes_of(spec.axes) if cell.searched else cell.varied
     parts = {name: {name: value} for name, value in cell.varied.items() if name in axes}
     where = {name for name, overrides in parts.items() if fields_of(overrides) and is_setting(overrides)}
     named = {name: cell.varied[name] for name in parts if name not in where}
-    return label(named) if named or cell.role != "trial" else "the trials"
+    return label(named) if named or not cell.searched else "the trials"
 
 
 def _source(spec: Study, cell: Cell) -> str:
     """The source of a cell's learning rate, as a phrase."""
     given, written = fields_of(cell.varied), spec.node["optim"]
     if "optim.lr" in given:
-        searched = cell.role == "trial" and "optim.lr" not in fields_of({n: cell.varied[n] for n in axes_of(spec.axes)})
+        searched = cell.searched and "optim.lr" not in fields_of({n: cell.varied[n] for n in axes_of(spec.axes)})
         return "found by the search" if searched else "given in the study"
     option = given.get("optim", written["name"])
     rate = None if "optim" in given else written["lr"]

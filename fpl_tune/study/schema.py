@@ -24,7 +24,7 @@ from fpl_tune.study.cells import Cell, Role, Suggestion
 from fpl_tune.study.standing import Design
 from fpl_tune.study.status import Status
 
-SCHEMA = 6
+SCHEMA = 7
 """Version of the layout of a study's folder, stored in study.yaml."""
 DIGEST = 16
 """Bytes of the digest of a history."""
@@ -63,6 +63,7 @@ class _Search(BaseModel):
     space: dict[str, Any]
     only: list[str]
     objectives: list[str]
+    confirm: int | list[int] | str | None
 
 
 class StudyFile(Seeds, BaseModel):
@@ -83,6 +84,8 @@ class Effective(BaseModel):
 
     halving: bool = False
     """True if `prune.rule` resolved to halving."""
+    confirm: list[int] = []
+    """The seeds that `search.confirm` resolved to."""
     spaces: dict[str, dict[str, Any]] = {}
     """Content of the file of the search space, with its published points, by the label of the cell of the axes."""
     metrics: list[Metric] = []
@@ -259,7 +262,7 @@ def read_design(path: Path, stamp: int) -> tuple[StudyFile, Design]:
     """Reads study.yaml as `read_study` does: the fields that tables and choices read, and the study's design."""
     node, effective = read_study(path, stamp)
     study = checked(path, StudyFile.model_validate, node)
-    return study, Design.of(study, halved=effective.halving)
+    return study, Design.of(study, halved=effective.halving, confirm=effective.confirm)
 
 
 def read_history(path: Path, rounds: int, noted: str) -> list[dict[str, Any]]:

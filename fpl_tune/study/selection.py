@@ -6,6 +6,9 @@ With several objectives there is no best cell but a front: the cells that no oth
 Cells compare if they share data, partition and protocol, and so their test sets: a setting. Cells of different settings
 are never ranked against each other: the best cell would be that of the easiest data set. Means are taken over the seeds
 that all candidates have: no cell wins or drops out because the last command gave it other seeds.
+
+In a study that searches, what is compared is each search's best point: confirmed on fresh seeds, once any is, else as
+its trials are so far. One point of the space is never compared across searches that were made apart.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, metric
 from fpl_tune.core.nested import GROUPS, flatten
-from fpl_tune.study.cells import SETTING, Cell, axes_of
+from fpl_tune.study.cells import SETTING, Cell, axes_of, is_setting
 from fpl_tune.study.results import TEST, VAL, aggregate
-from fpl_tune.study.table import StudyTable
+from fpl_tune.study.table import StoredCell, StudyTable
 
 if TYPE_CHECKING:
     from fpl_tune.config import StudySpec
@@ -100,10 +103,13 @@ def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
     """A cell's setting, and the rest of its configuration with the fields of the setting that a search tuned."""
     node = dict(cell.node)
     setting = {name: dict(node.pop(name)) for name in SETTING}
-    for name in TUNABLE & cell.varied.keys() - set(axes) if cell.role == "trial" else ():
+    if not cell.searched:
+        return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
+    for name in TUNABLE & cell.varied.keys() - set(axes):
         group, _, field = name.partition(".")
-        node[name] = setting[group].pop(field, None)
-    return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
+        setting[group].pop(field, None)
+    what = {name: cell.varied[name] for name in axes if not is_setting({name: cell.varied[name]})}
+    return json.dumps(setting, sort_keys=True), json.dumps(what, sort_keys=True)
 
 
 def selecting_rule(rule: str) -> str:
@@ -112,45 +118,55 @@ def selecting_rule(rule: str) -> str:
 
 
 def choose(
-    table: StudyTable, cells: Iterable[Cell], rule: str = "final", study: StudySpec | StudyFile | None = None
+    stored: Mapping[str, StoredCell], cells: Iterable[Cell], rule: str, study: StudySpec | StudyFile
 ) -> Choice | None:
     """Chooses by the means of the study's objectives on the seeds that all candidates have.
 
     With one objective and one setting: the cell with the best mean. With several settings: the configuration with the
-    best mean over settings, among those that have a cell in each. If there is no such configuration, because settings
-    were searched separately or are not finished: the best cell of each setting. Ties are broken by the smaller values
-    of the cell's fields, since numbers of cells depend on the axes that a command names.
+    best mean over settings, among those that have a cell in each; in a study that searches, that of the axes, at the
+    best point of each of its searches. If there is no such configuration, because settings are not finished: the best
+    cell of each setting. Ties are broken by the smaller values of the cell's fields, since numbers of cells depend on
+    the axes that a command names.
 
     With several objectives, the front in the same sense: the cells that no other equals or beats in all of them.
 
     Args:
-        table: the stored results of the study. Fields that vary besides its axes are tuned, and not part of a setting.
+        stored: the stored results by the cell's id.
         cells: candidates. References, cells that are not compared (see `table.StoredCell`), and trials outside the
-            present `search.space` are left out.
+            present `search.space` are left out, as are trials once a search is confirmed.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
-        study: the study as it is now, if it differs from the stored one.
+        study: the study as it is now. Fields that vary besides its axes are tuned, and not part of a setting.
 
     Returns:
         None if there are no candidates, if no two of several share a setting, or if an objective has no direction
         because the method that adds it is not installed.
     """
-    study, rule = study or table.study, selecting_rule(rule)
-    names, axes = objectives_of(study), axes_of(study.axes)
+    names, axes, rule = objectives_of(study), axes_of(study.axes), selecting_rule(rule)
     signs = [sign(name) for name in names]
-    tried = [cell for cell in cells if cell.candidate and table.cells[cell.id].compared]
+    tried = [cell for cell in cells if cell.candidate and stored[cell.id].compared]
+    tried = [cell for cell in tried if cell.role == "tuned" and not stored[cell.id].earlier] or [
+        cell for cell in tried if cell.role != "tuned"
+    ]
     candidates = {cell.id: cell for cell in tried if _inside(cell, study)}
     by_cell: dict[str, dict[int, list[float]]] = {}
     for key in candidates:
-        figures = [table.cells[key].values(name, rule) for name in names]
+        figures = [stored[key].values(name, rule) for name in names]
         if seeds := set[int].intersection(*({*own} for own in figures)):
             by_cell[key] = {seed: [own[seed] for own in figures] for seed in sorted(seeds)}
     seeds = common_seeds(by_cell)
-    groups: dict[str, dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
+    points: dict[tuple[str, str], dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
     for key, cell in candidates.items():
         if key in by_cell and by_cell[key].keys() >= set(seeds):
-            setting, configuration = _parts(cell, axes)
-            groups[setting][configuration] = _means([by_cell[key][seed] for seed in seeds]), cell
-    if not groups or 0 in signs or (len(groups) > 1 and all(len(group) == 1 for group in groups.values())):
+            points[_parts(cell, axes)][key] = _means([by_cell[key][seed] for seed in seeds]), cell
+    if not points or 0 in signs:
+        return None
+    groups: dict[str, dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
+    for (setting, configuration), own in points.items():
+        best_of_search = _leaders([own], [*own], signs)
+        for key in best_of_search:
+            groups[setting][f"{configuration} {key}" if len(names) > 1 else configuration] = own[key]
+    grid = not any(cell.searched for cell in candidates.values())
+    if grid and len(groups) > 1 and all(len(group) == 1 for group in groups.values()):
         return None
     first, *others = groups.values()
     shared = [name for name in first if all(name in other for other in others)]
@@ -161,7 +177,7 @@ def choose(
         for group in compared
     ]
     if len(names) > 1:
-        number = sum(map(len, groups.values()))
+        number = sum(map(len, points.values()))
         by = f"{len(best)} of {counted(number, 'trial')} {'is' if len(best) == 1 else 'are'} on the front of "
         by += f"{', '.join(names[:-1])} and {names[-1]}"
     else:
@@ -172,9 +188,9 @@ def choose(
         by += f", compared on {listed('seed', seeds)}, which all cells have"
     if outside := len(tried) - len(candidates):
         by += f", without {counted(outside, 'trial')} outside search.space"
-    own = [table.cells[cell.id].values(TEST, rule) for _, cell in best] if len(names) == 1 else [{}]
-    both = sorted(set[int].intersection(*({*by_seed} for by_seed in own)))
-    tests = {seed: math.fsum(by_seed[seed] for by_seed in own) / len(own) for seed in both}
+    tested = [stored[cell.id].values(TEST, rule) for _, cell in best] if len(names) == 1 else [{}]
+    both = sorted(set[int].intersection(*({*by_seed} for by_seed in tested)))
+    tests = {seed: math.fsum(by_seed[seed] for by_seed in tested) / len(tested) for seed in both}
     test = aggregate([*tests.values()])
     values, chosen = zip(*best, strict=True)
     return Choice(chosen, tuple(names), values, by, tuple(seeds), test["mean"], test["std"], tuple(sorted(tests)))
@@ -264,7 +280,7 @@ def choose_finished(table: StudyTable, rule: str | None = None) -> Choice:
             f"The rule that chooses must be {' or '.join(CHOICES)}, but is {rule!r}"
             f"{', which reads test metrics' if rule in TEST_SELECTED_RULES else ''}."
         )
-    choice = choose(table, (stored.cell for stored in table.cells.values()), rule)
+    choice = choose(table.cells, (stored.cell for stored in table.cells.values()), rule, study)
     if choice is not None:
         return choice
     finished = [stored.cell for stored in table.cells.values() if stored.cell.candidate and stored.compared]

@@ -18,13 +18,16 @@ failed      a seed has failed in spite of retries; the next start tries it again
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import listed
 from fpl_tune.core.metrics import TOTAL_BYTES, VAL
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import FAILURES, Status
@@ -69,14 +72,17 @@ class Design:
     reduction: int | None = None
     """Reduction factor of halving; None: no trial is stopped early."""
     first_rung: int | None = None
+    confirm: tuple[int, ...] = ()
+    """The seeds of cells that confirm a search, and of its references; empty: nothing is confirmed."""
 
     @classmethod
-    def of(cls, study: Any, *, halved: bool) -> Design:
+    def of(cls, study: Any, *, halved: bool, confirm: Sequence[int] = ()) -> Design:
         """The design of a composed or a stored study.
 
         Args:
             study: the study.
             halved: True if halving stops its trials early.
+            confirm: see `confirming_seeds`.
         """
         searched, prune = study.search.sampler is not None and study.search.objectives, study.prune
         return cls(
@@ -85,7 +91,12 @@ class Design:
             study.search.objectives[0] if searched else VAL,
             prune.reduction if halved else None,
             prune.first_rung if halved else None,
+            tuple(confirm),
         )
+
+    def seeds_of(self, cell: Cell) -> tuple[int, ...]:
+        """All seeds of a cell; with looks, those of the last one."""
+        return self.confirm if self.confirm and cell.role in ("tuned", "published", "reference") else self.seeds
 
     def halves(self, cell: Cell) -> bool:
         """True if halving may stop a cell. A trial that is also a reference always completes."""
@@ -96,6 +107,37 @@ class Design:
         if self.reduction is None:
             return ()
         return rungs_of(self.reduction, self.first_rung, cell.eval_every, cell.rounds)
+
+
+def confirming_seeds(study: Any, used: Collection[int]) -> tuple[int, ...]:
+    """The seeds that confirm the searches of a study: see `config.SearchSpec.confirm`.
+
+    Args:
+        study: a composed study.
+        used: seeds that its trials have run so far.
+
+    Raises:
+        ConfigError: a given seed is one of the search's.
+    """
+    search, taken = study.search, {*study.seed_list(), *used}
+    if search.sampler is None or not search.confirm:
+        return ()
+    if len(search.objectives) > 1:
+        if search.confirm == "auto":
+            return ()
+        raise ConfigError(
+            f"search.confirm={search.confirm} runs a search's best point again, but {' and '.join(search.objectives)} "
+            "have none. Remove it, or search for one of them."
+        )
+    if isinstance(search.confirm, list):
+        if again := sorted(taken & {*search.confirm}):
+            raise ConfigError(
+                f"search.confirm needs seeds that the search has not used, but it has used {listed('seed', again)}. "
+                "Name others, or a number of seeds."
+            )
+        return tuple(search.confirm)
+    number = len(study.seed_list()) if search.confirm == "auto" else search.confirm
+    return tuple(itertools.islice((seed for seed in itertools.count(1) if seed not in taken), number))
 
 
 @cache
@@ -176,7 +218,7 @@ def legs(design: Design, row: Row) -> list[Leg]:
     rounds = row.cell.rounds
     if not design.halves(row.cell):
         return [Leg(wanted(design, row), rounds)]
-    first, rest = design.seeds[:1], design.seeds[1:]
+    first, rest = design.seeds[:1], design.seeds[1:]  # those of a trial
     way = [*(Leg(first, rung, True) for rung in design.rungs(row.cell)), Leg(first, rounds, bool(rest))]
     return [*way, Leg(rest, rounds)] if rest else way
 
@@ -184,7 +226,7 @@ def legs(design: Design, row: Row) -> list[Leg]:
 def wanted(design: Design, row: Row) -> tuple[int, ...]:
     """The seeds that a cell should have. With looks: those of the first and of passed looks, and any with a result."""
     if not design.looks:
-        return design.seeds
+        return design.seeds_of(row.cell)
     most = max((look for look in design.looks[1:] if look in row.passed), default=design.looks[0])
     return tuple(seed for seed in design.seeds if seed <= most or seed in row.runs)
 
@@ -217,7 +259,8 @@ def counts(design: Design, row: Row) -> tuple[int, ...]:
 
     A trial that halving has paused, or that has not run beyond its first seed yet, has none.
     """
-    completed = tuple(seed for seed in design.seeds if seed in row.runs and row.runs[seed].status == Status.DONE)
+    own = design.seeds_of(row.cell)
+    completed = tuple(seed for seed in own if seed in row.runs and row.runs[seed].status == Status.DONE)
     if design.halves(row.cell):
         state = standing(design, row).state
         if state is CellState.PAUSED or (state is CellState.QUEUED and set(completed) <= set(design.seeds[:1])):

@@ -233,11 +233,21 @@ class Store:
         raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
 
     def add(self, cell: Cell, prints: dict[str, Any]) -> None:
-        """Adds a trial that a search has suggested, with the fingerprints of its run."""
+        """Adds a cell of a search, such as a trial that it has suggested, with the fingerprints of its run.
+
+        A cell of an earlier run with the same label leaves the tables, as in `begin`.
+        """
         self._write_cells([cell], {cell.id: prints})
         earlier = self.earlier - {cell.id}
-        others = [other for other in self.cells() if other.id != cell.id]
+        replaced = {other.id for other in self.cells() if other.id in earlier and other.label == cell.label}
+        earlier -= replaced
+        others = [other for other in self.cells() if other.id not in {cell.id, *replaced}]
         self._write_order(sorted([*others, cell], key=lambda each: (each.id in earlier, each.number)), earlier)
+
+    def tried_seeds(self) -> set[int]:
+        """Seeds that trials of searches have results of, also those of earlier runs."""
+        trials = [cell for cell in (*self.cells(), *self.cells_outside_tables()) if cell.role == "trial"]
+        return {seed for cell in trials for seed in self.all_results(cell)}
 
     def prints(self, cell: Cell) -> dict[str, Any]:
         """Fingerprints of a cell's run at the last start; empty if its file is missing or damaged."""
@@ -356,7 +366,7 @@ class Store:
         return self._results(self.row(cell), self.design())
 
     def _results(self, row: Row, design: Design) -> dict[int, dict[str, Any]]:
-        results = {seed: self.result(row.cell, seed) for seed in row.runs if seed in design.seeds}
+        results = {seed: self.result(row.cell, seed) for seed in row.runs if seed in design.seeds_of(row.cell)}
         return {seed: result for seed, result in results.items() if result is not None}
 
     def all_results(self, cell: Cell) -> dict[int, dict[str, Any]]:

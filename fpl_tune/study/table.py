@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.nested import get_field
 from fpl_tune.study.cells import EARLIER, Cell
-from fpl_tune.study.results import COSTS, METRICS, TEST, VAL, aggregate, figure
+from fpl_tune.study.results import COSTS, METRICS, TEST, VAL, aggregate, figure, make_result
 from fpl_tune.study.standing import CellState, Design, Row, counts, rung_values, shown_status, standing, wanted
 from fpl_tune.study.status import FAILURES, Status
 
@@ -132,6 +132,13 @@ class StoredCell:
         return aggregate([*self.values(metric, rule).values()])
 
 
+def stored_row(design: Design, row: Row) -> StoredCell:
+    """The row of a running study as readers see it."""
+    results = {seed: make_result(run.status, run.history) for seed, run in row.runs.items()
+               if seed in design.seeds_of(row.cell)}  # fmt: skip
+    return StoredCell.of(design, row, results, earlier=False, complete=False)
+
+
 @dataclass(frozen=True, eq=False)
 class StudyTable:
     """A snapshot of a study's folder."""
@@ -233,12 +240,12 @@ class StudyTable:
     def status(self) -> dict[str, int]:
         """Counts cells by state, and seeds that have a result."""
         states, rows = [stored.state for stored in self.cells.values()], [s.row for s in self.cells.values()]
-        seeds = {*self.design.seeds}
+        ran = [row.runs.keys() & {*self.design.seeds_of(row.cell)} for row in rows]
         return {
             "cells": len(rows),
             **{state.value: states.count(state) for state in CellState},
-            "seeds": sum(len(row.runs.keys() & seeds) for row in rows),
-            "seeds_wanted": sum(len({*wanted(self.design, row)} | row.runs.keys() & seeds) for row in rows),
+            "seeds": sum(map(len, ran)),
+            "seeds_wanted": sum(len({*wanted(self.design, row)} | own) for row, own in zip(rows, ran, strict=True)),
         }
 
 

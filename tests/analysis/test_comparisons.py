@@ -54,6 +54,19 @@ def test_two_cells_are_compared_by_the_paired_t_test():
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
 
 
+def test_a_cell_may_be_compared_with_several_others():
+    values = 0.7 + np.random.default_rng(1).normal(0, 0.02, (3, 5))
+    found = analysis.compare(long(values), [("2", "0"), ("2", "1"), ("1", "0")])
+    assert [*zip(found.index, found["reference"], strict=True)] == [("2", "0"), ("2", "1"), ("1", "0")]
+    means = values.mean(axis=1)
+    assert found["difference"].tolist() == pytest.approx(
+        [means[2] - means[0], means[2] - means[1], means[1] - means[0]]
+    )
+    once = analysis.compare(long(values), {"2": "0", "1": "0"})
+    again = analysis.compare(long(values), [("2", "0"), ("1", "0")])
+    pd.testing.assert_frame_equal(once, again)
+
+
 def test_cells_pool_their_noise_and_one_that_varies_more_keeps_its_own():
     rng = np.random.default_rng(3)
     values = 0.7 + rng.normal(0, 0.01, 4) + rng.normal(0, 0.002, (5, 4)) + 0.0001 * rng.random((5, 4))

@@ -1,4 +1,4 @@
-"""Data sets, overtuning and importance."""
+"""Data sets and importance."""
 
 # The stubs of pandas and scipy do not know the types of selected rows and of test results.
 # pyright: reportArgumentType=false
@@ -36,39 +36,6 @@ def test_mean_ranks_and_critical_difference():
     lost = analysis.mean_ranks(frame[~((frame["cell"] == "worst") & (frame["dataset"] == "s1"))])
     assert lost.left_out == ("worst",)
     assert math.isnan(analysis.mean_ranks(frame[frame["dataset"].isin(SETS[:4])]).critical_difference)
-
-
-def cells_of(**values):
-    rows = [{"cell": c, "seed": s, "value": v} for c, vs in values.items() for s, v in enumerate(vs)]
-    return pd.DataFrame(rows)
-
-
-def test_overtuning_is_what_the_validation_winner_loses():
-    val = cells_of(a=[0.9, 0.8, 0.85], b=[0.7, 0.7, 0.7], c=[0.1, 0.1, 0.1])
-    test = cells_of(a=[0.6, 0.6, 0.6], b=[0.7, 0.7, 0.7], c=[0.2, 0.2, 0.2])
-    found = analysis.overtuning(val, test)
-    assert (found.winner, found.best, found.cells, found.seeds) == ("a", "b", 3, 3)
-    assert found.loss == pytest.approx(0.1)
-    assert found.corrected == pytest.approx(0.6)
-    one = analysis.overtuning(val[val["seed"] == 0], test)
-    assert math.isnan(one.corrected)
-    short = analysis.overtuning(val, test[~((test["cell"] == "a") & (test["seed"] == 1))])
-    assert (short.winner, short.left_out) == ("b", 1)
-    with pytest.raises(ValueError, match="No cell"):
-        analysis.overtuning(val, test.assign(cell="x" + test["cell"]))
-
-
-def test_the_corrected_value_is_free_of_selection_s_optimism():
-    rng = np.random.default_rng(0)
-    claimed, corrected = [], []
-    for _ in range(100):
-        shared = rng.normal(0.7, 0.02, (15, 4))
-        frames = [long(shared, cell=[str(i) for i in range(15)], seed=range(4)) for _ in range(2)]
-        found = analysis.overtuning(*frames)
-        claimed.append(found.test)
-        corrected.append(found.corrected)
-    assert np.mean(claimed) > 0.71
-    assert np.mean(corrected) == pytest.approx(0.7, abs=0.006)
 
 
 GRID = pd.DataFrame(
@@ -136,12 +103,6 @@ def test_shares_of_fields_that_work_against_each_other_add_up_to_one():
     shares = analysis.importance(cells, ["a", "b"]).set_index("field")["share"]
     assert shares.sum() == pytest.approx(1)
     assert shares.min() > 0.3
-
-
-def test_a_seed_without_any_value_leaves_out_no_cell():
-    validation = cells_of(a=[0.5, 0.6, math.nan], b=[0.7, 0.8, math.nan])
-    found = analysis.overtuning(validation, cells_of(a=[0.4, 0.5, 0.6], b=[0.3, 0.2, 0.1]))
-    assert (found.winner, found.cells, found.seeds, found.left_out) == ("b", 2, 2, 0)
 
 
 def test_six_values_of_a_field_are_not_put_into_groups():

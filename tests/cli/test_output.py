@@ -26,7 +26,7 @@ from .conftest import Command
 
 def test_a_measure_that_is_no_share_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], make_store) -> None:
     store = make_store(body="axes: {method: {n_ctx: [2]}}\nseeds: 2\nreport: {metric: time/seconds}\n")
-    print_results(store.table(), "final", "table")
+    print_results(store, "final", "table")
     found = capsys.readouterr().out
     assert "time/seconds" in found
     assert "2 ± 0" in found

@@ -179,7 +179,7 @@ def searched(make_store: MakeStore, root: Path, body: str) -> Store:
 def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     make_store: MakeStore, here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = "references: [{method: zeroshot}]\nseeds: 2\nsearch: {sampler: random, trials: 30}\n"
+    body = "references: [{method: zeroshot}]\nseeds: 2\nsearch: {sampler: random, trials: 30, confirm: 0}\n"
     store = searched(make_store, here / "outputs", body)
     monkeypatch.setenv("COLUMNS", "80")
     text = command("show", "toy").out
@@ -197,7 +197,7 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     trials = [cell for cell in store.cells() if cell.role == "trial"]
     early = sum(store.read(cell).state == "pruned" for cell in trials)
     assert f"{len(trials) - 10} more trials with --format csv, {early} of them stopped early" in " ".join(text.split())
-    assert any(line.split()[:1] == ["zeroshot"] for line in lines[lines.index("references") :])
+    assert any(line.split()[:1] == ["zeroshot"] for line in lines[: lines.index("trials")]), "before the trials"
     rates = {f"{cell.varied['optim.lr']:.3g}" for cell in trials}
     assert rows[0].split()[header.index("lr")] in rates, "three significant digits"
     (best,) = (cell for cell in trials if cell.trial == int(rows[0].split()[0]))
@@ -210,6 +210,7 @@ seeds: 2
 search:
   sampler: random
   trials: 20
+  confirm: 0
   space:
     optim.lr: {low: 0.0001, high: 1.0, log: true}
     optim.momentum: {low: 0.0, high: 0.99}
@@ -236,7 +237,7 @@ def test_a_search_s_table_fits_the_console_and_names_the_columns_that_it_leaves_
     def shown(width: str) -> tuple[set[str], str]:
         """The fields that have a column, and the whole text, in one line."""
         monkeypatch.setenv("COLUMNS", width)
-        print_results(store.table(), "final", "table")
+        print_results(store, "final", "table")
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= int(width)
         header = next(line.split() for line in lines if line.split()[:1] == ["trial"])
@@ -262,7 +263,7 @@ def test_a_search_s_table_fits_the_console_and_names_the_columns_that_it_leaves_
 
 
 def test_a_search_of_several_methods_has_a_table_for_each(make_store: MakeStore, here: Path, command: Command) -> None:
-    body = "axes: {method: [promptfl, fedprox]}\nseeds: 2\nsearch: {sampler: random, trials: 8}\n"
+    body = "axes: {method: [promptfl, fedprox]}\nseeds: 2\nsearch: {sampler: random, trials: 8, confirm: 0}\n"
     searched(make_store, here / "outputs", body)
     text = command("show", "toy").out
     assert "references" not in text, "it has none"
@@ -312,7 +313,7 @@ def test_claims_are_listed_with_their_verdicts_and_reasons(make_store: MakeStore
 def test_trials_are_exported_to_a_storage_of_optuna(make_store: MakeStore, here: Path, command: Command) -> None:
     import optuna
 
-    body = "references: [{method: zeroshot}]\nseeds: 2\nsearch: {sampler: random, trials: 8}\n"
+    body = "references: [{method: zeroshot}]\nseeds: 2\nsearch: {sampler: random, trials: 8, confirm: 0}\n"
     store = searched(make_store, here / "outputs", body)
     done = command("export", "toy", "--optuna", f"sqlite:///{here}/trials.db")
     assert done.code == 0, done.err

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fpl_tune.execute.decide import Ask, Done, LiveTable, Pass, Start, Wait, asking, next_action
+from fpl_tune.execute.decide import Ask, Confirm, Done, LiveTable, Pass, Start, Wait, asking, next_action
 from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.halving import spent
 from fpl_tune.study.cells import Cell, Suggestion
@@ -40,11 +40,17 @@ class Searched:
         return self.name
 
     def holds(self, cell: Cell) -> bool:
-        return cell.label.startswith(self.name)
+        return cell.label.startswith(self.name) and cell.role == "trial"
 
     def remaining(self, design: Design, rows: Sequence[Row]) -> int:
         full = ROUNDS * len(design.seeds)
         return max(0, int(self.trials - sum(spent(design, row) for row in rows) / full))
+
+    def confirmed(self, design: Design, rows: Sequence[Row]) -> list[Cell]:
+        """The best trial that is done, on the confirming seeds."""
+        done = [row for row in rows if standing(design, row).state is CellState.DONE]
+        best = max(done, key=lambda row: noise(row.cell.id), default=None) if design.confirm else None
+        return [] if best is None else [cell(f"{self.name}tuned-{best.cell.number}", "tuned")]
 
     def ask(self, rows: Sequence[Row]) -> Row:
         number = len(rows)
@@ -57,12 +63,16 @@ class Study:
 
     def __init__(self, seeds: int = 2, parts: int = 1, grid: Sequence[str] = ("grid1", "grid2")) -> None:
         self.grid, self.parts = grid, [Searched(f"s{i}-", 4) for i in range(parts)]
-        self.design = Design((*range(1, seeds + 1),), reduction=3)
+        self.design = Design((*range(1, seeds + 1),), reduction=3, confirm=(11, 12))
         self.rows: dict[str, Row] = {}
+        self.stored: dict[str, Row] = {}
+        """What confirmed a search before it was started again."""
         self.handed = list[tuple[str, Leg]]()
 
     def run(self, draw: random.Random, *, workers: int = 1, steps: int = 10_000) -> bool:
         """Runs the study; False where it was killed after a number of steps."""
+        self.stored |= {name: row for name, row in self.rows.items() if row.cell.role == "tuned"}
+        self.rows = {name: row for name, row in self.rows.items() if name not in self.stored}
         for name in self.grid:
             self.rows.setdefault(name, Row(cell(name)))
         table = LiveTable(self.design, cast("Sequence[CellSearch]", self.parts), self.rows)
@@ -75,6 +85,8 @@ class Study:
                 case Ask(search):
                     row = cast("Searched", search).ask(table.trials(search))
                     self.rows[row.cell.id] = row
+                case Confirm(cells):
+                    self.rows |= {c.id: self.stored.get(c.id, Row(c)) for c in cells}
                 case Start(row, leg) if len(running) < workers:
                     running[row.cell.id] = leg
                     self.handed.append((row.cell.id, leg))
@@ -123,7 +135,10 @@ def test_a_study_that_is_edited_has_nothing_left_and_the_grid_of_a_fresh_run(see
     for _ in range(4):
         study.run(draw, workers=draw.randint(1, 4), steps=draw.randint(1, 200))
         seeds = tuple(sorted(draw.sample(range(1, 6), draw.randint(1, 3))))
-        study.design = Design(seeds, reduction=draw.choice([None, 2, 3]), first_rung=draw.choice([None, 1, 4]))
+        study.design = Design(
+            seeds, reduction=draw.choice([None, 2, 3]), first_rung=draw.choice([None, 1, 4]),
+            confirm=draw.choice([(), (11, 12), (12, 13, 14)]),
+        )  # fmt: skip
         study.grid = draw.sample(["grid1", "grid2", "grid3"], 2)
         for part in study.parts:
             part.trials = draw.choice([2, 4, 8])
@@ -136,6 +151,9 @@ def test_a_study_that_is_edited_has_nothing_left_and_the_grid_of_a_fresh_run(see
     for part in study.parts:
         states = [study.states[name] for name in study.rows if name.startswith(part.name)]
         assert "done" in states or {*states} <= {"diverged"}, "of each search a trial is done"
+        tuned = [row for row in study.rows.values() if row.cell.role == "tuned" and row.cell.id.startswith(part.name)]
+        assert len(tuned) == bool(study.design.confirm and "done" in states), "its choice alone is confirmed"
+        assert all({*row.runs} >= {*study.design.confirm} for row in tuned), "on all fresh seeds"
     before, handed = dict(study.rows), len(study.handed)
     assert study.run(draw)
     assert (study.rows, len(study.handed)) == (before, handed), "a further start does nothing"

@@ -16,7 +16,9 @@ from fpl_tune.study.store import Store
 from ..conftest import Compose, Heard
 
 Trials = list[tuple[float, str, list[int]]]
-SEARCH = "axes: {}\nsearch: {sampler: tpe, budget: 4, only: [optim.lr]}\nprune: {first_rung: 1, reduction: 2}"
+SEARCH = (
+    "axes: {}\nsearch: {sampler: tpe, budget: 4, only: [optim.lr], confirm: 0}\nprune: {first_rung: 1, reduction: 2}"
+)
 
 
 @pytest.fixture
@@ -135,7 +137,7 @@ def test_checkpoints_at_a_url_are_resumed_after_a_kill(
     assert sum(sum(rounds) for _, _, rounds in found) == len(stepped), "no round ran twice"
 
 
-HEDGED = "axes: {}\nsearch: {sampler: tpe, trials: 14, only: [optim.lr]}\nprune: {first_rung: 1, hedge: 3}"
+HEDGED = "axes: {}\nsearch: {sampler: tpe, trials: 14, only: [optim.lr], confirm: 0}\nprune: {first_rung: 1, hedge: 3}"
 
 
 def hedged_of(root: Path) -> list[tuple[bool, str, list[int]]]:

@@ -157,7 +157,7 @@ def test_the_best_cell_so_far_is_the_one_that_is_chosen_in_the_end(compose: Any,
     log, spec = Log(), compose("axes: {optim: {lr: [0.0001, 0.1, 0.01]}}", "protocol.rounds=4")
     start_study(spec, root=tmp_path, callbacks=[log])
     store = Store(tmp_path, spec.name)
-    choice = selection.choose(store.table(), store.cells())
+    choice = selection.choose_finished(store.table())
     best = log.told[-1].best
     assert choice is not None
     assert best == f"best on validation {100 * choice.value:.1f} % {choice.label}"

@@ -39,7 +39,7 @@ def slow_winner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 GRID = "axes: {optim: {lr: [0.1, 0.2, 0.3, 0.4]}}"
-SEARCH = "axes: {}\nsearch: {sampler: random, only: [optim.lr]}\nprune: {rule: null}\n"
+SEARCH = "axes: {}\nsearch: {sampler: random, only: [optim.lr], confirm: 0}\nprune: {rule: null}\n"
 FOUR = "search.space={optim.lr:{choices:[0.1,0.2,0.3,0.4]}}"
 HALVED = ("prune.rule=halving", "prune.first_rung=1", "prune.reduction=2", "protocol.rounds=4", "prune.hedge=null")
 

@@ -380,7 +380,7 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
     run_study(made, root=tmp_path / "shuffled")
     one, two = (Store.open(tmp_path / which, "tiny") for which in ("true", "shuffled"))
     assert [c.id for c in one.cells()] == [c.id for c in two.cells()]
-    for cell in one.cells():
+    for cell in (cell for cell in one.cells() if cell.role == "trial"):
         for seed in (1, 2):
             results = [s.result(cell, seed) for s in (one, two)]
             if results[0] is None or results[1] is None:  # of a trial that was pruned after its first seed

@@ -61,7 +61,7 @@ class Case:
 
     body: str
     leg: int
-    """Seeds that are trained together."""
+    """Most seeds that are trained together."""
     interval: int
     """Rounds between two checkpoints."""
 
@@ -72,13 +72,14 @@ class Case:
 
 LEGS = {
     "grid-joint": (GRID, SEEDS),
-    "tpe-split": (SEARCH.format("{name: tpe, n_startup_trials: 3}", 2), 1),
+    "tpe-split": (SEARCH.format("{name: tpe, n_startup_trials: 3}", 2), SEEDS),
     # By its name, each start would try the sampler out; `auto` is a Gaussian process over these two fields. It models
     # from the seventh trial on, which a smaller budget does not pay.
-    "gp-split": (SEARCH.format("auto", 3), 1),
-    "random-split": (SEARCH.format("random", 2), 1),
+    "gp-split": (SEARCH.format("auto", 3), SEEDS),
+    "random-split": (SEARCH.format("random", 2), SEEDS),
 }
-"""In a grid the seeds of a cell are trained together; in a halved search the first one alone, then the other."""
+"""In a grid the seeds of a cell are trained together, and those that confirm a search; in a halved trial the first one
+alone, then the other."""
 CASES = {f"{name}-{every}": Case(body, leg, every) for name, (body, leg) in LEGS.items() for every in (1, 2)}
 
 

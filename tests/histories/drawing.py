@@ -112,6 +112,7 @@ def _search(draw: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         space["space"]["method.b"] = {"choices": ["plain", "crossing"]}
     space["published"] = draw(_published())
     search["only"] = draw(st.sampled_from([["method.a"], ["method.a", "method.c"], ["method.c"]]))
+    search["confirm"] = draw(_confirm())
     if draw(st.integers(0, 4)) == 0:
         search["objectives"] = draw(
             st.sampled_from([["val/loss"], ["val/acc_mean", "comm/total_bytes"], ["mine/score"]])
@@ -121,6 +122,11 @@ def _search(draw: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if prune := draw(_prune()):
         study["prune"] = prune
     return study, space
+
+
+def _confirm() -> Any:
+    """Seeds that confirm a search; some of the lists have a seed that it uses."""
+    return st.sampled_from(["auto", "auto", None, 1, 2, 3, [11, 12], [4, 9], [1, 20]])
 
 
 def _published() -> Any:
@@ -186,13 +192,15 @@ EDITS = {
         "sampler",
         "objective",
         "seed",
+        "confirm",
+        "confirm",
         "higher",
         "only",
         "file",
         *COMMON,
     ],
     "tuned": ["methods", *COMMON],
-    "joint": ["size", "methods", "prune", "sampler", *COMMON],
+    "joint": ["size", "methods", "confirm", "prune", "sampler", *COMMON],
 }
 """Kinds of edits of each kind of study."""
 
@@ -240,6 +248,8 @@ def _edit(draw: Any, name: str) -> Event:
             return ["set", {"search/sampler": draw(st.sampled_from(SAMPLERS))}]
         case "seed":
             return ["set", {"search/seed": draw(st.integers(0, 2))}]
+        case "confirm":
+            return ["set", {"search/confirm": draw(_confirm())}]
         case "ablate":
             return ["set", {"ablate": draw(st.sampled_from([None, "best"]))}]
         case "prune":

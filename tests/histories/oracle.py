@@ -50,6 +50,11 @@ class Cell:
     wanted: list[int]
     """Seeds that the cell is to have."""
 
+    @property
+    def searched(self) -> bool:
+        """Whether it is a point of a search."""
+        return self.role in ("trial", "tuned", "published")
+
     def having(self, *statuses: str) -> list[int]:
         """Seeds whose result has one of these statuses."""
         return [seed for seed, result in self.results.items() if result["status"] in statuses]
@@ -107,6 +112,14 @@ class Facts:
         less = metric in (*self.less, "train/parameters") or metric.rpartition("/")[2] in LESS_IS_BETTER
         return -1 if less else 1
 
+    @property
+    def confirmed(self) -> list[Cell]:
+        """What is compared in a search once any of its choices is confirmed; empty before."""
+        points = [c for c in self.cells if c.role in ("tuned", "published") and c.id not in self.earlier]
+        if not any(cell.role == "tuned" and cell.compared for cell in points):
+            return []
+        return [*points, *(c for c in self.cells if c.role == "reference" or (c.reference and c not in points))]
+
     def cell(self, key: str) -> Cell:
         """The cell of an id."""
         return next(cell for cell in self.cells if cell.id == key)
@@ -158,13 +171,14 @@ def load(folder: Path, less: Sequence[str] = ()) -> Facts:
         runs = {
             int(path.name[5:]): found
             for path in place.glob("seed=*/")
-            if int(path.name[5:]) in seeds
+            if int(path.name[5:]) in _seeds_of(node, study, seeds)
             and (found := _seed(path)) is not None
             and _version(found[0].get("fingerprints")) in (None, _version(node.get("prints")))
         }
         results = {seed: runs[seed][0] for seed in sorted(runs)}
         histories = {seed: runs[seed][1] for seed in results}
-        wanted = [seed for seed in seeds if not looks or seed in results or seed <= looks[0]]
+        asked_of_it = _seeds_of(node, study, seeds)
+        wanted = [seed for seed in asked_of_it if not looks or seed in results or seed <= looks[0]]
         names = ("id", "number", "label", "role", "reference", "varied", "run")
         facts = {name: node[name] for name in names}
         cells.append(Cell(**facts, results=results, histories=histories, wanted=wanted))
@@ -176,6 +190,12 @@ def load(folder: Path, less: Sequence[str] = ()) -> Facts:
     if not order.get("cells"):
         cells.sort(key=lambda cell: cell.number)
     return Facts(study, cells, earlier, looks, tuple(less))
+
+
+def _seeds_of(node: Mapping[str, Any], study: Mapping[str, Any], seeds: list[int]) -> list[int]:
+    """The seeds that a cell may have: those that confirm a search, or the study's."""
+    confirm = study.get("effective", {}).get("confirm", [])
+    return confirm if confirm and node["role"] in ("tuned", "published", "reference") else seeds
 
 
 def _version(prints: Mapping[str, Any] | None) -> list[Any] | None:
@@ -276,7 +296,7 @@ def expected(facts: Facts, metric: str = TEST, rule: str = "final") -> Expected:
         values=values,
         state=called,
         states=Counter(cell.state for cell in cells),
-        seeds=sum(seed in cell.results for cell in cells for seed in _asked(facts)),
+        seeds=sum(len(cell.results) for cell in cells),
         best=best,
         best_value=best_value,
         ties=ties,
@@ -284,46 +304,55 @@ def expected(facts: Facts, metric: str = TEST, rule: str = "final") -> Expected:
     )
 
 
-def _asked(facts: Facts) -> list[int]:
-    """All seeds that the study may run."""
-    seeds = facts.looks[-1] if facts.looks else facts.study["seeds"]
-    return seeds if isinstance(seeds, list) else [*range(1, seeds + 1)]
-
-
 # -- the choice ----------------------------------------------------------------------------------------------
 
 
-def choose(facts: Facts, rule: str = "final") -> tuple[list[str], float, list[str], bool]:
+def choose(
+    facts: Facts, rule: str = "final", only: Sequence[Cell] | None = None
+) -> tuple[list[str], float, list[str], bool]:
     """The best cells, the mean of the first objective, cells that tie with the best, and whether there is a front.
 
-    Candidates are cells and trials that are compared, trials inside of the present search space. They are compared on
-    the seeds that all have, within a setting (data, partition, protocol).
+    Candidates (`only`, or all) are cells and trials that are compared, trials inside of the present search space; or
+    what confirms searches, once there is any. They are compared on the seeds that all have, within a setting (data,
+    partition, protocol). Of each search its best point competes.
     """
+    roles = ("tuned",) if only is None and facts.confirmed else ("cell", "trial")
+    candidates = [cell for cell in only or facts.cells if cell.role in roles and cell.compared]
+    candidates = [cell for cell in candidates if cell.role != "tuned" or cell.id not in facts.earlier]
     search = facts.study["search"]
     objectives = search["objectives"] if search["sampler"] is not None else [VAL]
     rule = rule if rule in ("final", "best_val") else "final"
     points: dict[str, dict[int, list[float]]] = {}
-    for cell in facts.cells:
-        if cell.role in ("cell", "trial") and cell.compared and _inside(cell, facts.study):
+    for cell in candidates:
+        if _inside(cell, facts.study):
             found = {s: [value(cell.histories[s], name, rule) for name in objectives] for s in cell.having("done")}
             points[cell.id] = {seed: row for seed, row in found.items() if not any(map(math.isnan, row))}
     points = {key: found for key, found in points.items() if found}
     seeds = _common(points)
     settings: dict[str, dict[str, str]] = {}  # setting -> rest of the configuration -> cell
     means: dict[str, list[float]] = {}
+    searched = any(facts.cell(key).searched for key in points)
+    best, ties = list[str](), list[str]()
     for key, found in points.items():
         if seeds <= found.keys():
-            setting, rest = _setting(facts.cell(key), facts.study)
-            settings.setdefault(setting, {})[rest] = key
             signs = [facts.direction(name) for name in objectives]
             means[key] = [sign * mean([found[s][i] for s in seeds]) for i, sign in enumerate(signs)]
-    if not settings or (len(settings) > 1 and all(len(own) == 1 for own in settings.values())):
+            setting, rest = _setting(facts.cell(key), facts.study)
+            if searched and len(objectives) > 1:
+                rest = key
+            elif searched and (other := settings.get(setting, {}).get(rest)) is not None:
+                scores = [round(means[each][0], 9) for each in (key, other)]
+                ties += [key, other] if scores[0] == scores[1] else []
+                order = min((key, other), key=lambda each: _fields(facts.cell(each)))
+                if scores[0] < scores[1] or (scores[0] == scores[1] and order == other):
+                    continue
+            settings.setdefault(setting, {})[rest] = key
+    if not settings or (not searched and len(settings) > 1 and all(len(own) == 1 for own in settings.values())):
         return [], math.nan, [], len(objectives) > 1
     shared = set.intersection(*({*own} for own in settings.values()))
     groups = [[[own[rest] for own in settings.values()] for rest in shared]] if shared else (
         [[[key] for key in own.values()] for own in settings.values()]
     )  # fmt: skip
-    best, ties = list[str](), list[str]()
     for rows in groups:  # rows of cells, one for each setting, of which the means over settings are compared
         scores = [tuple(round(mean([means[key][i] for key in row]), 9) for i in range(len(objectives))) for row in rows]
         if len(objectives) > 1:
@@ -353,11 +382,13 @@ def _setting(cell: Cell, study: Mapping[str, Any]) -> tuple[str, str]:
     """Where a cell ran, and its other fields, with those that a search tuned."""
     node = json.loads(json.dumps(cell.run))
     setting = {name: node.pop(name) for name in ("data", "partition", "protocol")}
-    axes = {name for name, _ in _leaves(study["axes"])}
+    axes = {name for name, _ in leaves(study["axes"])}
     for name in TUNABLE:
-        if cell.role == "trial" and name in cell.varied and name not in axes:
+        if cell.searched and name in cell.varied and name not in axes:
             group, _, field = name.partition(".")
-            node[name] = setting[group].pop(field, None)
+            setting[group].pop(field, None)
+    if cell.searched:  # what is compared is each search's best point
+        node = {name: v for name, v in cell.varied.items() if name in axes and name.partition(".")[0] not in setting}
     return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
 
 
@@ -367,7 +398,7 @@ def _inside(cell: Cell, study: Mapping[str, Any]) -> bool:
     if search["sampler"] is None:
         return True
     groups = ("clip", "data", "partition", "optim", "protocol", "method", "label")
-    axes = {name for name, _ in _leaves(study["axes"])}
+    axes = {name for name, _ in leaves(study["axes"])}
     tuned = {name for name in cell.varied if name not in axes and name not in groups}
     if search["only"] and not tuned <= {*search["only"]}:
         return False
@@ -391,10 +422,10 @@ def _entries(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", entry
 
 
-def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, entry in node.items():
         if isinstance(entry, dict):
-            yield from _leaves(entry, f"{prefix}{name}.")
+            yield from leaves(entry, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", entry
 
@@ -403,5 +434,5 @@ def _fields(cell: Cell) -> list[tuple[str, bool, float, str]]:
     """A cell's fields as ties order them: by name, numbers by size and before other values."""
     return [
         (name, False, float(found), "") if isinstance(found, (int, float)) else (name, True, 0.0, json.dumps(found))
-        for name, found in sorted(_leaves(cell.run))
+        for name, found in sorted(leaves(cell.run))
     ]

@@ -16,7 +16,7 @@ from standin import trouble_of
 from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.nested import flatten
-from fpl_tune.study.cells import axes_of
+from fpl_tune.study.cells import axes_of, confirming_id
 from fpl_tune.study.selection import choose_finished
 from fpl_tune.study.store import Store
 
@@ -64,7 +64,7 @@ def check_fresh(machine: Machine, mine: Mapping[str, Any]) -> None:
                             "fresh-seed",
                             f"{cell['label']}, seed {seed}: {_differing(other['seeds'].get(seed), found)}",
                         )
-            elif other[name] != value:
+            elif name != "every" and other[name] != value:
                 report(f"fresh-{name}", f"{cell['label']}: {name} is {other[name]!r}, not {value!r}")
     if fresh["order"] != [key for key in mine["order"] if key in fresh["cells"]]:
         report("fresh-order", "cells are in another order")
@@ -75,7 +75,7 @@ def check_fresh(machine: Machine, mine: Mapping[str, Any]) -> None:
 def check_complete(machine: Machine, mine: Mapping[str, Any]) -> None:
     """What has all its seeds and rounds is done, and what is done has them."""
     for key, cell in mine["cells"].items():
-        ends = [cell["seeds"].get(str(seed), {}) for seed in mine["wanted"]]
+        ends = [cell["seeds"].get(str(seed), {}) for seed in cell["wanted"]]
         whole = all(end.get("stored") == "done" and end["rounds"] == cell["rounds"] for end in ends)
         if whole and cell["state"] != "done":
             machine.report("state", f"{cell['label']} has all its seeds and rounds, but is {cell['state']}")
@@ -116,9 +116,25 @@ def check_searches(machine: Machine, mine: Mapping[str, Any]) -> None:
         if "pruned" in states and "done" not in states:
             machine.report("nobody", f"trials of {part} were pruned, but none is done")
         check_published(machine, json.loads(part), own)
+        check_confirmed(machine, mine, part, "done" in states)
         check_number(machine, own)
         if len(machine.seen) == 1 and not (machine.other_rule or machine.other_seeds or machine.damaged):
             check_halving(machine, mine, own)
+
+
+def check_confirmed(machine: Machine, mine: Mapping[str, Any], part: str, done: bool) -> None:
+    """The choice of each search is confirmed, on seeds that none of its trials has run."""
+    points = [cell for cell in mine["cells"].values() if json.dumps(cell["part"]) == part]
+    points = [cell for cell in points if cell["role"] in ("tuned", "published")]
+    tuned = [cell for cell in points if cell["role"] == "tuned"]
+    wanted = mine["confirm"] and done
+    if len(tuned) > wanted or (len(tuned) < wanted and not edited(machine)):  # all trials may be outside of the space
+        machine.report("confirmed", f"{len(tuned)} cells confirm the choice of {part}")
+    if len(points) - len(tuned) > 1:
+        machine.report("confirmed", f"{len(points) - len(tuned)} published points are confirmed in {part}")
+    used = {int(s) for cell in mine["cells"].values() if cell["role"] == "trial" for s in cell["every"]}
+    if again := used & {int(seed) for cell in points for seed in cell["wanted"]}:
+        machine.report("fresh-seeds", f"seeds {again} confirm a choice, but trials have run them")
 
 
 def edited(machine: Machine) -> bool:
@@ -185,6 +201,8 @@ def check_once(machine: Machine, mine: Mapping[str, Any]) -> None:
         again[f"{cell} {seed} {versions}"] += n - 1
     for key, n in again.items():
         cell, seed, _ = key.split()
+        if (machine.root / machine.name / "cells" / confirming_id(cell) / f"seed={seed}").is_dir():
+            continue  # the same configuration has confirmed a search, with a seed that the study asks for by now
         found = mine["cells"].get(cell)
         if n > lost * interval and found is not None and not found["trouble"]:
             text = f"{found['label']}, seed {seed}: {n} rounds ran again after {lost} kills"
@@ -239,15 +257,16 @@ _OF_CLOCKS = ("finished", "fingerprints", "time/seconds", "time/test_seconds")
 def table_of(root: Path, name: str) -> dict[str, Any]:
     """What a reader of a store finds: the cells of the study with the results of their seeds, and the choice."""
     store = Store.open(root, name)
-    spec, cells = store.spec(), dict[str, Any]()
+    spec, design, cells = store.spec(), store.design(), dict[str, Any]()
     wanted = spec.first_seeds() if spec.declared_looks() else spec.seed_list()
     table = store.table()
     listed = [stored.cell for stored in table.cells.values() if not stored.earlier]
     for cell in listed:
         stored, run = table.cells[cell.id], config.to_run(cell.node)
         seeds: dict[str, Any] = {}
+        own = [*design.seeds_of(cell)] if design.confirm else wanted
         for seed, result in store.seed_results(cell).items():
-            if seed in wanted or spec.declared_looks():
+            if seed in own or spec.declared_looks():
                 kept = {name: value for name, value in result.items() if name not in _OF_CLOCKS}
                 status = stored.results[seed]["status"] if seed in stored.results else None
                 history = [
@@ -265,6 +284,8 @@ def table_of(root: Path, name: str) -> dict[str, Any]:
             "varied": cell.varied,
             "part": {name: cell.varied[name] for name in axes_of(spec.axes) if name in cell.varied},
             "seeds": seeds,
+            "wanted": own,
+            "every": [*store.all_results(cell)],
         }
     trials, hidden = [cell for cell in listed if cell.role == "trial"], list[str]()
     for cell in store.cells_outside_tables() if trials else ():
@@ -283,6 +304,7 @@ def table_of(root: Path, name: str) -> dict[str, Any]:
         "hidden": hidden,
         "choice": choice,
         "wanted": wanted,
+        "confirm": bool(design.confirm),
         "decided": bool(spec.declared_looks()),
         "earlier": any(stored.earlier for stored in table.cells.values()),
     }

@@ -261,11 +261,11 @@ def _show(judge: Judge, folder: Path) -> None:
 
 def _show_table(judge: Judge, text: str) -> None:
     """The table in the terminal: values, seeds and states, and which cell is said to be the best."""
-    cells, wanted = {cell.id: cell for cell in judge.facts.cells}, len(_first_seeds(judge.facts))
+    cells = {cell.id: cell for cell in judge.facts.cells}
     expects: dict[str, tuple[str, str, str]] = {}
     for key in cells:
         n, state = judge.expected.n[key], judge.expected.state[key]
-        value = printed(judge.expected.mean[key], judge.expected.std[key], judge.metric, 1)
+        value, wanted = printed(judge.expected.mean[key], judge.expected.std[key], judge.metric, 1), _wanted(judge, key)
         expects[key] = value, str(n) if n >= wanted else f"{n} of {wanted}", "" if state == "done" else state
     labels = [cell.label for cell in cells.values()]
     found, marked = 0, list[str]()
@@ -285,7 +285,7 @@ def _show_table(judge: Judge, text: str) -> None:
         judge.same("n", label, fields[-1], seeds)
         if not any(alike(part, value) for part in fields[3:-1]):
             judge.say("mean", label, fields[3:-1], value)
-    if not any(cell.role == "trial" for cell in cells.values()):
+    if not any(cell.searched for cell in cells.values()):
         unique = [key for key, cell in cells.items() if labels.count(cell.label) == 1]
         judge.same("rows", "number of cells", found, len(unique))
         judge.choice([key for key in marked if key in unique], best=[k for k in judge.expected.best if k in unique])
@@ -383,7 +383,11 @@ def _python(judge: Judge, folder: Path) -> None:
         judge.look(metric, rule)
         judge.at = f'load_study().summary("{rule}", "{metric}")'
         if any(cell.counting for cell in judge.facts.cells):
-            _rows(judge, _plain(study.summary(rule=rule, metric=metric).to_dict("records")))
+            frame = study.summary(rule=rule, metric=metric)
+            if frame.index.name == "method":
+                _by_setting(judge, _plain(frame.reset_index().to_dict("records")))
+            else:
+                _rows(judge, _plain(frame.to_dict("records")))
     judge.look(*first)
     judge.at = "load_study()"
     ran = sum(len(history) for cell in judge.facts.cells for history in cell.histories.values())
@@ -436,13 +440,56 @@ def _report(judge: Judge, out: Path, *, own: bool) -> None:
         sent = None if row["MB"] is None else 1e6 * row["MB"]
         judge.near("bytes", row["label"], sent, judge.expected.bytes[key])
     judge.choice([cells[row["number"]].id for row in data["cells"] if row["best"]])
-    compared = _table_csv(judge, out / "table.csv", {cell.id for cell in cells})
-    _tables(judge, text, out, [cells[row["number"]].id for row in data["cells"]], compared)
+    keys, confirmed = [cells[row["number"]].id for row in data["cells"]], {c.id for c in judge.facts.confirmed}
+    if (out / "table.csv").read_text().startswith("method,"):
+        judge.at += ", table.csv"
+        _by_setting(judge, [*csv.DictReader(io.StringIO((out / "table.csv").read_text()))])
+    else:
+        compared = _table_csv(judge, out / "table.csv", confirmed or {*keys})
+        _tables(judge, text, out, [key for key in keys if key in (confirmed or keys)], compared, whole=not confirmed)
     if own:
         said = html.unescape(re.findall(r'<p id="sentence">(.*?)</p>', text, re.DOTALL)[0])
         if any(cell.results for cell in judge.facts.cells):
             judge.same("answer", "the sentence", fpl_tune.load_study(judge.name).answer, said)
         _sentence(judge, said)
+
+
+def _by_setting(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The table of tuned methods by settings: means and deviations of what is compared, and what is chosen."""
+    cells, said, best = judge.facts.confirmed, list[tuple[float, float]](), list[float]()
+    if not cells:
+        trials = [cell for cell in judge.facts.cells if cell.role == "trial"]
+        places = {json.dumps(_place(judge.facts, cell)) for cell in trials}
+        chosen = [oracle.choose(judge.facts, judge.rule, [cell for cell in trials
+                  if json.dumps(_place(judge.facts, cell)) == place])[0] for place in places]  # fmt: skip
+        cells = [judge.facts.cell(key) for keys in chosen for key in keys]
+        cells += [c for c in judge.facts.cells if c.role == "reference" or (c.reference and c not in cells)]
+    columns = [name.removesuffix(" std") for name in rows[0] if name == "std" or name.endswith(" std")]
+    settings = [column for column in columns if column != "mean"]
+    for row in rows:
+        for column in settings:
+            start = "" if column == "std" else f"{column} "
+            if row.get(f"{start}mean") not in (None, ""):
+                std = row[f"{start}std"]
+                said.append((float(row[f"{start}mean"]), math.nan if std in (None, "") else float(std)))
+                best += [said[-1][0]] if str(row[f"{start}best"]) == "True" else []
+    shown = [cell for cell in cells if cell.role != "published" and cell.compared]
+    expects = [(judge.expected.mean[cell.id], judge.expected.std[cell.id]) for cell in shown]
+    texts = [sorted({f"{mean:.9g} {std:.6g}" for mean, std in pairs if not math.isnan(mean)})
+             for pairs in (said, expects)]  # fmt: skip
+    judge.same("mean", "means and deviations", *texts)
+
+
+def _place(facts: oracle.Facts, cell: oracle.Cell) -> dict[str, Any]:
+    """The values of a cell on the axes of the study."""
+    return {axis: cell.varied.get(axis) for axis in dict(oracle.leaves(facts.study["axes"]))}
+
+
+def _wanted(judge: Judge, key: str) -> int:
+    """The number of seeds that a cell is to have."""
+    cell, confirm = judge.facts.cell(key), judge.facts.study["effective"]["confirm"]
+    of_search = confirm and cell.role in ("tuned", "published", "reference")
+    return len(confirm if of_search else _first_seeds(judge.facts))
 
 
 def _sentence(judge: Judge, said: str) -> None:
@@ -515,8 +562,13 @@ def _comparison(judge: Judge, key: str, row: Mapping[str, str]) -> None:
         judge.say("verdict", label, row["verdict"], f"a difference of {difference}")
 
 
-def _tables(judge: Judge, page: str, out: Path, keys: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -> None:
-    """The table on the page and in Markdown and LaTeX: the same texts, and those of the figures in table.csv."""
+def _tables(
+    judge: Judge, page: str, out: Path, keys: Sequence[str], rows: Mapping[str, Mapping[str, str]], *, whole: bool
+) -> None:
+    """The table on the page and in Markdown and LaTeX: the same texts, and those of the figures in table.csv.
+
+    If it is not the `whole` table, that of the page also has the trials of a search that is confirmed.
+    """
     place = judge.at
     judge.at = f"{place}, table.md"
     table = re.search(r'<table class="sortable">(.*?)</table>', page, re.DOTALL)
@@ -529,14 +581,14 @@ def _tables(judge: Judge, page: str, out: Path, keys: Sequence[str], rows: Mappi
     fields = [[part.strip() for part in re.split(r"(?<!\\)\|", line)[1:-1]] for line in written]
     bold = [key for key, row in zip(keys, fields[2:], strict=False) if row and row[0].startswith("**")]
     plain = [[text.removeprefix("**").removesuffix("**").replace("\\|", "|") for text in row] for row in fields]
-    judge.same("formats", "the page's table", shown, [plain[0], *plain[2:]])
+    if whole:
+        judge.same("formats", "the page's table", shown, [plain[0], *plain[2:]])
     judge.choice(bold)
     header = plain[0]
     at = {name: i for i, name in enumerate(header)}
     value = next(i for name, i in at.items() if name.endswith(" ± std"))
-    wanted = len(_first_seeds(judge.facts))
     for key, texts in zip(keys, plain[2:], strict=False):
-        label, n = judge.facts.cell(key).label, judge.expected.n[key]
+        label, n, wanted = judge.facts.cell(key).label, judge.expected.n[key], _wanted(judge, key)
         expects = printed(judge.expected.mean[key], judge.expected.std[key], judge.metric, 2)
         if not alike(texts[value], expects):
             judge.say("mean", label, texts[value], expects)

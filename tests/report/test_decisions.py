@@ -32,8 +32,8 @@ def clients(store, label, seed):
     return store.history(cell, seed)[-1]["clients/test"]
 
 
-def test_three_numbers_of_a_report_recomputed(make_store):
-    """Difference and interval of a comparison, and the corrected value of the winner, from the records by hand."""
+def test_the_numbers_of_a_comparison_recomputed(make_store):
+    """Difference and interval of a comparison, from the records by hand."""
     store = make_store(body=SWEEP, level=lambda cell: 0.5 + 0.02 * cell.number)
     findings = findings_of(store)
     comparisons = compare(findings, "zeroshot")
@@ -57,14 +57,6 @@ def test_three_numbers_of_a_report_recomputed(make_store):
     assert (row["low"], row["high"]) == (pytest.approx(mean - half, abs=1e-4), pytest.approx(mean + half, abs=1e-4))
     assert row["seeds"] == 3
     assert findings.references[0].id not in comparisons.frame.index
-    section = there(robustness.choice(findings, comparisons))
-    val = {(c.label, s): store.result(c, s)["rules"]["final"] for c in findings.own for s in (1, 2, 3)}
-    picked = []
-    for seed in (1, 2, 3):
-        others = [s for s in (1, 2, 3) if s != seed]
-        winner = max((c.label for c in findings.own), key=lambda n: sum(val[n, s]["val/acc_mean"] for s in others))
-        picked.append(val[winner, seed]["test/acc_mean"])
-    assert f"corrected for the selection {100 * sum(picked) / 3:.2f} (" in section.texts[0]
 
 
 def test_the_page_says_what_is_decided_and_how_wide_the_intervals_are(make_store):
@@ -130,8 +122,6 @@ def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):
     assert set(comparisons.frame["verdict"]) == {"undecided"}
     assert comparisons.frame[["low", "high"]].isna().to_numpy().all()
     assert "(one seed: no interval)" in answer.sentence(findings, comparisons)
-    chosen = there(robustness.choice(findings, comparisons))
-    assert "corrected for the selection – (" in chosen.texts[0]
 
 
 def test_what_other_rules_of_reporting_add_is_a_mean_over_cells(make_store):

@@ -7,7 +7,7 @@ import pytest
 
 from fpl_tune import report
 from fpl_tune.core.formatting import short
-from fpl_tune.report import answer, charts, curves, search, table
+from fpl_tune.report import answer, charts, curves, search, table, tuned
 from fpl_tune.search.halving import HALVING, resolved
 from fpl_tune.study.comparisons import compare
 from fpl_tune.study.findings import LONG
@@ -22,7 +22,8 @@ BODY = """
 axes: {method: [promptfl, fedprox]}
 references: [{method: zeroshot}]
 seeds: 2
-search: {sampler: random, trials: 6, space: {protocol.epochs: [1, 2], protocol.participation: [0.5, 1.0]}}
+search:
+  {sampler: random, trials: 6, confirm: 0, space: {protocol.epochs: [1, 2], protocol.participation: [0.5, 1.0]}}
 """
 
 
@@ -54,15 +55,15 @@ def test_tables_of_searches_go_from_the_best_down_and_name_trials_shortly(search
 
 
 def test_the_best_of_each_search_is_chosen_by_validation(searched):
-    section = there(table.winners(searched, compare(searched)))
-    for row in section.tables[0].rows:
-        method, val, _, _, _, found = (cell.text for cell in row.cells)
+    chosen = tuned.values(searched)
+    for row in chosen.rows:
+        method, found = (cell.text for cell in row.cells)
         mine = [cell for cell in searched.own if searched.axes_label(cell) == method]
         best = max(mine, key=lambda cell: searched.frame.loc[cell.id, "val"])
-        assert val == f"{100 * searched.frame.loc[best.id, 'val']:.2f}"
-        assert f"lr={best.run.optim.lr:.6g}" in found
+        assert tuned.entries(searched)[method][""].mean == searched.frame.loc[best.id, "mean"]
+        assert f"lr={best.run.optim.lr:.3g}" in found
         assert method not in found
-    assert {row.cells[0].text for row in section.tables[0].rows} == {"promptfl", "fedprox"}
+    assert [row.cells[0].text for row in chosen.rows] == ["promptfl", "fedprox"]
 
 
 def test_published_trials_are_marked(searched):
@@ -120,7 +121,7 @@ def test_importance_is_of_each_search_and_warns_of_a_sampler_that_learns(searche
 
 HALVED = """
 seeds: 2
-search: {sampler: random, trials: 40, only: [optim.lr]}
+search: {sampler: random, trials: 40, confirm: 0, only: [optim.lr]}
 prune: {rule: halving, first_rung: 3, hedge: 2}
 """
 
@@ -229,6 +230,7 @@ def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
     assert {"history", "front"} == answer.decided(findings, comparisons).charts.keys()
     points = search.scatter(findings)["data"]["values"]
     assert {row["number"] for row in points if row["best"]} == marked
-    assert table.winners(findings, comparisons) is None
+    assert findings.crossed is None
+    assert tuned.panel(findings, comparisons) is None
     report.build(store)
     assert "no cell is best" in (store.folder / "report.html").read_text()

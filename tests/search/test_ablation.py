@@ -25,6 +25,7 @@ search:
   sampler: random
   seed: 2  # with which a trial differs from the first in all fields
   trials: 6
+  confirm: 0
   only: [optim.lr, method.n_ctx, protocol.epochs]
   space:
     optim.lr: {low: 0.001, high: 0.5, log: true}

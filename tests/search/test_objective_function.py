@@ -36,14 +36,15 @@ def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None
     made = compose(SEARCH + "prune: {rule: null}\n")
     assert start_study(made, root=tmp_path / "out").failed == 0
     store = Store.open(tmp_path / "out", "tiny")
-    wanted = {cell.id: cell.run.optim.lr for cell in store.cells()}
+    trials = [cell for cell in store.cells() if cell.role == "trial"]
+    wanted = {cell.id: cell.run.optim.lr for cell in trials}
     search = fpl_tune.objective(str(tmp_path / "tiny.yaml"))
     assert search.directions == [optuna.study.StudyDirection.MAXIMIZE]
     study = optuna.create_study(direction="maximize")
     for lr in wanted.values():
         study.enqueue_trial({"optim.lr": lr})
     study.optimize(search, n_trials=len(wanted))
-    (part,), rows = there(Search.plan(made)).parts, [store.row(cell) for cell in store.cells()]
+    (part,), rows = there(Search.plan(made)).parts, [store.row(cell) for cell in trials]
     stored = {t.user_attrs["cell"]: t for t in trials_of(part, store.design(), rows)}
     assert set(stored) == set(wanted)
     assert len(study.trials) == len(wanted)

@@ -304,14 +304,14 @@ def test_how_clients_train_may_be_searched(compose: Compose) -> None:
 
 def test_a_study_with_a_search_runs_continues_and_repeats(compose: Compose, tmp_path: Path) -> None:
     body = LR + "references: [{method: zeroshot}]"
-    outcome = run_study(compose(body, "search.trials=3", "protocol.rounds=1"), root=tmp_path)
+    outcome = run_study(compose(body, "search.trials=3", "protocol.rounds=1", "search.confirm=0"), root=tmp_path)
     assert (outcome.done, outcome.pending, outcome.exit_code) == (4, 0, 0)
-    more = run_study(compose(body, "search.trials=5", "protocol.rounds=1"), root=tmp_path)
+    more = run_study(compose(body, "search.trials=5", "protocol.rounds=1", "search.confirm=0"), root=tmp_path)
     assert (more.done, more.skipped, more.exit_code) == (2, 4, 0)
     store = Store.open(tmp_path, "tiny")
     assert [c.role for c in store.cells()].count("trial") == 5
     assert set(store.table().frame()["role"]) == {"reference", "trial"}
-    again = run_study(compose(body, "search.trials=5", "protocol.rounds=1"), root=tmp_path)
+    again = run_study(compose(body, "search.trials=5", "protocol.rounds=1", "search.confirm=0"), root=tmp_path)
     assert (again.done, again.skipped) == (0, 6)
 
 

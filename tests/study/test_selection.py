@@ -61,7 +61,7 @@ def test_a_configuration_that_lacks_a_data_set_is_not_chosen(make_store: MakeSto
 def test_settings_without_a_common_configuration_have_a_best_cell_each(make_store: MakeStore) -> None:
     store = make_store(body=TWO_SETS.replace("[2, 4]", "[2, 4, 8, 16]"), level=lambda cell: 0.05 * n_ctx(cell))
     cells = [cell for cell in store.cells() if (n_ctx(cell) > 4) == (cell.run.data.domains == ["sketch"])]
-    choice = there(choose(store.table(), cells, study=store.study()))
+    choice = there(choose(store.table().cells, cells, "final", store.study()))
     assert [n_ctx(cell) for cell in choice.cells] == [4, 16]
     assert "in each of 2 settings" in choice.by
 
@@ -139,16 +139,16 @@ def test_validation_chooses_the_round_too_and_no_rule_that_reads_the_test_set_do
             history[1]["val/acc_mean"], history[-1]["val/acc_mean"] = peaks
             store.put(cell, seed, history, make_result("done", history, split_hash=f"split{seed}"))
     rules = ("final", "best_val", "best_test", "mean_last5")
-    found = {rule: there(choose(store.table(), store.cells(), rule)).cell.label for rule in rules}
+    found = {rule: there(choose(store.table().cells, store.cells(), rule, store.study())).cell.label for rule in rules}
     assert found == {"final": "n_ctx=4", "best_val": "n_ctx=2", "best_test": "n_ctx=4", "mean_last5": "n_ctx=4"}
 
 
 def test_a_field_that_a_search_tunes_is_no_setting(make_store: MakeStore) -> None:
     store = make_store(body="axes: {protocol: {epochs: [1, 2, 5]}}\nseeds: 1\n")
     trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in store.cells()]
-    choice = there(choose(store.table(), trials, study=store.study().model_copy(update={"axes": {}})))
+    choice = there(choose(store.table().cells, trials, "final", store.study().model_copy(update={"axes": {}})))
     assert choice.cell.label == "epochs=5"
-    assert choose(store.table(), trials, study=store.study()) is None, "an axis is one"
+    assert len(there(choose(store.table().cells, trials, "final", store.study())).cells) == 3, "an axis is one"
 
 
 SEARCHED = "axes: {method: {n_ctx: [2, 4, 8]}}\nseeds: 2\nsearch: {sampler: random, objectives: [%s]}\n"
@@ -220,7 +220,7 @@ def test_trials_outside_the_present_space_are_not_chosen(
     study = store.study()
     search = study.search.model_copy(update={"sampler": "random", "space": space})
     trials = [replace(cell, role="trial") for cell in store.cells()]
-    found = there(choose(store.table(), trials, study=study.model_copy(update={"axes": {}, "search": search})))
+    found = there(choose(store.table().cells, trials, "final", study.model_copy(update={"axes": {}, "search": search})))
     assert found.label == label
     assert ("outside search.space" in found.by) == bool(space)
 

@@ -29,7 +29,7 @@ from fpl_tune.study import looks, rates
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.grid import expand
-from fpl_tune.study.standing import CellState, standing
+from fpl_tune.study.standing import CellState, Design, Row, standing, wanted
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
@@ -152,17 +152,21 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
     setup = setup_of(spec, root / spec.name)
     looks.check(spec)
     looks.check_declared(spec, Store(root, spec.name))
-    cells = [*expand(spec), *ablation_cells(spec, root)]
+    search, cells = Search.plan(spec, preflight.check_of_sizes()), expand(spec)
     halving.check(spec, [cell.run for cell in cells if cell.candidate])
-    search = Search.plan(spec, preflight.check_of_sizes())
-    items = _items(spec, Store(root, spec.name), cells, searched=search is not None)
+    if search is not None:
+        cells = [*(cell for cell in cells if cell.role == "cell"), *search.references]
+    cells += ablation_cells(spec, root)
+    store = Store(root, spec.name)
+    design = halving.design_of(spec, store.tried_seeds() if store.exists else ())
+    items = _items(spec, store, design, cells, searched=search is not None)
     left = [item for item in items if item.missing]
     device = setup.device if setup.address is None else resolve("auto")
     room = bounds.block_room(torch.device(device))
     with fixed_settings(setup.threads):
         loaded = preflight.check(
             [item.run for item in left],
-            spec.most_together(),
+            max(spec.most_together(), len(design.confirm)),
             setup,
             [item.label for item in left],
             validated=preflight.reads_validation(spec),
@@ -193,34 +197,44 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
     return StudyPlan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), sources, further)
 
 
-def _items(spec: Study, store: Store, cells: Sequence[Cell], *, searched: bool) -> list[Item]:
+def _items(spec: Study, store: Store, design: Design, cells: Sequence[Cell], *, searched: bool) -> list[Item]:
     """The items of the plan: cells with their missing seeds and status."""
-    prints, cells_before = Fingerprints(), store.cells() if store.exists else []
-    tried = [c for c in cells_before if c.role == "trial" and not _missing(spec, store, c, prints)[0]]
-    items: list[Item] = []
-    for cell in cells:
-        missing, reasons = _missing(spec, store, cell, prints)
-        all_missing = len(missing) == len(spec.first_seeds())
+    prints, items = Fingerprints(), list[Item]()
+    before = [cell for cell in store.cells() if cell.id not in store.earlier] if store.exists else []
+    tried = [cell for cell in before if cell.role == "trial" and not _missing(design, store, cell, prints)[0]]
+
+    def add(cell: Cell) -> None:
+        missing, reasons = _missing(design, store, cell, prints)
+        all_missing = missing == [*wanted(design, Row(cell))]
         status = "stale" if reasons else "new" if all_missing else "partial" if missing else "done"
+        items.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
+
+    for cell in cells:
         if not searched or cell.role != "cell":
-            items.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
+            add(cell)
             continue
-        over = sum(all(trial.varied.get(k) == v for k, v in cell.varied.items()) for trial in tried)
+        over = sum(trial.is_at(cell.varied) for trial in tried)
         left = max(0, halving.planned_trials(spec, cell.run) - over)
         items += [Item(cell.label, "done", [], cell.run, over)] if over else []
-        cost = halving.expected_cost(halving.resolved(spec), cell.run, len(spec.seed_list()))
+        cost = halving.expected_cost(halving.resolved(spec), cell.run, len(design.seeds))
         if left:
             items.append(Item(cell.label, "partial" if over else "new", spec.seed_list(), cell.run, left, cost))
+        confirmed = [each for each in before if each.role in ("tuned", "published") and each.is_at(cell.varied)]
+        if design.confirm and (left or not confirmed):  # of the chosen and the published point
+            items.append(Item(f"{cell.label}, confirmed", "new", design.confirm, cell.run, 2))
+        else:
+            for each in confirmed:
+                add(each)
     return items
 
 
-def _missing(spec: Study, store: Store, cell: Cell, prints: Fingerprints) -> tuple[list[int], list[str]]:
+def _missing(design: Design, store: Store, cell: Cell, prints: Fingerprints) -> tuple[list[int], list[str]]:
     """The seeds of a cell that would run, and the reasons why its results are stale."""
     if not store.exists:
-        return spec.first_seeds(), []
+        return [*wanted(design, Row(cell))], []
     row = store.row(cell, prints(cell.run))
     runs = {seed: run for seed, run in row.runs.items() if run.status != Status.FAILED}  # those run again
-    state, left, _ = standing(halving.design_of(spec), replace(row, runs=runs))
+    state, left, _ = standing(design, replace(row, runs=runs))
     left = () if state is CellState.PAUSED else left
     return list(dict.fromkeys(seed for leg in left for seed in leg.seeds)), [*row.stale] if left else []
 

@@ -1,0 +1,428 @@
+"""Tuned methods by settings: the table that papers print, the chosen values, the gains, and one method against each.
+
+Every method is tuned in every setting with the same budget, and measured on seeds that chose nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fpl_tune import analysis
+from fpl_tune.core.formatting import (
+    counted,
+    interval,
+    percent,
+    plus_minus,
+    quantity,
+    signed,
+    some,
+    symbol,
+    upper,
+)
+from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
+from fpl_tune.search.halving import FULL_TRIALS
+from fpl_tune.study.cells import Cell, shown
+from fpl_tune.study.comparisons import Comparisons, compare_pairs, turned
+from fpl_tune.study.findings import Findings
+from fpl_tune.study.results import aggregate
+from fpl_tune.study.selection import choose
+
+if TYPE_CHECKING:
+    from fpl_tune.search.space import Param
+
+EDGE = 0.05
+"""Share of a range, on its own scale, within which a chosen value is at an end of the range."""
+_MEAN = "mean"
+"""Title of the column of means over settings."""
+
+
+class Entry(NamedTuple):
+    """What the table shows of a method in a setting, or of its mean over settings."""
+
+    mean: float
+    std: float
+    seeds: int
+    letters: str = ""
+    """Methods of a column that share a letter do not differ significantly; empty: not tested."""
+    best: bool = False
+    """True if validation chooses it among the tuned methods of the column."""
+
+    def text(self, metric: str) -> str:
+        """`97.61 ± 0.11 ab`."""
+        return f"{plus_minus(self.mean, self.std, metric)} {self.letters}".strip()
+
+
+def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
+    """The table: method -> title of a column -> entry. With several settings, the last column is their mean."""
+    assert findings.crossed is not None
+    table = {
+        method: {
+            column: Entry(*findings.spread(cell, findings.metric), len(findings.seeds(cell)),
+                          findings.letters.get(cell.id, ""), cell.id in _best(findings, column))
+            for column, cell in row.items()
+            if findings.compared(cell)
+        }
+        for method, row in findings.crossed.rows.items()
+    }  # fmt: skip
+    if len(findings.crossed.columns) > 1:
+        letters, groups = _letters_over_settings(findings), _groups(findings)
+        for method, cells in groups.items():
+            by_cell = [findings.by_seed(cell, findings.metric) for cell in cells]
+            seeds = set[int].intersection(*({*own} for own in by_cell))
+            values = aggregate([float(np.mean([own[seed] for own in by_cell])) for seed in sorted(seeds)])
+            best = {cell.id for cell in cells} == {*findings.chosen}
+            table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), letters.get(cells[0].id, ""), best)
+    return table
+
+
+def _best(findings: Findings, column: str) -> set[str]:
+    """Ids of the tuned cells of a column that the objective chooses there."""
+    assert findings.crossed is not None
+    tuned = {cell.id for _, cell in findings.tuned}
+    here = [row[column] for row in findings.crossed.rows.values() if column in row and row[column].id in tuned]
+    choice = choose(findings.table.cells, here, findings.rule, findings.table.study)
+    return {cell.id for cell in choice.cells} if choice is not None else set()
+
+
+def _groups(findings: Findings) -> dict[str, list[Cell]]:
+    """The cells of each method that has results in all settings, in the order of the columns."""
+    assert findings.crossed is not None
+    rows, columns = findings.crossed.rows, findings.crossed.columns
+    whole = {m: [row[c] for c in columns] for m, row in rows.items() if row.keys() == {*columns}}
+    return {method: cells for method, cells in whole.items() if all(map(findings.compared, cells))}
+
+
+def _over_settings(findings: Findings) -> pd.DataFrame:
+    """The metric by method and seed, as means over settings; methods are named by their cell in the first one."""
+    return analysis.mean_over(findings.values, [[cell.id for cell in cells] for cells in _groups(findings).values()])
+
+
+def _letters_over_settings(findings: Findings) -> dict[str, str]:
+    frame = _over_settings(findings)
+    if frame["cell"].nunique() < 2 or frame["seed"].nunique() < 2:
+        return {}
+    return analysis.letters(frame, level=findings.level, **findings.test_options).to_dict()
+
+
+def column_titles(findings: Findings) -> list[str]:
+    """Titles of the table's columns: the settings and, if there are several, their mean."""
+    assert findings.crossed is not None
+    settings = findings.crossed.columns
+    return [*settings, _MEAN] if len(settings) > 1 else settings
+
+
+def table(findings: Findings) -> PageTable:
+    """The table of tuned methods by settings, the best method of each setting in bold."""
+    shown_columns = column_titles(findings)
+    titles = shown_columns if len(shown_columns) > 1 else [quantity(findings.metric, over="")]
+    body = []
+    for method, row in entries(findings).items():
+        cells = [row.get(column) for column in shown_columns]
+        texts = [Td("–") if one is None else Td(one.text(findings.metric), one.mean, one.best) for one in cells]
+        body.append(TableRow([Td(method), *texts]))
+    return PageTable(["method", *titles], body)
+
+
+def frame(findings: Findings) -> pd.DataFrame:
+    """The table for other programs: a row for each method; mean, standard deviation, number of seeds, letters and best
+    (True if validation chooses it) for each setting."""
+    rows = []
+    for method, row in entries(findings).items():
+        own: dict[str, Any] = {"method": method}
+        for column, entry in row.items():
+            own |= {f"{column} {name}".strip(): value for name, value in entry._asdict().items()}
+        rows.append(own)
+    return pd.DataFrame(rows).set_index("method")
+
+
+def note(findings: Findings) -> str:
+    """Seeds, budget and rules behind the table, in one line."""
+    search, confirm = findings.spec.search, findings.table.design.confirm
+    number = search.budget or FULL_TRIALS
+    budget = counted(search.trials, "trial") if search.trials else f"the cost of {number:g} full trials"
+    text = f"Every method is tuned in every setting with the same budget ({budget}; {findings.chosen_on} chooses)"
+    if findings.confirmed:
+        text += f" and measured on {counted(len(confirm), 'seed')} that the search did not use"
+    elif confirm:
+        text += "; the values are those of the search so far, on the seeds that choose, and too good"
+    else:
+        text += " and measured on the seeds that chose it (search.confirm=0), so the values are too good"
+    text += f". {upper(quantity(findings.metric))}, mean ± standard deviation over seeds, rule “{findings.rule}”. "
+    text += f"Bold: best on {findings.chosen_on}."
+    if findings.letters:
+        text += " Methods of a column that share a letter do not differ significantly (all pairs are compared)."
+    return f"{text} {findings.rates}".rstrip()
+
+
+# -- chosen values -------------------------------------------------------------------------------------------
+
+
+STARRED = f"* lies within {100 * EDGE:g} % of an end of its range."
+"""Explains the marks of the chosen values."""
+
+
+def values(findings: Findings) -> PageTable:
+    """The chosen values: a row for each method, a column for each setting; * marks the end of a range."""
+    assert findings.crossed is not None
+    columns, searched = findings.crossed.columns, {cell.id for _, cell in findings.tuned}
+    ranges = _ranges(findings)
+    rows = []
+    for method, row in findings.crossed.rows.items():
+        if any(cell.id in searched for cell in row.values()):
+            texts = [_chosen(findings, row[c], ranges) if c in row else "–" for c in columns]
+            rows.append([method, *texts])
+    return plain_table(["method", *([c or "chosen values" for c in columns])], rows)
+
+
+def _chosen(findings: Findings, cell: Cell, ranges: Mapping[str, Mapping[str, Param]]) -> str:
+    params, edges = cell.suggestion.params if cell.suggestion else {}, _edges(cell, ranges)
+    searched = {name: v for name, v in params.items() if name not in ranges[cell.id] or _varies(ranges[cell.id][name])}
+    return ", ".join(f"{findings.title(n)}={shown(v, 3)}{'*' * (n in edges)}" for n, v in searched.items())
+
+
+def _varies(param: Param) -> bool:
+    """False for a field that the study has fixed by a single choice."""
+    return len({*param.ends}) > 1
+
+
+@lru_cache(maxsize=1)  # one study is written at a time, and asks several times
+def _ranges(findings: Findings) -> dict[str, dict[str, Param]]:
+    """The searched fields of each search by name, by the id of its tuned cell."""
+    from fpl_tune.search.search import stored_searches  # with Optuna
+
+    spaces = [search.space.params for search in stored_searches(findings.spec, findings.table.effective)]
+    pairs = zip(findings.searches, spaces, strict=True)
+    return {search.tuned.id: {p.name: p for p in params} for search, params in pairs if search.tuned is not None}
+
+
+def _edges(cell: Cell, ranges: Mapping[str, Mapping[str, Param]]) -> list[str]:
+    """The searched fields whose chosen value is at an end of its range."""
+    params = cell.suggestion.params if cell.suggestion else {}
+    return [name for name, value in params.items() if name in ranges[cell.id] and at_edge(ranges[cell.id][name], value)]
+
+
+def at_edge(param: Param, value: Any) -> bool:
+    """True if a value lies within `EDGE` of an end of its range, on the scale that is searched; of choices, if they are
+    at least three numbers and it is the first or the last."""
+    from optuna.distributions import CategoricalDistribution
+
+    ends = sorted(v for v in param.ends if isinstance(v, int | float) and not isinstance(v, bool))
+    if value not in ends and not isinstance(value, int | float):
+        return False
+    if isinstance(param.distribution, CategoricalDistribution):
+        return len(ends) == len(param.ends) > 2 and value in (ends[0], ends[-1])
+    scale = math.log if param.distribution.log else float
+    low, high, at = (scale(number) for number in (*ends, value))
+    return min(at - low, high - at) <= EDGE * (high - low)
+
+
+def at_edges(findings: Findings, *, places: bool = False) -> str:
+    """Which chosen values are at an end of their range; empty if none is.
+
+    Args:
+        findings: the study.
+        places: also name the searches.
+    """
+    ranges = _ranges(findings)
+    named: dict[str, list[str]] = {}
+    for search, cell in findings.tuned:
+        for name in _edges(cell, ranges):
+            named.setdefault(findings.title(name), []).append(search.label)
+    if not named:
+        return ""
+    shown_places = places and len(findings.searches) > 1
+    each = [f"{symbol(n)} ({some(labels, 8, '; ')})" if shown_places else symbol(n) for n, labels in named.items()]
+    ends = "lie at an end of the range" if len(named) == 1 else "lie at an end of their ranges"
+    return f"The chosen values of {_joined(each)} {ends}: widen search.space to see whether more can be gained."
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
+
+
+# -- comparisons ---------------------------------------------------------------------------------------------
+
+
+def gains(findings: Findings) -> PageTable | None:
+    """What tuning gained over the published setting of each method, in each setting; None without any."""
+    assert findings.crossed is not None
+    published = {search.tuned.id: search.published for search in findings.searches if search.tuned is not None}
+    texts: dict[str, list[str]] = {}
+    for column in findings.crossed.columns:
+        cells = {method: row[column] for method, row in findings.crossed.rows.items() if column in row}
+        cells = {method: cell for method, cell in cells.items() if cell.id in published}
+        pairs = {
+            cell.id: start.id for cell in cells.values()
+            if (start := published[cell.id]) is not None and start.id != cell.id
+            and findings.compared(cell) and findings.compared(start)
+        }  # fmt: skip
+        tests = compare_pairs(findings, pairs).to_dict("index") if pairs else {}
+        for method in findings.crossed.rows:
+            cell = cells.get(method)
+            same = "published chosen" if cell is not None and cell.published else "–"
+            test = tests.get(cell.id) if cell is not None else None
+            texts.setdefault(method, []).append(same if test is None else _judged(findings, test))
+    rows = [[method, *each] for method, each in texts.items() if {*each} != {"–"}]
+    if not rows:
+        return None
+    return plain_table(["method", *(column or "gain" for column in findings.crossed.columns)], rows)
+
+
+def _judged(findings: Findings, test: Mapping[Any, Any] | None) -> str:
+    """`+1.20 (+0.30 to +2.10): better`; `–` if there is no comparison, or no seed is paired."""
+    if test is None or not test["seeds"]:
+        return "–"
+    difference, bounds, verdict = judged(findings.metric, test)
+    return difference if bounds == "–" else f"{difference} ({bounds}): {verdict}"
+
+
+class Against(NamedTuple):
+    """Comparisons of one method with each of the others."""
+
+    method: str
+    by_setting: dict[str, dict[str, Mapping[Any, Any]]]
+    """Other method -> setting -> comparison; the method less the other."""
+    over_settings: dict[str, Mapping[Any, Any]]
+    """Other method -> comparison of the means over settings; empty for a study in one setting."""
+
+
+def against(findings: Findings, asked: str | None) -> Against | None:
+    """Compares one method with each of the others, in each setting and over settings.
+
+    Args:
+        findings: the study.
+        asked: the method: the study's `report.reference`, or the page's choice. If it is none of the searched methods,
+            it is the method that is chosen by validation.
+    """
+    assert findings.crossed is not None
+    rows, tuned = findings.crossed.rows, {cell.id for _, cell in findings.tuned}
+    searched = [method for method, row in rows.items() if any(cell.id in tuned for cell in row.values())]
+    chosen = next((m for m, row in rows.items() if {c.id for c in row.values()} & {*findings.chosen}), None)
+    method = asked if asked in searched else chosen
+    if method is None or len(rows) < 2:
+        return None
+    options = {"chosen": method == chosen and method != findings.spec.report.reference}
+    ran: dict[str, set[int]] = {str(key): {*own} for key, own in findings.values.groupby("cell")["seed"]}
+    by_setting: dict[str, dict[str, Mapping[Any, Any]]] = {}
+    for column in findings.crossed.columns:  # by column, as the letters are
+        mine = rows[method][column].id if column in rows[method] else ""
+        pairs = {
+            other: (row[column].id, mine) for other, row in rows.items()
+            if other != method and column in row and ran.get(row[column].id, set()) & ran.get(mine, set())
+        }  # fmt: skip
+        tests = compare_pairs(findings, [*pairs.values()], **options).to_dict("records") if pairs else []
+        for other, test in zip(pairs, tests, strict=True):
+            if test["seeds"]:
+                by_setting.setdefault(other, {})[column] = {**test, **turned(test)}
+    groups, over = _groups(findings), dict[str, Mapping[Any, Any]]()
+    if len(findings.crossed.columns) > 1 and method in groups:
+        frame, mine = _over_settings(findings), groups[method][0].id
+        seeds: dict[str, set[int]] = {str(key): {*own} for key, own in frame.groupby("cell")["seed"]}
+        first = {
+            other: cells[0].id for other, cells in groups.items()
+            if other != method and seeds.get(cells[0].id, set()) & seeds.get(mine, set())
+        }  # fmt: skip
+        joint = compare_pairs(findings, [(key, mine) for key in first.values()], frame, **options) if first else None
+        for other, test in zip(first, joint.to_dict("records") if joint is not None else (), strict=True):
+            over[other] = {**test, **turned(test)}
+    return Against(method, by_setting, over)
+
+
+def panel(findings: Findings, comparisons: Comparisons) -> Panel | None:
+    """Which tuned method is best, in which setting, and what does tuning gain?"""
+    if findings.crossed is None or not findings.searched or not findings.tuned:
+        return None
+    return Panel("Tuned methods", [note(findings)], tables=[table(findings)])
+
+
+def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
+    """Which values were chosen, and what did tuning gain?"""
+    if findings.crossed is None or not findings.searched or not findings.tuned:
+        return None
+    edges = at_edges(findings, places=True)
+    text = f"The values that {findings.chosen_on} chose.{f' * {edges}' if edges else ''}"
+    result = Panel("Chosen values", [text], tables=[values(findings)])
+    if (gained := gains(findings)) is not None:
+        points = ", in points" if percent(findings.metric) else ""
+        result.texts.append(
+            f"The second table is the gain over the published setting{points}, with {findings.sure} intervals that "
+            "hold together in each column."
+        )
+        result.tables.append(gained)
+    return result
+
+
+def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
+    """How does one tuned method compare with each of the others?"""
+    if findings.crossed is None or not findings.searched:
+        return None
+    compared = against(findings, comparisons.reference.asked)
+    if compared is None or not compared.by_setting:
+        return None
+    columns = findings.crossed.columns
+    rows = [
+        [other, *(_judged(findings, tests.get(c)) for c in columns),
+         *([_judged(findings, compared.over_settings.get(other))] if len(columns) > 1 else [])]
+        for other, tests in compared.by_setting.items()
+    ]  # fmt: skip
+    text = (
+        f"{compared.method} less each of the others on the same seeds; {findings.sure} intervals hold together in each "
+        "column."
+    )
+    header = ["against", *(c or "difference" for c in columns), *([_MEAN] if len(columns) > 1 else [])]
+    return Panel(f"{compared.method} against each", [text], tables=[plain_table(header, rows)])
+
+
+def sentence(findings: Findings, asked: str | None) -> str:
+    """The best tuned method on validation, and one method against each of the others."""
+    assert findings.crossed is not None
+    assert findings.choice is not None
+    columns, rows = findings.crossed.columns, entries(findings)
+    unit, points = (" %", " points") if percent(findings.metric) else ("", "")
+    column = _MEAN if len(columns) > 1 else columns[0]
+    text = _winner(findings, rows, column, unit)
+    compared = against(findings, asked)
+    if compared is None:
+        return f"{text}."
+    tests = compared.over_settings if len(columns) > 1 else {
+        other: by[columns[0]] for other, by in compared.by_setting.items() if columns[0] in by
+    }  # fmt: skip
+    parts = []
+    for other, test in list(tests.items())[:4]:
+        bounds = interval(test, findings.metric)
+        few = "one seed" if test["seeds"] == 1 else "no interval"
+        sure = few if bounds == "–" else f"{bounds}: {test['verdict']}"
+        parts.append(f"{signed(test['difference'], findings.metric)}{points} against {other} ({sure})")
+    if not parts:
+        return f"{text}."
+    if len(tests) > 4:
+        parts.append(f"{counted(len(tests) - 4, 'more')} in the table")
+    chosen = {m for m, row in findings.crossed.rows.items() if {c.id for c in row.values()} & {*findings.chosen}}
+    lead = "" if compared.method in chosen else f"{compared.method} has "
+    return f"{text}; {lead}{', '.join(parts)}."
+
+
+def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column: str, unit: str) -> str:
+    assert findings.crossed is not None
+    columns = findings.crossed.columns
+    what = quantity(findings.metric, over="", unit=False)
+    value = partial(plus_minus, metric=findings.metric)
+    best = [m for m, row in findings.crossed.rows.items() if {c.id for c in row.values()} <= {*findings.chosen}]
+    on = f"on {counted(len(findings.table.design.confirm), 'fresh seed')}" if findings.confirmed else "so far"
+    if not findings.table.design.confirm:
+        on = "on the seeds that chose it"
+    if len(best) == 1 and column in rows[best[0]]:
+        entry = rows[best[0]][column]
+        over = f" over {counted(len(columns), 'setting')}" if len(columns) > 1 else ""
+        reached = f"{'a mean of ' if over else ''}{value(entry.mean, entry.std)}{unit} {what} {on}"
+        return f"Tuned, {best[0]} is best on {findings.chosen_on}{over}, with {reached}"
+    winners = {m: [c for c in columns if row.get(c) and row[c].id in findings.chosen]
+               for m, row in findings.crossed.rows.items()}  # fmt: skip
+    named = [f"{method} ({', '.join(where)})" for method, where in winners.items() if where]
+    return f"Tuned in each setting, best on {findings.chosen_on}: {', '.join(named)} ({what} {on})"
