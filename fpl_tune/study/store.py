@@ -63,6 +63,7 @@ class Store:
         self.damage: dict[Path, DamagedFile] = {}
         """Damaged files that were found so far."""
         self._cells: dict[str, tuple[Cell, dict[str, Any]]] = {}
+        """Cells that this object has written, with the fingerprints of their runs."""
         self._read: dict[Path, tuple[object, Any]] = {}
         """Contents of files, each with its stamp when it was read: another process may write it again."""
         self._lost: set[Path] = set()
@@ -251,13 +252,18 @@ class Store:
 
     def prints(self, cell: Cell) -> dict[str, Any]:
         """Fingerprints of a cell's run at the last start; empty if its file is missing or damaged."""
-        self._unless_damaged(lambda: self._cell(cell.id))
-        return self._cells[cell.id][1] if cell.id in self._cells else {}
+        entry = self._unless_damaged(lambda: self._entry(cell.id))
+        return entry[1] if entry is not None else {}
 
     def _cell(self, key: str) -> Cell:
-        if key not in self._cells:
-            self._cells[key] = schema.read_cell(self.folder / "cells" / key / "cell.json")
-        return self._cells[key][0]
+        return self._entry(key)[0]
+
+    def _entry(self, key: str) -> tuple[Cell, dict[str, Any]]:
+        """A cell and the fingerprints of its run; read again if another process has written it."""
+        if key in self._cells:
+            return self._cells[key]
+        path = self.folder / "cells" / key / "cell.json"
+        return self._read_cached(path, schema.read_cell) or schema.read_cell(path)
 
     def _readable(self, keys: Iterable[str]) -> list[Cell]:
         cells = (self._unless_damaged(lambda key=key: self._cell(key)) for key in keys)
