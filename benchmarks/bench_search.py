@@ -85,7 +85,8 @@ def optuna_search(
 
 def platform_search(overrides: Sequence[str], replay: Replay, order: int) -> None:
     """Searches with the platform's own runner, driver, search and store; only training is replayed."""
-    study, _ = search_of(study_of(replay.table.name), f"search.seed={order}", *overrides)
+    unseen = "search.confirm=0"  # the tables have no further seeds
+    study, _ = search_of(study_of(replay.table.name), f"search.seed={order}", unseen, *overrides)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder, quiet():
         run_study(study, root=Path(folder), executor=partial(_execute, replay))
 
