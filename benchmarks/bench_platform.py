@@ -124,7 +124,7 @@ def _started(study: Path, overrides: Sequence[str], out: Path) -> float:
 
 def suggestion_seconds(root: Path, overrides: Sequence[str], trials: int) -> float:
     """Seconds of asking for the next trial after so many, each of which is done."""
-    search = {"sampler": "tpe", "trials": trials + 20, "space": _SPACE, "only": list(_SPACE)}
+    search = {"sampler": "tpe", "confirm": 0, "trials": trials + 20, "space": _SPACE, "only": list(_SPACE)}
     file = study_file(root / "search.yaml", {"search": search})
     spec = config.compose_study(str(file), overrides)
     plan, design, rows = Search.plan(spec), design_of(spec), list[Row]()
