@@ -46,8 +46,8 @@ def struck(driver: psutil.Popen, victim: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "axes: {}\nsearch: {sampler: random, trials: 4, only: [optim.lr]}\nprune: {rule: null}",
-        "axes: {}\nsearch: {sampler: random, trials: 4, only: [optim.lr]}\nprune: {rule: halving, reduction: 2}",
+        "axes: {}\nsearch: {sampler: random, confirm: 0, trials: 4, only: [optim.lr]}\nprune: {rule: null}",
+        "axes: {}\nsearch: {sampler: random, confirm: 0, trials: 4, only: [optim.lr]}\nprune: {rule: halving, reduction: 2}",
     ],
     ids=["search", "halving"],
 )
