@@ -47,7 +47,8 @@ def struck(driver: psutil.Popen, victim: str) -> None:
     "body",
     [
         "axes: {}\nsearch: {sampler: random, confirm: 0, trials: 4, only: [optim.lr]}\nprune: {rule: null}",
-        "axes: {}\nsearch: {sampler: random, confirm: 0, trials: 4, only: [optim.lr]}\nprune: {rule: halving, reduction: 2}",
+        "axes: {}\nsearch: {sampler: random, confirm: 0, trials: 4, only: [optim.lr]}\n"
+        "prune: {rule: halving, reduction: 2}",
     ],
     ids=["search", "halving"],
 )
