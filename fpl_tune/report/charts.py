@@ -89,7 +89,8 @@ def curve_of(findings: Findings, cell: Cell, metric: str) -> pd.DataFrame:
 def notable(findings: Findings, limit: int) -> list[Cell]:
     """About `limit` cells to draw, in the study's order: one of each reference, and the best by the objective."""
     families = {findings.family(cell): cell for cell in reversed(findings.finished) if cell.is_reference}
-    own = findings.best_first(cell for cell in findings.finished if cell.candidate and cell in findings.entries)
+    compared = {cell.id for cell in findings.entries}
+    own = findings.best_first(cell for cell in findings.finished if cell.candidate and cell.id in compared)
     drawn_cells = [*own[: max(limit - len(families), 1)], *families.values()]
     return sorted(drawn_cells, key=lambda cell: cell.number)
 

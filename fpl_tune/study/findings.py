@@ -201,8 +201,7 @@ class Findings:
         front = self.marked if self.choice and self.choice.front else []
         ranked = sorted(self.best_first(self.own), key=lambda cell: (cell.id in self.pruned, cell.id not in front))
         first = [cell for cell in self.entries if cell.role != "trial"] if self.confirmed else []
-        rest = (cell for cell in self.cells if cell not in self.own)
-        return list({cell.id: cell for cell in [*first, *ranked, *rest]}.values())
+        return list({cell.id: cell for cell in [*first, *ranked, *self.cells]}.values())
 
     # -- names -----------------------------------------------------------------------------------------------
 
