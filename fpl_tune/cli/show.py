@@ -60,7 +60,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
 
     table = store.table()
     study, cells = table.study, {key: stored.cell for key, stored in table.cells.items()}
-    metric, seeds, objectives = study.report.metric, study.first_seeds(), selection.objectives_of(study)
+    metric, objectives = study.report.metric, selection.objectives_of(study)
     sets = output.other_sets(table.metrics if rule != "mean_last5" else ())
     records = table.summary(rule, metric, *objectives, *sets)
     if format != "table":
@@ -83,7 +83,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         row |= {n: figure(record[n], n) for n in objectives if n not in (VAL, metric)}
         row["test" if metric == TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
         row |= {title: output.percent(record[name]) for name, title in sets.items()}
-        wanted = len(table.design.seeds_of(cells[record["cell"]]) if table.design.confirm else seeds)
+        wanted = len(table.design.first_seeds_of(cells[record["cell"]]))
         return row | {"seeds": str(record["n"]) if record["n"] >= wanted else f"{record['n']} of {wanted}"}
 
     def bold(of: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -380,11 +380,6 @@ class StudySpec(Seeds, RunSpec):
     ablate: Literal["best"] | None = None
     """best: also run the steps from the published point of a finished search to its best cell, one field at a time."""
 
-    def most_together(self) -> int:
-        """The maximum number of seeds that a cell trains together."""
-        looks = self.declared_looks()
-        return max(b - a for a, b in zip((0, *looks), looks, strict=False)) if looks else len(self.seed_list())
-
 
 @dataclass(frozen=True, config=SPEC)
 class Study(StudySpec):

@@ -31,12 +31,11 @@ class LiveTable:
         """Number of trials that a search may still suggest."""
         return search.remaining(self.design, self.trials(search))
 
-    def unconfirmed(self) -> int:
-        """Number of searches whose choice is not confirmed yet."""
-        if not self.design.confirm:
-            return 0
+    def unconfirmed(self) -> list[CellSearch]:
+        """The searches whose choice is still to be confirmed."""
         tuned = [row.cell for row in self.rows.values() if row.cell.role == "tuned"]
-        return sum(not any(cell.is_at(search.varied) for cell in tuned) for search in self.searches)
+        searches = self.searches if self.design.confirm else ()
+        return [search for search in searches if not any(map(search.confirms, tuned))]
 
     def having(self, *states: CellState) -> list[Row]:
         """Rows in one of these states."""
@@ -114,13 +113,13 @@ def asking(table: LiveTable, exhausted: Container[str]) -> CellSearch | None:
 
 
 def _confirming(table: LiveTable, running: Container[str]) -> list[Cell]:
-    """The cells that confirm searches whose trials are over, without those that are in the table."""
+    """The cells that confirm searches whose trials are over."""
     cells = list[Cell]()
-    for search in table.searches:
+    for search in table.unconfirmed():
         trials = table.trials(search)
         if not any(row.cell.id in running for row in trials):
             cells += search.confirmed(table.design, trials)
-    return [c for c in cells if c.id not in table.rows or table.rows[c.id].cell.role == "reference"]
+    return cells
 
 
 def _promoted(table: LiveTable, running: Mapping[str, Leg], *, closed: bool) -> list[Row]:

@@ -137,7 +137,7 @@ class Driver:
 
     def plan_confirmation(self) -> None:
         """Adds the cells that confirm searches which are over. Writes nothing."""
-        while isinstance(action := self._next(), Confirm):
+        if isinstance(action := self._next(), Confirm):
             self.plan(action.cells)
 
     def _runs_again(self, row: Row, seed: int) -> bool:
@@ -248,7 +248,7 @@ class Driver:
         left = {key for key, state in states.items() if state not in over}
         skipped = self._skipped - self._ran - failures.keys() - left
         done = len(states) - len(left | failures.keys() | skipped)
-        ahead = 0 if isinstance(self._next(), Done) else self.table.unconfirmed()
+        ahead = 0 if isinstance(self._next(), Done) else len(self.table.unconfirmed())
         pending, code = len(left) + self.remaining + ahead, 1 if failures else 0
         if pending:
             code = 128 + self.signal if self.signal else 130

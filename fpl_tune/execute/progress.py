@@ -122,7 +122,7 @@ class ProgressMeter:
         more = work.work_to_come(design, trials, self._search, len(going), self._cost)
         every = [row for row in rows if row.cell.role == "trial"] or trials
         if more or work.work_left(design, every, self._cost):
-            more += work.confirmation_to_come(design, every, self._table.unconfirmed(), self._cost)
+            more += work.confirmation_to_come(design, every, len(self._table.unconfirmed()), self._cost)
         return work.work_left(design, rows, self._cost, slots=self._slots, more=more)
 
     def _counts(self, rows: Sequence[Row]) -> tuple[float, float, str, int, int]:

@@ -106,8 +106,7 @@ def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None
         return
     runs = [*(job.cell.run for job in jobs), *first.values()]
     labels, validated = [*(job.cell.label for job in jobs), *first], preflight.reads_validation(spec)
-    most = max(spec.most_together(), len(driver.table.design.confirm))
-    loaded = preflight.check(runs, most, setup, labels, validated=validated)
+    loaded = preflight.check(runs, driver.table.design.most_together(), setup, labels, validated=validated)
     kinds = {cost_key(job.cell.run) for job in jobs if job.cell.run.learns}
     if len(kinds) == 1 or searches:
         return

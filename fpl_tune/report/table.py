@@ -68,7 +68,7 @@ def table(findings: Findings, comparisons: Comparisons, shown: Sequence[Cell] | 
 def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, Any]) -> dict[str, Td]:
     """Fields of a cell by column; `test` is its comparison with the reference of that title."""
     row: dict[str, Any] = findings.frame.loc[cell.id].to_dict()
-    wanted = len(findings.table.design.seeds_of(cell) if findings.searched else findings.spec.first_seeds())
+    wanted = len(findings.table.design.first_seeds_of(cell))
     name = f"{findings.name(cell)} (published)" if cell.id in findings.published else findings.name(cell)
     compared = [f"Δ vs {reference}", f"{findings.sure} interval", "verdict"]
     fields = {name: Td(field_text(cell, axis)) for axis, name in findings.titles.items()}

@@ -121,6 +121,10 @@ class CellSearch:
         """True if a cell is a trial of this search."""
         return cell.role == "trial" and cell.is_at(self.varied)
 
+    def confirms(self, cell: Cell) -> bool:
+        """True if a cell confirms the choice of this search."""
+        return cell.role == "tuned" and cell.is_at(self.varied)
+
     def trial(self, suggestion: Suggestion) -> Cell:
         """The cell of a suggestion.
 
@@ -177,8 +181,6 @@ class CellSearch:
         Returns:
             None, one (the published point is chosen, or none completed) or two cells.
         """
-        if not design.confirm:
-            return []
         trials = {row.cell.id: stored_row(design, row) for row in rows}
         cells = dict[str, Cell]()
         points = [row.cell for row in rows], [row.cell for row in rows if row.cell.published]

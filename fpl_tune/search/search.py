@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.metrics import objectives
-from fpl_tune.search.halving import design_of
 from fpl_tune.study.cells import Cell, confirming_id, label
 from fpl_tune.study.grid import expand, grid
+from fpl_tune.study.standing import confirming_seeds
 
 if TYPE_CHECKING:  # Optuna, a third of a second, is for studies that search
     from fpl_tune.search.cell_search import CellSearch
@@ -61,7 +61,7 @@ class Search:
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
         named(search.sampler)  # before spaces are read
         cells, points = expand(spec), list(grid(spec))
-        confirmed = bool(design_of(spec).confirm)
+        confirmed = bool(confirming_seeds(spec, ()))
         references = [
             replace(cell, id=confirming_id(cell.id) if confirmed else cell.id, role="reference",
                     label=cell.reference or cell.label, reference="")
@@ -71,8 +71,8 @@ class Search:
         if any(not run.data.val for _, run in points):
             raise ConfigError("A search needs validation metrics, but data.val is 0. Set it above 0, such as 0.25.")
         parts = []
+        first = len(cells) + (len(points) if confirmed else 0)  # the confirmed published points come before
         for i, (varied, run) in enumerate(points):
-            first = len(cells) + (len(points) if confirmed else 0)  # the published points are confirmed before
             numbers = range(first + i, sys.maxsize, len(points))  # the parts take turns
             file = (files or {}).get(label(varied))
             parts.append(CellSearch(spec, varied, run, numbers, (i, len(cells) + i), fits, file))

@@ -98,6 +98,16 @@ class Design:
         """All seeds of a cell; with looks, those of the last one."""
         return self.confirm if self.confirm and cell.role in ("tuned", "published", "reference") else self.seeds
 
+    def first_seeds_of(self, cell: Cell) -> tuple[int, ...]:
+        """The seeds that a cell runs in any case: with looks, those of the first one."""
+        return self.seeds[: self.looks[0]] if self.looks else self.seeds_of(cell)
+
+    def most_together(self) -> int:
+        """The maximum number of seeds that a cell trains together."""
+        if self.looks:
+            return max(b - a for a, b in zip((0, *self.looks), self.looks, strict=False))
+        return max(len(self.seeds), len(self.confirm))
+
     def halves(self, cell: Cell) -> bool:
         """True if halving may stop a cell. A trial that is also a reference always completes."""
         return self.reduction is not None and cell.role == "trial" and not cell.reference and bool(self.rungs(cell))

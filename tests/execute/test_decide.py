@@ -42,6 +42,9 @@ class Searched:
     def holds(self, cell: Cell) -> bool:
         return cell.label.startswith(self.name) and cell.role == "trial"
 
+    def confirms(self, cell: Cell) -> bool:
+        return cell.label.startswith(self.name) and cell.role == "tuned"
+
     def remaining(self, design: Design, rows: Sequence[Row]) -> int:
         full = ROUNDS * len(design.seeds)
         return max(0, int(self.trials - sum(spent(design, row) for row in rows) / full))
@@ -49,7 +52,7 @@ class Searched:
     def confirmed(self, design: Design, rows: Sequence[Row]) -> list[Cell]:
         """The best trial that is done, on the confirming seeds."""
         done = [row for row in rows if standing(design, row).state is CellState.DONE]
-        best = max(done, key=lambda row: noise(row.cell.id), default=None) if design.confirm else None
+        best = max(done, key=lambda row: noise(row.cell.id), default=None)
         return [] if best is None else [cell(f"{self.name}tuned-{best.cell.number}", "tuned")]
 
     def ask(self, rows: Sequence[Row]) -> Row:

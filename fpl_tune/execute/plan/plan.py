@@ -29,7 +29,7 @@ from fpl_tune.study import looks, rates
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.grid import expand
-from fpl_tune.study.standing import CellState, Design, Row, standing, wanted
+from fpl_tune.study.standing import CellState, Design, standing
 from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
@@ -158,7 +158,7 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
         cells = [*(cell for cell in cells if cell.role == "cell"), *search.references]
     cells += ablation_cells(spec, root)
     store = Store(root, spec.name)
-    design = halving.design_of(spec, store.tried_seeds() if store.exists else ())
+    design = halving.design_of(spec, store.tried_seeds())
     items = _items(spec, store, design, cells, searched=search is not None)
     left = [item for item in items if item.missing]
     device = setup.device if setup.address is None else resolve("auto")
@@ -166,7 +166,7 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
     with fixed_settings(setup.threads):
         loaded = preflight.check(
             [item.run for item in left],
-            max(spec.most_together(), len(design.confirm)),
+            design.most_together(),
             setup,
             [item.label for item in left],
             validated=preflight.reads_validation(spec),
@@ -205,7 +205,7 @@ def _items(spec: Study, store: Store, design: Design, cells: Sequence[Cell], *, 
 
     def add(cell: Cell) -> None:
         missing, reasons = _missing(design, store, cell, prints)
-        all_missing = missing == [*wanted(design, Row(cell))]
+        all_missing = len(missing) == len(design.first_seeds_of(cell))
         status = "stale" if reasons else "new" if all_missing else "partial" if missing else "done"
         items.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
 
@@ -231,7 +231,7 @@ def _items(spec: Study, store: Store, design: Design, cells: Sequence[Cell], *, 
 def _missing(design: Design, store: Store, cell: Cell, prints: Fingerprints) -> tuple[list[int], list[str]]:
     """The seeds of a cell that would run, and the reasons why its results are stale."""
     if not store.exists:
-        return [*wanted(design, Row(cell))], []
+        return [*design.first_seeds_of(cell)], []
     row = store.row(cell, prints(cell.run))
     runs = {seed: run for seed, run in row.runs.items() if run.status != Status.FAILED}  # those run again
     state, left, _ = standing(design, replace(row, runs=runs))
