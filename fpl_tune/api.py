@@ -191,7 +191,7 @@ class StudyResults:
             from fpl_tune.study.findings import Findings
 
             findings = Findings(self.store.spec(), table, metric=metric, rule=rule)
-            if findings.crossed is not None and findings.tuned:
+            if findings.tuned_table is not None:
                 return tuned.frame(findings)
         return pd.DataFrame(table.summary(rule, metric))
 

@@ -16,6 +16,7 @@ from fpl_tune.study.cells import axes_label, axes_of, field_text
 
 if TYPE_CHECKING:
     from fpl_tune.config import ReportSpec
+    from fpl_tune.report.panels import PageTable
     from fpl_tune.study.cells import Cell
     from fpl_tune.study.store import Store
     from fpl_tune.study.table import StudyTable
@@ -96,17 +97,12 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     others = [record for record in records if record["role"] != "trial"]
     if by_place:
         others.sort(key=lambda record: record["role"] == "reference")
-    if len(by_place) > 1 and (of_methods := _tuned(store, table, rule)) is not None:
-        from fpl_tune.report.tuned import STARRED
-
-        (rows, best, note), values = of_methods
-        output.emit(rows, format, title=title, best=best, caption=note, narrow=True)
-        output.emit(values, format, title="chosen values", caption=STARRED, narrow=True)
-        title, others = "trials", []
+    if len(by_place) > 1 and _print_tuned(store, table, rule, title):
+        title = "trials"
     elif others and by_place:
         rows = [{"cell": record["label"], **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others), narrow=True)
-        title, others = "trials", []
+        title = "trials"
     for place, trials in by_place.items():
         trials.sort(key=lambda record: _rank(record, objectives[0]))
         most = max(_TRIALS // len(by_place), 3)
@@ -128,29 +124,27 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     output.console().print("; ".join(notes))
 
 
-def _tuned(
-    store: Store, table: StudyTable, rule: str
-) -> tuple[tuple[list[dict[str, str]], list[int], str], list[dict[str, str]]] | None:
-    """The table of tuned methods by settings, the rows that are chosen and its note; and the chosen values.
+def _print_tuned(store: Store, table: StudyTable, rule: str, title: str) -> bool:
+    """Prints the table of tuned methods by settings, the chosen method in bold, and the chosen values.
 
-    None without a trial that completed, or in a study of another form.
+    Returns:
+        False if the study has no such table, or not yet.
     """
     from fpl_tune.report import tuned
     from fpl_tune.study.findings import Findings
 
     findings = Findings(store.spec(), table, rule=rule)
-    if findings.crossed is None or not findings.tuned:
-        return None
-    shown = [
-        [
-            {name: f"{td.text}{'*' * td.bold}" for name, td in zip(each.header, row.cells, strict=True)}
-            for row in each.rows
-        ]
-        for each in (tuned.table(findings), tuned.values(findings))
-    ]
-    chosen = [i for i, row in enumerate(findings.crossed.rows.values())
-              if {cell.id for cell in row.values()} & {*findings.chosen}]  # fmt: skip
-    return (shown[0], chosen, tuned.note(findings).replace("Bold", "*")), shown[1]
+    if findings.tuned_table is None:
+        return False
+    methods, chosen = [*findings.tuned_table.rows], findings.tuned_table.rows_of(findings.chosen)
+
+    def rows(of: PageTable) -> list[dict[str, str]]:
+        return [dict(zip(of.header, (f"{td.text}{'*' * td.bold}" for td in row.cells), strict=True)) for row in of.rows]
+
+    best, note = [methods.index(method) for method in chosen], tuned.note(findings, bold="*")
+    output.emit(rows(tuned.table(findings)), "table", title=title, best=best, caption=note, narrow=True)
+    output.emit(rows(tuned.values(findings)), "table", title="chosen values", caption=tuned.STARRED, narrow=True)
+    return True
 
 
 def _rank(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:

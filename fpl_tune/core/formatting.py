@@ -28,6 +28,12 @@ def some(items: Sequence[object], most: int = 8, between: str = ", ") -> str:
     return f"{shown} and {len(items) - most:,} more" if len(items) > most else shown
 
 
+def joined(texts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *most, last = texts
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def percent(metric: str) -> bool:
     """True if a metric is a share that people read in percent."""
     return row(metric).unit == "%"

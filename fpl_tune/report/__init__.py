@@ -89,7 +89,7 @@ def summary(store: Store, *, pictured: bool = True) -> Summary:
 
     findings = Findings(store.spec(), stored)
     comparisons = compare(findings)
-    by_setting = findings.searched and findings.crossed is not None and bool(findings.tuned)
+    by_setting = findings.tuned_table is not None
     listed = findings.entries if findings.confirmed else None
     whole = tuned.table(findings) if by_setting else table.table(findings, comparisons, listed)
     first_rows = {findings.numbers[c.id] for c in findings.cells if c.is_reference or c.id in findings.marked}

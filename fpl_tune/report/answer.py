@@ -10,6 +10,7 @@ from fpl_tune.core.formatting import (
     counted,
     figure,
     interval,
+    joined,
     numeric,
     percent,
     plus_minus,
@@ -55,7 +56,7 @@ def _answer(findings: Findings, comparisons: Comparisons) -> str:
         return f"{so_far}{findings.choice.by}: no cell is best."
     if findings.kind == "sweep":
         return f"{so_far}{sweep.sentence(findings)}"
-    if findings.searched and findings.crossed is not None:
+    if findings.tuned_table is not None:
         edges = tuned.at_edges(findings) if not so_far else ""
         return f"{so_far}{tuned.sentence(findings, comparisons.reference.asked)} {edges}".rstrip()
     if findings.kind == "search" and len(findings.searches) == 1:
@@ -147,8 +148,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
 
 def _looks(findings: Findings, comparisons: Comparisons) -> str:
     """Which looks were declared, and at which of them comparisons were decided."""
-    *most, last = map(str, findings.looks)
-    declared = f"{', '.join(most)} and {last}" if most else last
+    declared = joined([*map(str, findings.looks)])
     text = f"Comparisons are evaluated after {declared} seeds, as declared before the first result, with intervals "
     text += f"of {findings.sure} each, so that all verdicts hold jointly at the 95 % level. "
     text += "A cell stops once its verdict is decided."

@@ -10,7 +10,8 @@ from fpl_tune.report.panels import PageTable
 from fpl_tune.report.table import note
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.comparisons import Comparisons
-from fpl_tune.study.findings import Crossed, Findings
+from fpl_tune.study.crossed import Crossed
+from fpl_tune.study.findings import Findings
 from fpl_tune.study.selection import sign
 
 _LATEX = {
@@ -41,7 +42,7 @@ def table(findings: Findings, comparisons: Comparisons, page_table: PageTable) -
         comparisons: its comparisons with the reference.
         page_table: the page's table; see `table.table`.
     """
-    if findings.crossed is None or (findings.searched and not findings.tuned):
+    if findings.crossed is None:
         return _listed(findings, comparisons, page_table)
     return _tuned(findings) if findings.searched else _by_setting(findings, findings.crossed)
 
@@ -56,17 +57,16 @@ def _listed(findings: Findings, comparisons: Comparisons, page_table: PageTable)
 
 def _tuned(findings: Findings) -> str:
     """Tuned methods by settings. Letters of significance are superscripts."""
-    page_table, rows = tuned.table(findings), []
-    for (method, row), cells in zip(tuned.entries(findings).items(), page_table.rows, strict=True):
+    columns, rows = tuned.column_titles(findings), []
+    for method, row in tuned.entries(findings).items():
         texts = [text_of(method)]
-        for td, column in zip(cells.cells[1:], tuned.column_titles(findings), strict=True):
-            entry = row.get(column)
+        for entry in map(row.get, columns):
             text = text_of(plus_minus(entry.mean, entry.std, findings.metric) if entry else "–")
-            text = rf"\textbf{{{text}}}" if td.bold else text
+            text = rf"\textbf{{{text}}}" if entry and entry.best else text
             texts.append(rf"{text}\textsuperscript{{{entry.letters}}}" if entry and entry.letters else text)
         rows.append(texts)
-    head = rf" & {' & '.join(map(text_of, page_table.header[1:]))} \\ \midrule"
-    return _tabular(findings, tuned.note(findings), f"l{'c' * (len(page_table.header) - 1)}", [head], rows)
+    head = rf" & {' & '.join(map(text_of, tuned.table(findings).header[1:]))} \\ \midrule"
+    return _tabular(findings, tuned.note(findings), f"l{'c' * len(columns)}", [head], rows)
 
 
 def values(findings: Findings) -> str:

@@ -43,7 +43,7 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
         for name, spec in specs.items():
             vega.files(spec, rows, folder / "figures" / name)
     cells = next(each for *_, panels in sections for panel in panels for each in panel.tables if each.main)
-    by_setting = findings.searched and findings.crossed is not None and bool(findings.tuned)
+    by_setting = findings.tuned_table is not None
     listing = table.table(findings, comparisons, findings.entries) if findings.confirmed else cells
     note = f"{tuned.note(findings)} {tuned.STARRED}" if by_setting else table.note(findings, comparisons)
     tables = [tuned.table(findings), tuned.values(findings)] if by_setting else [listing]

@@ -102,7 +102,7 @@ def texts(findings: Findings) -> list[str]:
 
 def leads(findings: Findings) -> str:
     """Which of several searches in one setting is ahead on the objective at equal cost, and where that changes."""
-    if findings.crossed is not None and len(findings.crossed.columns) > 1:
+    if findings.tuned_table is not None and len(findings.tuned_table.columns) > 1:
         return ""
     if len(findings.searches) < 2 or len({findings.axes_label(cell) for cell in findings.whole}) < 2:
         return ""

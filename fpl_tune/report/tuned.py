@@ -6,7 +6,7 @@ Every method is tuned in every setting with the same budget, and measured on see
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from fpl_tune import analysis
 from fpl_tune.core.formatting import (
     counted,
     interval,
+    joined,
     percent,
     plus_minus,
     quantity,
@@ -29,6 +30,7 @@ from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain
 from fpl_tune.search.halving import FULL_TRIALS
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.comparisons import Comparisons, compare_pairs, turned
+from fpl_tune.study.crossed import Crossed
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import choose
@@ -58,43 +60,49 @@ class Entry(NamedTuple):
         return f"{plus_minus(self.mean, self.std, metric)} {self.letters}".strip()
 
 
+def _crossed(findings: Findings) -> Crossed:
+    """The rows and columns."""
+    assert findings.tuned_table is not None, "a study without several searches has no such table"
+    return findings.tuned_table
+
+
 def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
     """The table: method -> title of a column -> entry. With several settings, the last column is their mean."""
-    assert findings.crossed is not None
+    crossed = _crossed(findings)
+    best = {column: _best(findings, column) for column in crossed.columns}
     table = {
         method: {
             column: Entry(*findings.spread(cell, findings.metric), len(findings.seeds(cell)),
-                          findings.letters.get(cell.id, ""), cell.id in _best(findings, column))
+                          findings.letters.get(cell.id, ""), cell.id in best[column])
             for column, cell in row.items()
             if findings.compared(cell)
         }
-        for method, row in findings.crossed.rows.items()
+        for method, row in crossed.rows.items()
     }  # fmt: skip
-    if len(findings.crossed.columns) > 1:
+    if len(crossed.columns) > 1:
         letters, groups = _letters_over_settings(findings), _groups(findings)
         for method, cells in groups.items():
             by_cell = [findings.by_seed(cell, findings.metric) for cell in cells]
             seeds = set[int].intersection(*({*own} for own in by_cell))
             values = aggregate([float(np.mean([own[seed] for own in by_cell])) for seed in sorted(seeds)])
-            best = {cell.id for cell in cells} == {*findings.chosen}
-            table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), letters.get(cells[0].id, ""), best)
+            chosen = {cell.id for cell in cells} == {*findings.chosen}
+            tied = letters.get(cells[0].id, "")
+            table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), tied, chosen)
     return table
 
 
 def _best(findings: Findings, column: str) -> set[str]:
     """Ids of the tuned cells of a column that the objective chooses there."""
-    assert findings.crossed is not None
     tuned = {cell.id for _, cell in findings.tuned}
-    here = [row[column] for row in findings.crossed.rows.values() if column in row and row[column].id in tuned]
+    here = [row[column] for row in _crossed(findings).rows.values() if column in row and row[column].id in tuned]
     choice = choose(findings.table.cells, here, findings.rule, findings.table.study)
     return {cell.id for cell in choice.cells} if choice is not None else set()
 
 
 def _groups(findings: Findings) -> dict[str, list[Cell]]:
     """The cells of each method that has results in all settings, in the order of the columns."""
-    assert findings.crossed is not None
-    rows, columns = findings.crossed.rows, findings.crossed.columns
-    whole = {m: [row[c] for c in columns] for m, row in rows.items() if row.keys() == {*columns}}
+    columns = _crossed(findings).columns
+    whole = {m: [row[c] for c in columns] for m, row in _crossed(findings).rows.items() if row.keys() == {*columns}}
     return {method: cells for method, cells in whole.items() if all(map(findings.compared, cells))}
 
 
@@ -112,8 +120,7 @@ def _letters_over_settings(findings: Findings) -> dict[str, str]:
 
 def column_titles(findings: Findings) -> list[str]:
     """Titles of the table's columns: the settings and, if there are several, their mean."""
-    assert findings.crossed is not None
-    settings = findings.crossed.columns
+    settings = _crossed(findings).columns
     return [*settings, _MEAN] if len(settings) > 1 else settings
 
 
@@ -141,8 +148,8 @@ def frame(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("method")
 
 
-def note(findings: Findings) -> str:
-    """Seeds, budget and rules behind the table, in one line."""
+def note(findings: Findings, *, bold: str = "Bold") -> str:
+    """Seeds, budget and rules behind the table, in one line; `bold` is how the best method of a column is marked."""
     search, confirm = findings.spec.search, findings.table.design.confirm
     number = search.budget or FULL_TRIALS
     budget = counted(search.trials, "trial") if search.trials else f"the cost of {number:g} full trials"
@@ -154,7 +161,7 @@ def note(findings: Findings) -> str:
     else:
         text += " and measured on the seeds that chose it (search.confirm=0), so the values are too good"
     text += f". {upper(quantity(findings.metric))}, mean ± standard deviation over seeds, rule “{findings.rule}”. "
-    text += f"Bold: best on {findings.chosen_on}."
+    text += f"{bold}: best on {findings.chosen_on}."
     if findings.letters:
         text += " Methods of a column that share a letter do not differ significantly (all pairs are compared)."
     return f"{text} {findings.rates}".rstrip()
@@ -169,15 +176,17 @@ STARRED = f"* lies within {100 * EDGE:g} % of an end of its range."
 
 def values(findings: Findings) -> PageTable:
     """The chosen values: a row for each method, a column for each setting; * marks the end of a range."""
-    assert findings.crossed is not None
-    columns, searched = findings.crossed.columns, {cell.id for _, cell in findings.tuned}
-    ranges = _ranges(findings)
+    crossed, ranges = _crossed(findings), _ranges(findings)
     rows = []
-    for method, row in findings.crossed.rows.items():
-        if any(cell.id in searched for cell in row.values()):
-            texts = [_chosen(findings, row[c], ranges) if c in row else "–" for c in columns]
-            rows.append([method, *texts])
-    return plain_table(["method", *([c or "chosen values" for c in columns])], rows)
+    for method in _searched(findings):
+        cells = map(crossed.rows[method].get, crossed.columns)
+        rows.append([method, *(_chosen(findings, cell, ranges) if cell is not None else "–" for cell in cells)])
+    return plain_table(["method", *(column or "chosen values" for column in crossed.columns)], rows)
+
+
+def _searched(findings: Findings) -> list[str]:
+    """The methods that are tuned: all rows but those of references."""
+    return _crossed(findings).rows_of(cell.id for _, cell in findings.tuned)
 
 
 def _chosen(findings: Findings, cell: Cell, ranges: Mapping[str, Mapping[str, Param]]) -> str:
@@ -213,7 +222,7 @@ def at_edge(param: Param, value: Any) -> bool:
     from optuna.distributions import CategoricalDistribution
 
     ends = sorted(v for v in param.ends if isinstance(v, int | float) and not isinstance(v, bool))
-    if value not in ends and not isinstance(value, int | float):
+    if not isinstance(value, int | float):
         return False
     if isinstance(param.distribution, CategoricalDistribution):
         return len(ends) == len(param.ends) > 2 and value in (ends[0], ends[-1])
@@ -239,11 +248,7 @@ def at_edges(findings: Findings, *, places: bool = False) -> str:
     shown_places = places and len(findings.searches) > 1
     each = [f"{symbol(n)} ({some(labels, 8, '; ')})" if shown_places else symbol(n) for n, labels in named.items()]
     ends = "lie at an end of the range" if len(named) == 1 else "lie at an end of their ranges"
-    return f"The chosen values of {_joined(each)} {ends}: widen search.space to see whether more can be gained."
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
+    return f"The chosen values of {joined(each)} {ends}: widen search.space to see whether more can be gained."
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------
@@ -251,27 +256,22 @@ def _joined(texts: Sequence[str]) -> str:
 
 def gains(findings: Findings) -> PageTable | None:
     """What tuning gained over the published setting of each method, in each setting; None without any."""
-    assert findings.crossed is not None
+    crossed = _crossed(findings)
     published = {search.tuned.id: search.published for search in findings.searches if search.tuned is not None}
-    texts: dict[str, list[str]] = {}
-    for column in findings.crossed.columns:
-        cells = {method: row[column] for method, row in findings.crossed.rows.items() if column in row}
-        cells = {method: cell for method, cell in cells.items() if cell.id in published}
+    rows: dict[str, list[str]] = {method: [method] for method in _searched(findings)}
+    for column in crossed.columns:
+        cells = {method: crossed.rows[method].get(column) for method in rows}
         pairs = {
-            cell.id: start.id for cell in cells.values()
-            if (start := published[cell.id]) is not None and start.id != cell.id
+            cell.id: start.id for cell in cells.values() if cell is not None
+            and (start := published[cell.id]) is not None and start.id != cell.id
             and findings.compared(cell) and findings.compared(start)
         }  # fmt: skip
         tests = compare_pairs(findings, pairs).to_dict("index") if pairs else {}
-        for method in findings.crossed.rows:
-            cell = cells.get(method)
-            same = "published chosen" if cell is not None and cell.published else "–"
-            test = tests.get(cell.id) if cell is not None else None
-            texts.setdefault(method, []).append(same if test is None else _judged(findings, test))
-    rows = [[method, *each] for method, each in texts.items() if {*each} != {"–"}]
-    if not rows:
-        return None
-    return plain_table(["method", *(column or "gain" for column in findings.crossed.columns)], rows)
+        for method, cell in cells.items():
+            none = "published chosen" if cell is not None and cell.published else "–"
+            rows[method].append(_judged(findings, tests[cell.id]) if cell is not None and cell.id in tests else none)
+    gained = [row for row in rows.values() if {*row[1:]} != {"–"}]
+    return plain_table(["method", *(column or "gain" for column in crossed.columns)], gained) if gained else None
 
 
 def _judged(findings: Findings, test: Mapping[Any, Any] | None) -> str:
@@ -300,50 +300,43 @@ def against(findings: Findings, asked: str | None) -> Against | None:
         asked: the method: the study's `report.reference`, or the page's choice. If it is none of the searched methods,
             it is the method that is chosen by validation.
     """
-    assert findings.crossed is not None
-    rows, tuned = findings.crossed.rows, {cell.id for _, cell in findings.tuned}
-    searched = [method for method, row in rows.items() if any(cell.id in tuned for cell in row.values())]
-    chosen = next((m for m, row in rows.items() if {c.id for c in row.values()} & {*findings.chosen}), None)
-    method = asked if asked in searched else chosen
-    if method is None or len(rows) < 2:
+    crossed = _crossed(findings)
+    chosen = crossed.rows_of(findings.chosen)
+    method = asked if asked in _searched(findings) else next(iter(chosen), None)
+    if method is None or len(crossed.rows) < 2:
         return None
-    options = {"chosen": method == chosen and method != findings.spec.report.reference}
-    ran: dict[str, set[int]] = {str(key): {*own} for key, own in findings.values.groupby("cell")["seed"]}
-    by_setting: dict[str, dict[str, Mapping[Any, Any]]] = {}
-    for column in findings.crossed.columns:  # by column, as the letters are
-        mine = rows[method][column].id if column in rows[method] else ""
-        pairs = {
-            other: (row[column].id, mine) for other, row in rows.items()
-            if other != method and column in row and ran.get(row[column].id, set()) & ran.get(mine, set())
-        }  # fmt: skip
-        tests = compare_pairs(findings, [*pairs.values()], **options).to_dict("records") if pairs else []
-        for other, test in zip(pairs, tests, strict=True):
-            if test["seeds"]:
-                by_setting.setdefault(other, {})[column] = {**test, **turned(test)}
-    groups, over = _groups(findings), dict[str, Mapping[Any, Any]]()
-    if len(findings.crossed.columns) > 1 and method in groups:
-        frame, mine = _over_settings(findings), groups[method][0].id
+    bias = method in chosen[:1] and method != findings.spec.report.reference
+
+    def each_other(frame: pd.DataFrame, cells: Mapping[str, str]) -> dict[str, Mapping[Any, Any]]:
+        """Compares the method's cell with those of the others that share a seed with it."""
         seeds: dict[str, set[int]] = {str(key): {*own} for key, own in frame.groupby("cell")["seed"]}
-        first = {
-            other: cells[0].id for other, cells in groups.items()
-            if other != method and seeds.get(cells[0].id, set()) & seeds.get(mine, set())
-        }  # fmt: skip
-        joint = compare_pairs(findings, [(key, mine) for key in first.values()], frame, **options) if first else None
-        for other, test in zip(first, joint.to_dict("records") if joint is not None else (), strict=True):
-            over[other] = {**test, **turned(test)}
-    return Against(method, by_setting, over)
+        mine = cells.get(method, "")
+        others = {m: key for m, key in cells.items() if m != method and seeds.get(key, set()) & seeds.get(mine, set())}
+        if not others:
+            return {}
+        tests = compare_pairs(findings, [(key, mine) for key in others.values()], frame, chosen=bias)
+        pairs = zip(others, tests.to_dict("records"), strict=True)
+        return {other: {**test, **turned(test)} for other, test in pairs if test["seeds"]}
+
+    by_setting: dict[str, dict[str, Mapping[Any, Any]]] = {}
+    for column in crossed.columns:  # by column, as the letters are
+        cells = {name: row[column].id for name, row in crossed.rows.items() if column in row}
+        for other, test in each_other(findings.values, cells).items():
+            by_setting.setdefault(other, {})[column] = test
+    over = {name: cells[0].id for name, cells in _groups(findings).items()} if len(crossed.columns) > 1 else {}
+    return Against(method, by_setting, each_other(_over_settings(findings), over) if over else {})
 
 
 def panel(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which tuned method is best, in which setting, and what does tuning gain?"""
-    if findings.crossed is None or not findings.searched or not findings.tuned:
+    if findings.tuned_table is None:
         return None
     return Panel("Tuned methods", [note(findings)], tables=[table(findings)])
 
 
 def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which values were chosen, and what did tuning gain?"""
-    if findings.crossed is None or not findings.searched or not findings.tuned:
+    if findings.tuned_table is None:
         return None
     edges = at_edges(findings, places=True)
     text = f"The values that {findings.chosen_on} chose.{f' * {edges}' if edges else ''}"
@@ -360,12 +353,12 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
 
 def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How does one tuned method compare with each of the others?"""
-    if findings.crossed is None or not findings.searched:
+    if findings.tuned_table is None:
         return None
     compared = against(findings, comparisons.reference.asked)
     if compared is None or not compared.by_setting:
         return None
-    columns = findings.crossed.columns
+    columns = findings.tuned_table.columns
     rows = [
         [other, *(_judged(findings, tests.get(c)) for c in columns),
          *([_judged(findings, compared.over_settings.get(other))] if len(columns) > 1 else [])]
@@ -381,9 +374,7 @@ def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
 
 def sentence(findings: Findings, asked: str | None) -> str:
     """The best tuned method on validation, and one method against each of the others."""
-    assert findings.crossed is not None
-    assert findings.choice is not None
-    columns, rows = findings.crossed.columns, entries(findings)
+    columns, rows = _crossed(findings).columns, entries(findings)
     unit, points = (" %", " points") if percent(findings.metric) else ("", "")
     column = _MEAN if len(columns) > 1 else columns[0]
     text = _winner(findings, rows, column, unit)
@@ -403,17 +394,16 @@ def sentence(findings: Findings, asked: str | None) -> str:
         return f"{text}."
     if len(tests) > 4:
         parts.append(f"{counted(len(tests) - 4, 'more')} in the table")
-    chosen = {m for m, row in findings.crossed.rows.items() if {c.id for c in row.values()} & {*findings.chosen}}
-    lead = "" if compared.method in chosen else f"{compared.method} has "
+    lead = "" if compared.method in _crossed(findings).rows_of(findings.chosen) else f"{compared.method} has "
     return f"{text}; {lead}{', '.join(parts)}."
 
 
 def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column: str, unit: str) -> str:
-    assert findings.crossed is not None
-    columns = findings.crossed.columns
+    crossed = _crossed(findings)
+    columns = crossed.columns
     what = quantity(findings.metric, over="", unit=False)
     value = partial(plus_minus, metric=findings.metric)
-    best = [m for m, row in findings.crossed.rows.items() if {c.id for c in row.values()} <= {*findings.chosen}]
+    best = [m for m, row in crossed.rows.items() if {c.id for c in row.values()} <= {*findings.chosen}]
     on = f"on {counted(len(findings.table.design.confirm), 'fresh seed')}" if findings.confirmed else "so far"
     if not findings.table.design.confirm:
         on = "on the seeds that chose it"
@@ -423,6 +413,6 @@ def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column:
         reached = f"{'a mean of ' if over else ''}{value(entry.mean, entry.std)}{unit} {what} {on}"
         return f"Tuned, {best[0]} is best on {findings.chosen_on}{over}, with {reached}"
     winners = {m: [c for c in columns if row.get(c) and row[c].id in findings.chosen]
-               for m, row in findings.crossed.rows.items()}  # fmt: skip
+               for m, row in crossed.rows.items()}  # fmt: skip
     named = [f"{method} ({', '.join(where)})" for method, where in winners.items() if where]
     return f"Tuned in each setting, best on {findings.chosen_on}: {', '.join(named)} ({what} {on})"

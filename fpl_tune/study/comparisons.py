@@ -37,9 +37,10 @@ class Reference:
     def check(self) -> None:
         """Raises `ConfigError` if the study has no reference of the asked name."""
         if not self._cells_of(str(self.asked)):
-            crossed, findings = self._findings.crossed, self._findings
-            names = [*map(findings.family, findings.references), *(cell.label for cell in findings.entries)]
-            raise unknown("reference", str(self.asked), dict.fromkeys([*(crossed.rows if crossed else ()), *names]))
+            findings = self._findings
+            rows = findings.tuned_table.rows if findings.tuned_table else ()
+            names = [*rows, *map(findings.family, findings.references), *(cell.label for cell in findings.entries)]
+            raise unknown("reference", str(self.asked), dict.fromkeys(names))
 
     @cached_property
     def name(self) -> str | None:
@@ -57,8 +58,8 @@ class Reference:
 
     def _cells_of(self, name: str) -> list[Cell]:
         findings, cells = self._findings, self._findings.entries
-        if findings.searched and findings.crossed is not None and name in findings.crossed.rows:
-            return list({cell.id: cell for cell in findings.crossed.rows[name].values()}.values())
+        if findings.tuned_table is not None and name in findings.tuned_table.rows:
+            return list({cell.id: cell for cell in findings.tuned_table.rows[name].values()}.values())
         return (
             [cell for cell in cells if cell.label == name]
             or [cell for cell in cells if cell.is_reference and findings.family(cell) == name]
@@ -166,7 +167,7 @@ def offered_references(findings: Findings, comparisons: Comparisons, most: int =
     entries = {cell.id for cell in findings.entries}
     cells = [cell.label for cell in findings.listed if cell.id in entries and findings.frame.loc[cell.id, "n"] > 0]
     if findings.searched:
-        texts = list(findings.crossed.rows) if findings.crossed else []
+        texts = list(findings.tuned_table.rows) if findings.tuned_table else []
     first = comparisons.reference.name
     names: list[str] = [*([first] if first else []), *families, *texts, *cells]
     return list(dict.fromkeys(names))[: max(most // max(len(cells), 1), 3)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,8 +21,9 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric, percent, short, titles
 from fpl_tune.core.metrics import TOTAL_BYTES, check_rule
 from fpl_tune.study import rates
-from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, is_setting, label, shown
+from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
+from fpl_tune.study.crossed import Crossed, crossed, settings_of
 from fpl_tune.study.foresight import Foresight, foresight
 from fpl_tune.study.partition import ClassCounts, class_counts
 from fpl_tune.study.results import COSTS, VAL, figure
@@ -297,8 +298,32 @@ class Findings:
 
     @cached_property
     def crossed(self) -> Crossed | None:
-        """The table of methods by settings; None for a study that is not of that form. See `crossed`."""
-        return crossed(self)
+        """The table of methods by settings: labelled variants or names of methods by values of axes that are settings.
+
+        A study with several searches has the tuned cell of each, once there is one; without an axis of methods, one
+        row. None for a grid with other axes than one of methods and one of settings, and for other studies.
+        """
+        axes = axes_of(self.spec.axes)
+        where = settings_of(axes)
+        what = [axis for axis in axes if axis not in where]
+        if self.searched:
+            of_that_form = len(self.searches) > 1 and len(self.objectives) == 1 and bool(self.tuned)
+            named = [
+                (label({axis: cell.varied[axis] for axis in what}) if what else str(cell.node["method"]["name"]), cell)
+                for _, cell in self.tuned
+            ]
+            named += [(cell.reference or self.family(cell) or cell.label, cell) for cell in self.references]
+        else:
+            methods = what == ["method"] or all(isinstance(value, Mapping) for axis in what for value in axes[axis])
+            of_that_form = self.kind == "table" and (len(where), len(what)) == (1, 1) and methods
+            named = [(label({n: v for n, v in cell.varied.items() if n not in where}), cell) for cell in self.cells]
+        return crossed(axes, named) if of_that_form else None
+
+    @property
+    def tuned_table(self) -> Crossed | None:
+        """The table of tuned methods by settings; None for a study without several searches, and before any trial has
+        completed."""
+        return self.crossed if self.searched else None
 
     # -- the choice ------------------------------------------------------------------------------------------
 
@@ -506,9 +531,9 @@ class Findings:
         """
         letters: dict[str, str] = {}
         settings: dict[str, list[str]] = {}
-        if self.crossed is not None and self.searched:
-            for column in self.crossed.columns:
-                cells = [row[column] for row in self.crossed.rows.values() if column in row]
+        if self.tuned_table is not None:
+            for column in self.tuned_table.columns:
+                cells = [row[column] for row in self.tuned_table.rows.values() if column in row]
                 settings[column] = list(dict.fromkeys(cell.id for cell in cells if self.compared(cell)))
         for cell in self.finished if self.kind == "table" else ():
             if self.compared(cell):
@@ -530,68 +555,6 @@ class Findings:
         own = [cell for _, cell in self.tuned] if self.searched else self.own
         sharing = [cell for cell in own if cell.id != self.best.id and mine & set(self.letters.get(cell.id, ""))]
         return self.best_first(sharing)
-
-
-@dataclass(frozen=True)
-class Crossed:
-    """Methods by settings, in the study's order."""
-
-    columns: list[str]
-    """Titles of the settings; one empty title for a study in one setting."""
-    rows: dict[str, dict[str, Cell]]
-    """Method -> setting -> cell; the references come last."""
-
-
-def crossed(findings: Findings) -> Crossed | None:
-    """The cells by method and setting.
-
-    Rows are labelled variants or names of methods, columns the values of axes that are settings (data, partition or
-    protocol). A study that searches has the tuned cell of each search; without an axis of methods, one row.
-
-    Returns:
-        None for a grid with other axes than one of methods and one of settings, for a study with one search, or if a
-        cell has no place.
-    """
-    axes = axes_of(findings.spec.axes)
-    where = [axis for axis, values in axes.items() if all(is_setting({axis: value}) for value in values)]
-    what = [axis for axis in axes if axis not in where]
-    if findings.searched:
-        of_that_form = len(findings.searches) > 1 and len(findings.objectives) == 1
-    else:
-        methods = what == ["method"] or all(isinstance(value, Mapping) for axis in what for value in axes[axis])
-        of_that_form = findings.kind == "table" and (len(where), len(what)) == (1, 1) and methods
-    if not of_that_form:
-        return None
-    settings = [dict(zip(where, values, strict=True)) for values in itertools.product(*(axes[a] for a in where))]
-    rows: dict[str, dict[str, Cell]] = {}
-    for name, cell in _rows(findings, what, where):
-        own = {axis: cell.varied[axis] for axis in where if axis in cell.varied}
-        missing = [axis for axis in where if axis not in own]
-        if missing and (cell.run.learns or not all(axis.startswith("protocol.") for axis in missing)):
-            return None  # what trains nothing is run once for all settings of the protocol
-        places = {_setting(each) for each in settings if own.items() <= each.items()}
-        row = rows.setdefault(name, {})
-        if not places or places & row.keys():
-            return None
-        row.update(dict.fromkeys(places, cell))
-    return Crossed(list(dict.fromkeys(map(_setting, settings))), rows)
-
-
-def _rows(findings: Findings, what: Sequence[str], where: Sequence[str]) -> Iterator[tuple[str, Cell]]:
-    """The cells of the table of methods by settings, each with the name of its row."""
-    if not findings.searched:
-        for cell in findings.cells:
-            yield label({axis: value for axis, value in cell.varied.items() if axis not in where}), cell
-        return
-    for _, cell in findings.tuned:
-        yield label({axis: cell.varied[axis] for axis in what}) if what else str(cell.node["method"]["name"]), cell
-    for cell in findings.references:
-        yield cell.reference or findings.family(cell) or cell.label, cell
-
-
-def _setting(varied: Mapping[str, Any]) -> str:
-    """The title of a column: values alone where they are words."""
-    return ", ".join(shown(v) if isinstance(v, (str, Mapping)) else label({axis: v}) for axis, v in varied.items())
 
 
 def without_data(cell: Cell, axes: Collection[str] = ()) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import counted, listed
+from fpl_tune.core.formatting import counted, joined, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, metric
 from fpl_tune.core.nested import GROUPS, flatten
 from fpl_tune.study.cells import SETTING, Cell, axes_of, is_setting
@@ -179,7 +179,7 @@ def choose(
     if len(names) > 1:
         number = sum(map(len, points.values()))
         by = f"{len(best)} of {counted(number, 'trial')} {'is' if len(best) == 1 else 'are'} on the front of "
-        by += f"{', '.join(names[:-1])} and {names[-1]}"
+        by += joined(names)
     else:
         by = BY_VALIDATION if names == [VAL] else f"{'highest' if signs[0] > 0 else 'lowest'} mean {names[0]}"
     if others:

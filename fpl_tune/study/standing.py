@@ -27,7 +27,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import listed
+from fpl_tune.core.formatting import joined, listed
 from fpl_tune.core.metrics import TOTAL_BYTES, VAL
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.status import FAILURES, Status
@@ -136,7 +136,7 @@ def confirming_seeds(study: Any, used: Collection[int]) -> tuple[int, ...]:
         if search.confirm == "auto":
             return ()
         raise ConfigError(
-            f"search.confirm={search.confirm} runs a search's best point again, but {' and '.join(search.objectives)} "
+            f"search.confirm={search.confirm} runs a search's best point again, but {joined(search.objectives)} "
             "have none. Remove it, or search for one of them."
         )
     if isinstance(search.confirm, list):

@@ -1,0 +1,61 @@
+"""The table of methods by settings that papers print: which cell stands in which row and column."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fpl_tune.study.cells import Cell, is_setting, label, shown
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Methods by settings, in the study's order."""
+
+    columns: list[str]
+    """Titles of the settings; one empty title for a study in one setting."""
+    rows: dict[str, dict[str, Cell]]
+    """Method -> setting -> cell; the references come last."""
+
+    def rows_of(self, cells: Iterable[str]) -> list[str]:
+        """The methods that have one of these cells."""
+        ids = {*cells}
+        return [method for method, row in self.rows.items() if any(cell.id in ids for cell in row.values())]
+
+
+def settings_of(axes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The axes all of whose values are settings (data, partition or protocol): the columns."""
+    return [axis for axis, values in axes.items() if all(is_setting({axis: value}) for value in values)]
+
+
+def crossed(axes: Mapping[str, Sequence[Any]], named: Iterable[tuple[str, Cell]]) -> Crossed | None:
+    """Puts cells into rows and columns.
+
+    Args:
+        axes: the study's axes.
+        named: cells, each with the name of its row.
+
+    Returns:
+        None if a cell has no place: what trains nothing has one in all settings of the protocol.
+    """
+    where = settings_of(axes)
+    settings = [dict(zip(where, values, strict=True)) for values in itertools.product(*(axes[a] for a in where))]
+    rows: dict[str, dict[str, Cell]] = {}
+    for name, cell in named:
+        own = {axis: cell.varied[axis] for axis in where if axis in cell.varied}
+        missing = [axis for axis in where if axis not in own]
+        if missing and (cell.run.learns or not all(axis.startswith("protocol.") for axis in missing)):
+            return None
+        places = {_title(each) for each in settings if own.items() <= each.items()}
+        row = rows.setdefault(name, {})
+        if not places or places & row.keys():
+            return None
+        row.update(dict.fromkeys(places, cell))
+    return Crossed(list(dict.fromkeys(map(_title, settings))), rows)
+
+
+def _title(varied: Mapping[str, Any]) -> str:
+    """The title of a column: values alone where they are words."""
+    return ", ".join(shown(v) if isinstance(v, (str, Mapping)) else label({axis: v}) for axis, v in varied.items())
