@@ -46,7 +46,7 @@ def struck(driver: psutil.Popen, victim: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "axes: {}\nsearch: {sampler: random, confirm: 0, trials: 4, only: [optim.lr]}\nprune: {rule: null}",
+        "axes: {}\nsearch: {sampler: random, trials: 4, only: [optim.lr]}\nprune: {rule: null}",
         "axes: {}\nsearch: {sampler: random, confirm: 0, trials: 4, only: [optim.lr]}\n"
         "prune: {rule: halving, reduction: 2}",
     ],
