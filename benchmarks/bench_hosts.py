@@ -75,8 +75,10 @@ class Run:
     def reached(self) -> int:
         """A number that grows with every checkpoint and result."""
         where = [self.root / "hosts", *([self.bucket] if self.bucket else [])]
-        rounds = [int(path.stem[6:]) for folder in where for path in folder.rglob("round-*.safetensors")]
-        return sum(rounds) + 1000 * len([*self.root.rglob("result.json")])
+        # os.walk passes over folders that trials remove meanwhile; rglob fails on them.
+        names = [Path(name) for folder in where for *_, files in os.walk(folder) for name in files]
+        rounds = [int(name.stem[6:]) for name in names if name.match("round-*.safetensors")]
+        return sum(rounds) + 1000 * sum(name.name == "result.json" for name in names)
 
     def _watch(self) -> None:
         last, since = self.reached(), time.monotonic()
