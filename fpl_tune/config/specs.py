@@ -212,7 +212,7 @@ class SearchSpec:
     sampler of Optuna (tpe, gp, random, cma_es, nsgaii, qmc ...), of a plug-in or of `package.module:Class`;
     {name: ..., argument: ...} with arguments; None: no search."""
     trials: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Trials in each axis cell, the published defaults included. None: `budget`."""
+    """Trials in each axis cell, the published points included. None: `budget`."""
     budget: Annotated[float, Field(ge=1, le=100_000)] | None = None
     """Instead of `trials`: the budget of each axis cell, in full trials of all rounds and seeds. None for both: a
     budget of 20 if halving stops trials early, else 20 trials."""
@@ -220,6 +220,9 @@ class SearchSpec:
     """Overrides of the space in search_spaces/<method>.yaml, by dotted field."""
     only: list[str] = field(default_factory=list)
     """Dotted fields that are searched; empty: the whole space."""
+    published: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    """Points that are tried first, by dotted field, and that tuning is compared with. None: those of the space's file,
+    and without any the run's own values."""
     objectives: list[str] = field(default_factory=lambda: ["val/acc_mean"])
     """Validation metrics or costs (`comm/total_bytes`, `time/seconds`), each in its direction.
 

@@ -159,12 +159,12 @@ def matters(findings: Findings, comparisons: Comparisons) -> Panel | None:
 
 
 def ablation(findings: Findings, comparisons: Comparisons) -> Panel | None:
-    """Which of the changes from the published point to the best cell make the difference?"""
+    """Which of the changes from the published or default setting to the best cell make the difference?"""
     if findings.spec.ablate is None and not any(
         stored.cell.role == "ablation" for stored in findings.table.cells.values()
     ):
         return None
-    panel = Panel("From the published point to the best cell")
+    panel = Panel("From the first setting to the best cell")
     try:
         paths = ablation_paths(findings.spec, findings.table)
     except ConfigError as problem:
@@ -197,7 +197,7 @@ def _path(findings: Findings, path: list[Step]) -> PageTable:
         reached = [figure(findings.objective(step.cell), findings.objectives[0]),
                    plus_minus(*findings.spread(step.cell, findings.metric), findings.metric)]  # fmt: skip
         gap = judged(findings.metric, tests[step.cell.id]) if step.cell.id in tests else ["", "", ""]
-        body.append([str(i), ", ".join(changes) or "published point", *reached, *gap])
+        body.append([str(i), ", ".join(changes) or f"{findings.first_point(step.cell)} setting", *reached, *gap])
     if {cells[0].id, cells[-1].id} <= present and len(path) > 2:
         (whole,) = compare_pairs(findings, {cells[-1].id: cells[0].id}, frame).to_dict("records")
         body.append(["", "all of them", "", "", *judged(findings.metric, whole)])

@@ -36,7 +36,7 @@ _BINS = 16  # of a contour, along each field
 
 
 def sentence(findings: Findings) -> str:
-    """The gain of the chosen point of a search over its published setting."""
+    """The gain of the chosen point of a search over its published or default setting."""
     (search,) = findings.searches
     best = search.tuned
     if best is None or findings.best is None:
@@ -46,16 +46,15 @@ def sentence(findings: Findings) -> str:
     what = quantity(findings.metric, over="", unit=False)
     reached = f"{plus_minus(row['mean'], row['std'], findings.metric)}{unit} {what}"
     others = [cell for cell in findings.own if cell.id not in findings.published]
+    first = f"{findings.first_point(best)} setting"
     if best.published and len(findings.whole) == 1:
-        return f"Only the published setting has completed, with {reached}; too early to judge tuning."
+        return f"Only the {first} has completed, with {reached}; too early to judge tuning."
     if best.published:
-        than = f"No trial was better on {findings.chosen_on} than the published setting"
+        than = f"No trial was better on {findings.chosen_on} than the {first}"
         return f"{than}, which reaches {reached} ({counted(len(others), 'other trial')})."
     if search.published is None:
         least = "" if len(findings.whole) > 1 else "it is the only trial that completed; "
-        why = (
-            "no published setting completed" if findings.published else "there is no published setting to compare with"
-        )
+        why = f"no {first} completed" if findings.published else f"there is no {first} to compare with"
         return f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}; {least}{why}."
     after = ""
     if search.best is not None and search.best.id in findings.costs:
@@ -67,7 +66,7 @@ def sentence(findings: Findings) -> str:
         test = compare_pairs(findings, pairs, chosen=not findings.confirmed).loc[best.id].to_dict()
     if test is None or not test["seeds"]:
         reached = f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}{after}"
-        return f"{reached}; no seed is paired with the published setting."
+        return f"{reached}; no seed is paired with the {first}."
     points = " points" if percent(findings.metric) else ""
     bounds = interval(test, findings.metric)
     few = "one seed: no interval" if test["seeds"] == 1 else "no interval"
@@ -76,9 +75,9 @@ def sentence(findings: Findings) -> str:
     gained = signed(test["difference"], findings.metric)
     if sign(findings.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
         text = f"Tuning gained nothing: trial {best.trial}, the best on "
-        text += f"{findings.chosen_on}, is {gained}{points} from the published setting"
+        text += f"{findings.chosen_on}, is {gained}{points} from the {first}"
     else:
-        text = f"Tuning gained {gained}{points} over the published setting"
+        text = f"Tuning gained {gained}{points} over the {first}"
     return f"{text} on {seeds} ({verdict}){after}."
 
 
@@ -94,7 +93,7 @@ def texts(findings: Findings) -> list[str]:
     for name in (name for name in best.varied if name not in findings.gridded):
         text = f"{findings.title(name)} {field_text(best, name)}"
         if published is not None and name in published.varied and field_text(published, name) != field_text(best, name):
-            text += f" (published {field_text(published, name)})"
+            text += f" ({findings.first_point(published)} {field_text(published, name)})"
         parts.append(text)
     edges = tuned.at_edges(findings)
     return [f"Trial {best.trial}: {', '.join(parts)}.", *([edges] if edges else [])]

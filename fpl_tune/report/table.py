@@ -69,7 +69,9 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
     """Fields of a cell by column; `test` is its comparison with the reference of that title."""
     row: dict[str, Any] = findings.frame.loc[cell.id].to_dict()
     wanted = len(findings.table.design.first_seeds_of(cell))
-    name = f"{findings.name(cell)} (published)" if cell.id in findings.published else findings.name(cell)
+    name = findings.name(cell)
+    if cell.id in findings.published:
+        name = f"{name} ({findings.first_point(cell)})"
     compared = [f"Δ vs {reference}", f"{findings.sure} interval", "verdict"]
     fields = {name: Td(field_text(cell, axis)) for axis, name in findings.titles.items()}
     letters = {"group": Td(findings.letters.get(cell.id, "–"))} if findings.letters else {}

@@ -255,7 +255,7 @@ def at_edges(findings: Findings, *, places: bool = False) -> str:
 
 
 def gains(findings: Findings) -> PageTable | None:
-    """What tuning gained over the published setting of each method, in each setting; None without any."""
+    """What tuning gained over each method's published or default setting, in each setting; None without any."""
     crossed = _crossed(findings)
     published = {search.tuned.id: search.published for search in findings.searches if search.tuned is not None}
     rows: dict[str, list[str]] = {method: [method] for method in _searched(findings)}
@@ -268,10 +268,19 @@ def gains(findings: Findings) -> PageTable | None:
         }  # fmt: skip
         tests = compare_pairs(findings, pairs).to_dict("index") if pairs else {}
         for method, cell in cells.items():
-            none = "published chosen" if cell is not None and cell.published else "–"
+            none = f"{findings.first_point(cell)} chosen" if cell is not None and cell.published else "–"
             rows[method].append(_judged(findings, tests[cell.id]) if cell is not None and cell.id in tests else none)
     gained = [row for row in rows.values() if {*row[1:]} != {"–"}]
     return plain_table(["method", *(column or "gain" for column in crossed.columns)], gained) if gained else None
+
+
+def _first(findings: Findings) -> str:
+    """The settings that gains refer to, in words."""
+    words = {search.label: findings.first_point(search.tuned) for search in findings.searches if search.tuned}
+    own = [label for label, word in words.items() if word == "default"]
+    if not own or len(own) == len(words):
+        return f"the {'default' if own else 'published'} setting"
+    return f"the published setting, or the default one of {some(own, 3)}"
 
 
 def _judged(findings: Findings, test: Mapping[Any, Any] | None) -> str:
@@ -344,7 +353,7 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     if (gained := gains(findings)) is not None:
         points = ", in points" if percent(findings.metric) else ""
         result.texts.append(
-            f"The second table is the gain over the published setting{points}, with {findings.sure} intervals that "
+            f"The second table is the gain over {_first(findings)}{points}, with {findings.sure} intervals that "
             "hold together in each column."
         )
         result.tables.append(gained)

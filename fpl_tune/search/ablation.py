@@ -1,4 +1,4 @@
-"""The ablation path of a search: from the published point to the best trial, one field at a time.
+"""The ablation path of a search: from the published or default point to the best trial, one field at a time.
 
 Fields change in the order of their importance for the objective (`analysis.importance` over the finished trials): a
 path of k fields needs at most k - 1 runs (Fawcett & Hoos, 2016, re-order it after every step, which takes k² / 2 runs).
@@ -54,7 +54,7 @@ def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
     """
     if spec.search.sampler is None:
         raise ConfigError(
-            "ablate=best starts from the published point of a search, but there is none. Remove ablate, or set a "
+            "ablate=best starts from the first point of a search, but there is none. Remove ablate, or set a "
             "sampler such as search.sampler=auto."
         )
     rule = selecting_rule(spec.report.rule)
@@ -74,13 +74,13 @@ def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
         mine = [cell for cell in cells if search.holds(cell)]
         start = choose(table.cells, [cell for cell in mine if cell.published], rule, spec)
         if start is None:
-            raise ConfigError(f"ablate=best needs a finished published point in the search around {best.label}.")
+            raise ConfigError(f"ablate=best needs a finished published or default point in the search of {best.label}.")
         if start.cell.id != best.id:
             shares = _importance(mine, table, rule, objective, search.space)
             paths.append(_path(search, start.cell, best, shares, finished, number))
             number += len(paths[-1])
     if not paths:
-        raise ConfigError(f"ablate=best finds nothing to change: the published point of {spec.name} is its best cell.")
+        raise ConfigError(f"ablate=best finds nothing to change: the first point of {spec.name} is its best cell.")
     return paths
 
 

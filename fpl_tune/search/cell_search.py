@@ -22,7 +22,7 @@ from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import names_of, read_file, read_space
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, fields_of, label
 from fpl_tune.study.grid import variant
-from fpl_tune.study.selection import choose, selecting_rule
+from fpl_tune.study.selection import choose, first_point, selecting_rule
 from fpl_tune.study.standing import Design, Row
 from fpl_tune.study.table import stored_row
 
@@ -55,8 +55,11 @@ class CellSearch:
         names = names_of(self.node["method"], self.varied.get("method"))
         bundled = [name for name in fields_of(self.varied) if name not in GROUPS]
         if self.file is None:
-            self.file = read_file(names)
-        self.space = read_space(names, self.search, [*axes_of(self.spec.axes), *bundled], self.node, self.file)
+            self.file = read_file(names, type(self.run.method))
+        try:
+            self.space = read_space(names, self.search, [*axes_of(self.spec.axes), *bundled], self.node, self.file)
+        except ConfigError as problem:
+            raise ConfigError(f"{self.name}: {problem}" if self.varied else str(problem)) from None
         for param in self.space.params:
             for value in param.ends:
                 try:
@@ -67,7 +70,7 @@ class CellSearch:
                         raise ConfigError(f"search.space.{param.name}: {problem}") from None
         points = (self.space.complete(point, self.node, self.varied) for point in self.space.published)
         self.points = list({repr(point): point for point in points}.values())
-        """Published points, which are tried first."""
+        """Published points, or the run's own values where there are none. They are tried first."""
         self.prune = resolved(self.spec)
         self.samplers = SamplerFactory(self.search, self.space)
         self.samplers.check(self.node, self.varied)
@@ -105,7 +108,7 @@ class CellSearch:
 
     @cached_property
     def first(self) -> RunSpec:
-        """A run of the space for checks before the search starts: the first published point that can run."""
+        """A run of the space for checks before the search starts: the first point that can run."""
         return self.at(next(iter(self.published.values()))) if self.published else self.run
 
     def _run(self, point: Mapping[str, Any]) -> RunSpec:
@@ -188,7 +191,8 @@ class CellSearch:
             if (choice := choose(trials, candidates, self.rule, self.spec)) is not None:
                 trial = choice.cell
                 key = confirming_id(trial.id)
-                name = f"{self.name} ({'published' if trial.published else f'trial {trial.trial}'})"
+                point = first_point(self.search, self.file or {}) if trial.published else f"trial {trial.trial}"
+                name = f"{self.name} ({point})"
                 cells.setdefault(key, replace(trial, id=key, number=number, label=name, role=role, reference=""))
         return [*cells.values()]
 

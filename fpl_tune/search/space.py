@@ -19,9 +19,10 @@ from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.nested import MAPPINGS
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import SPEC, shown, validated
+from fpl_tune.method import Method
 from fpl_tune.search.components import quiet
 from fpl_tune.study.cells import SETTING
-from fpl_tune.study.selection import TUNABLE
+from fpl_tune.study.selection import TUNABLE, first_point
 
 Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -104,7 +105,7 @@ class Space(NamedTuple):
 
     params: tuple[Param, ...]
     published: tuple[dict[str, Any], ...]
-    """Points from the papers, which may leave fields open."""
+    """Points that are tried first, which may leave fields open."""
     outside: tuple[dict[str, Any], ...] = ()
     """Published points with a value outside the space, which are not tried."""
 
@@ -147,14 +148,18 @@ def _name(value: Any) -> Any:
 
 
 def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
-    """Possible file names of a method's space: its option, compositions of the same methods, and its own name."""
-    alike = []
+    """Possible names of the file of a method's space.
+
+    Its option, compositions of the same methods, and its own name; for a method of a user's file, such as `mine:Mine`,
+    also that file's name.
+    """
+    alike, own = [], str(node["name"])
     for path in sorted(shipped("conf", "method").glob("*.yaml")):
         composed = yaml.safe_load(path.read_text())
         composed = composed.get("method", composed)
         if composed.get("name") == node["name"] and _name(composed.get("inner")) == _name(node.get("inner")):
             alike.append(path.stem)
-    return [*([option] if isinstance(option, str) else []), *alike, str(node["name"])]
+    return list(dict.fromkeys([*([option] if isinstance(option, str) else []), *alike, own, own.partition(":")[0]]))
 
 
 def read_space(
@@ -164,18 +169,19 @@ def read_space(
     node: Mapping[str, Any] | None = None,
     file: Mapping[str, Any] | None = None,
 ) -> Space:
-    """The space of a method, with the schedule's fields and the study's own overrides.
+    """The space of a method: that of its file with the study's own overrides.
 
     Args:
-        names: names of files in search_spaces/; the first that exists is used.
+        names: possible names of its file, see `names_of`.
         search: the study's `search`.
         axes: dotted names of the study's axes, and of the fields in its bundles.
         node: the run that is searched. Its integer fields are searched as integers.
         file: content of the file, from `read_file`; None: it is read.
 
     Raises:
-        ConfigError: the space does not exist; a field has an unknown key, or an empty or inverted range; `only` names a
-            field twice; a searched field is also an axis, or decides on which clients and images trials are compared.
+        ConfigError: the space is empty; a field has an unknown key, or an empty or inverted range; `only` names a field
+            twice, or it or `published` one that the space lacks; a searched field is also an axis, or decides on which
+            clients and images trials are compared.
     """
     file = read_file(names) if file is None else file
     overrides = config.flatten(search.space, whole=_is_entry)
@@ -191,8 +197,13 @@ def read_space(
     searched = {name: param for name, param in every.items() if name in (search.only or every)}
     if not searched:
         raise ConfigError(
-            f"A search needs a space, but there is no search_spaces/{names[0]}.yaml. "
+            f"A search needs a space, but there is no search_spaces/{names[-1]}.yaml. "
             "Write search.space={<field>: {low: ..., high: ...}}."
+        )
+    for name in {name for point in search.published or () for name in config.flatten(point)} - every.keys():
+        raise ConfigError(
+            f"search.published names {name!r}, which is not in the space. {did_you_mean(name, every)} Points of one "
+            f"method among several are `published` in search_spaces/{names[-1]}.yaml."
         )
     for name in searched:
         clash = next((a for a in axes if name == a or (name.startswith(f"{a}.") and a != "method")), None)
@@ -206,7 +217,11 @@ def read_space(
                 "Trials compare on the same data, clients and evaluation, so a search can only vary how clients train, "
                 f"but {name} is searched. Make it an axis, axes.{name}=[...], and remove search.space.{name}."
             )
-    points = [{n: v for n, v in point.items() if n in searched} for point in file.get("published", [])]
+    given = file.get("published", []) if search.published is None else map(config.flatten, search.published)
+    points = [{n: v for n, v in point.items() if n in searched} for point in given]
+    if first_point(search, file) == "default":
+        own = {name: config.get_field(node or {}, name) for name in searched}
+        points = [{name: value for name, value in own.items() if value is not None}]
     unique = {repr(sorted(point.items())): point for point in points if point}.values()
     inside = [point for point in unique if all(searched[n].holds(v) for n, v in point.items())]
     outside = [point for point in unique if point not in inside]
@@ -214,10 +229,23 @@ def read_space(
     return Space(tuple(params), tuple(inside), tuple(outside))
 
 
-def read_file(names: Sequence[str]) -> dict[str, Any]:
-    """The content of the first file in search_spaces/ that exists, with the schedule's fields; empty if none does."""
+def read_file(names: Sequence[str], kind: type[Method] = Method) -> dict[str, Any]:
+    """The space of a method, with the fields that are searched in all methods.
+
+    Args:
+        names: names of files in search_spaces/; the first that exists is used.
+        kind: the method's class. Without a file, it has the space of the nearest class that it derives from, but not
+            what is published of that class.
+    """
     content = _content(names)
-    return {**content, "space": {**content.get("space", {}), **_content(["schedule"])["space"]}} if content else {}
+    if not content:
+        named = {other: name for name, other in methods.catalogue().items()}
+        content = _content([named[parent] for parent in kind.__mro__ if parent in named])
+        content.pop("published", None)
+    space = dict(content.get("space", {}))
+    for name, entry in (_content(["default"])["space"] if kind.learns else {}).items():
+        space.setdefault(name, entry)
+    return {**content, "space": space} if space else {}
 
 
 def _content(names: Sequence[str]) -> dict[str, Any]:

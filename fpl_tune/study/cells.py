@@ -34,7 +34,7 @@ class Suggestion:
     params: dict[str, Any]
     """The values of the searched fields."""
     published: bool = False
-    """True for a point of a paper."""
+    """True for a published point; where none is known, for the run's own values."""
     hedged: bool = False
     """True if the trial passes all rungs but the last one, whatever its value."""
     attrs: dict[str, dict[str, Any]] = field(default_factory=dict)

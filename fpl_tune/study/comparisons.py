@@ -72,7 +72,7 @@ class Reference:
         if len(self._members) != 1 or not self._members[0].searched:
             return self.name or ""
         (member,) = self._members
-        return "the published setting" if member.published else self._findings.name(member)
+        return f"the {self._findings.first_point(member)} setting" if member.published else self._findings.name(member)
 
     @cached_property
     def _members(self) -> list[Cell]:

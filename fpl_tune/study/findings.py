@@ -27,7 +27,7 @@ from fpl_tune.study.crossed import Crossed, crossed, settings_of
 from fpl_tune.study.foresight import Foresight, foresight
 from fpl_tune.study.partition import ClassCounts, class_counts
 from fpl_tune.study.results import COSTS, VAL, figure
-from fpl_tune.study.selection import Choice, choose, objectives_of, setting_of, sign
+from fpl_tune.study.selection import Choice, choose, first_point, objectives_of, setting_of, sign
 from fpl_tune.study.standing import CellState, Row
 from fpl_tune.study.table import StoredCell, StudyTable
 
@@ -415,6 +415,10 @@ class Findings:
                 start = next((cell for cell in points if cell.published), None)
             searches.append(Searched(label(varied) if varied else "", trials, best, tuned, start))
         return searches
+
+    def first_point(self, cell: Cell) -> str:
+        """What the first trials of a cell's search are: `published` points, or the `default` one."""
+        return first_point(self.spec.search, self.table.effective.spaces.get(self.axes_label(cell) or label({}), {}))
 
     @property
     def tuned(self) -> list[tuple[Searched, Cell]]:

@@ -29,7 +29,7 @@ from fpl_tune.study.results import TEST, VAL, aggregate
 from fpl_tune.study.table import StoredCell, StudyTable
 
 if TYPE_CHECKING:
-    from fpl_tune.config import StudySpec
+    from fpl_tune.config import SearchSpec, StudySpec
     from fpl_tune.study.schema import StudyFile
 
 TUNABLE = frozenset({
@@ -194,6 +194,18 @@ def choose(
     test = aggregate([*tests.values()])
     values, chosen = zip(*best, strict=True)
     return Choice(chosen, tuple(names), values, by, tuple(seeds), test["mean"], test["std"], tuple(sorted(tests)))
+
+
+def first_point(search: SearchSpec, file: Mapping[str, Any]) -> str:
+    """What the first trials of a search are: `published` points, or the `default` one where none is known.
+
+    Args:
+        search: the study's `search`.
+        file: content of the file of the space.
+    """
+    points = file.get("published", []) if search.published is None else map(flatten, search.published)
+    named = {name for point in points for name in point}
+    return "published" if named & {*(search.only or named)} else "default"
 
 
 def _means(points: Sequence[Sequence[float]]) -> tuple[float, ...]:

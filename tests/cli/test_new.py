@@ -8,6 +8,7 @@ import pytest
 from fpl_tune import data, methods
 from fpl_tune.cli.new import class_name, render
 from fpl_tune.config import compose_study
+from fpl_tune.method import Method
 from fpl_tune.study.grid import expand
 from fpl_tune.testing import check_dataset
 
@@ -22,7 +23,7 @@ def _no_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules of the current folder are imported as in a new process."""
     monkeypatch.setenv("FPL_TUNE_PLUGINS", "")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("own_method", "own_data"):
+    for name in ("own_method", "own_child", "own_data"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -32,6 +33,23 @@ def test_a_method_runs(command: Command) -> None:
     assert "next: fpl-tune run method=own_method:OwnMethod" in done.err
     done = command("run", "method=own_method:OwnMethod", "method.beta=0.5", *SMALL.split(), "protocol.rounds=1")
     assert done.code == 0, done.err
+
+
+def test_a_method_that_derives_from_another_differs_in_one_function(command: Command) -> None:
+    assert command("new", "method", "own_child", "--from", "pfedmoap").code == 0
+    done = command("run", "method=own_child:OwnChild", "method.softness=3", *SMALL.split(), "protocol.rounds=1")
+    assert done.code == 0, done.err
+
+
+def test_every_method_that_wraps_no_other_is_a_parent() -> None:
+    for name, kind in methods.catalogue().items():
+        if "inner" in {field.name for field in methods.hyper_parameters(kind)}:
+            continue
+        module: dict[str, type[Method]] = {}
+        exec(render("method", "own_method", parent=name)[1], module)
+        own = module["OwnMethod"]()
+        assert isinstance(own, kind)
+        assert {**vars(own), "softness": 0} == {**vars(kind()), "softness": 0}
 
 
 def test_a_study_of_a_method_in_the_folder_runs(command: Command, here: Path) -> None:
@@ -67,6 +85,9 @@ def test_data_keep_the_contract_and_run(command: Command) -> None:
         ("new study own --method promtfl", "There is no method 'promtfl'. Did you mean 'promptfl'"),
         ("new data ../own", "NAME consists of letters, digits and '_', 60 at most, but is '../own'."),
         ("new method taken", "taken.py exists. Choose another name."),
+        ("new method own --from promtfl", "There is no method 'promtfl'. Did you mean 'promptfl'"),
+        ("new method own --from fedprox", "fedprox wraps promptfl. Derive from promptfl and wrap your class"),
+        ("new study own --from promptfl", "--from names the parent of a method, but own is to be a study."),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(words: str, message: str, command: Command, here: Path) -> None:

@@ -33,7 +33,7 @@ def searched(make_store):
     store = make_store(body=BODY, name="search", rounds=3, fill=lambda cell, seed: False)
     asked = Asked(store.spec())
     cells = [*asked.search.references, *asked.all()]
-    store.begin(store.spec(), cells, effective=Effective(halving=True))
+    store.begin(store.spec(), cells, effective=Effective(halving=True, spaces=asked.search.files))
     for cell in cells:
         for seed in (1, 2):
             history = drawn_history(seed, 0.5 + 0.1 * cell.run.optim.lr, rounds=3, clients=8)

@@ -84,7 +84,7 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     findings = Findings(store.spec(), store.table())
     section = there(ablation(findings, compare(findings)))
     rows = [[td.text for td in row.cells] for row in section.tables[0].rows]
-    assert [row[1] for row in (rows[0], rows[-1])] == ["published point", "all of them"]
+    assert [row[1] for row in (rows[0], rows[-1])] == ["published setting", "all of them"]
     means = {row["cell"]: row["mean"] for row in store.table().summary()}
     gaps = [f"{100 * (means[b.cell.id] - means[a.cell.id]):+.2f}" for a, b in itertools.pairwise(path)]
     assert [row[4] for row in rows[1:-1]] == gaps
@@ -112,7 +112,7 @@ def test_a_step_is_never_the_best_cell(compose: Compose, tmp_path: Path) -> None
 
 def test_refused_without_a_search_its_end_or_anything_to_change(compose: Compose, tmp_path: Path) -> None:
     for body, message in (
-        ("axes: {optim.lr: [0.1, 0.2]}", "starts from the published point of a search, but there is none"),
+        ("axes: {optim.lr: [0.1, 0.2]}", "starts from the first point of a search, but there is none"),
         (BODY, "needs a finished search. Run fpl-tune study tiny without it first"),
     ):
         spec = compose(body, "ablate=best")
@@ -121,7 +121,7 @@ def test_refused_without_a_search_its_end_or_anything_to_change(compose: Compose
                 call(spec, root=tmp_path)
     spec = compose(BODY, "search.trials=1")
     run_study(spec, root=tmp_path)
-    with pytest.raises(ConfigError, match="the published point of tiny is its best cell"):
+    with pytest.raises(ConfigError, match="the first point of tiny is its best cell"):
         run_study(compose(BODY, "search.trials=1", "ablate=best"), root=tmp_path)
     with pytest.raises(ConfigError, match="ablate"):
         compose(BODY, "ablate=worst")

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from fpl_tune.config import SearchSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.search.ask import trials_of
+from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
 from fpl_tune.search.space import Param, read_space
@@ -281,19 +283,77 @@ def test_a_range_on_the_command_line_replaces_the_files(compose: Compose, space:
     assert [param.distribution for param in search.parts[0].space.params] == [FloatDistribution(1, 3)]
 
 
-def test_fields_of_a_method_of_ones_own_are_searched(
-    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "twice.py").write_text(
-        "from dataclasses import dataclass\nfrom fpl_tune.methods.promptfl import PromptFL\n\n"
-        "@dataclass(frozen=True)\nclass Twice(PromptFL):\n    beta: float = 0.5\n"
-    )
+OWN = """
+from dataclasses import dataclass
+from fpl_tune.method import Method
+from fpl_tune.methods.promptfl import PromptFL
+
+@dataclass(frozen=True)
+class Twice(PromptFL):
+    beta: float = 0.5
+
+@dataclass(frozen=True)
+class Alone(Method):
+    init = start = logits = merge = traffic = None
+"""
+
+
+@pytest.fixture
+def own(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CellSearch]:
+    """Composes a search of a method of one's own, from the fields of `search`."""
+    (tmp_path / "twice.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    body = "method: {{name: 'twice:Twice'}}\naxes: {{}}\nsearch: {{sampler: random, space: {{method.{}: [0.1, 0.2]}}}}"
-    search = there(Search.plan(compose(body.format("beta"))))
-    assert [param.name for param in search.parts[0].space.params] == ["method.beta"]
+
+    def composed(fields: str = "", method: str = "twice:Twice", *changes: str) -> CellSearch:
+        body = f"method: {{name: '{method}'}}\naxes: {{}}\nsearch: {{sampler: random, {fields}}}"
+        return there(Search.plan(compose(body, *changes))).parts[0]
+
+    return composed
+
+
+def names(search: CellSearch) -> set[str]:
+    return {param.name for param in search.space.params}
+
+
+def test_a_method_of_ones_own_has_the_space_of_its_parent_and_begins_with_its_own_values(own) -> None:
+    assert names(own()) == {"optim.lr", "optim.batch", "protocol.epochs", "method.n_ctx"}
+    assert names(own("space: {method.beta: [0.1, 0.5]}")) == {*names(own()), "method.beta"}
+    search = own("only: [optim.lr, method.beta], space: {method.beta: [0.1, 0.5]}", "twice:Twice", "optim.lr=0.03")
+    assert search.points == [{"optim.lr": 0.03, "method.beta": 0.5}], "and not with what PromptFL's paper published"
+    assert own("only: [optim.lr]", "twice:Twice", "optim.lr=0.5").space.outside == ({"optim.lr": 0.5},)
     with pytest.raises(ConfigError, match=r"twice:Twice has no field 'beat'. Did you mean 'beta'"):
-        Search.plan(compose(body.format("beat")))
+        own("space: {method.beat: [0.1, 0.2]}")
+
+
+@pytest.mark.parametrize("name", ["twice", "twice:Twice"])
+def test_a_method_of_ones_own_may_have_a_file_with_published_points(own, name: str) -> None:
+    Path("search_spaces").mkdir()
+    text = "space: {method.beta: {low: 0.0, high: 1.0}}\npublished: [{method.beta: 0.25, optim.lr: 0.01}]"
+    Path("search_spaces", f"{name}.yaml").write_text(text)
+    search = own()
+    assert names(search) == {"method.beta", "optim.lr", "optim.batch", "protocol.epochs"}
+    (point,) = search.points
+    assert (point["method.beta"], point["optim.lr"]) == (0.25, 0.01)
+
+
+def test_a_rate_can_be_searched_in_every_method(own, compose: Compose) -> None:
+    search = own("only: [optim.lr]", "twice:Alone")
+    assert [(p.name, p.ends) for p in search.space.params] == [("optim.lr", (0.001, 0.1))]
+    wrapped = there(Search.plan(compose("axes: {method: [fedprox]}\nsearch: {sampler: random, only: [optim.lr]}")))
+    assert names(wrapped.parts[0]) == {"optim.lr"}
+
+
+def test_a_study_states_the_points_that_run_first(own) -> None:
+    search = own("only: [optim.lr], published: [{optim.lr: 0.05}, {optim: {lr: 0.02}, method.n_ctx: 4}]")
+    assert search.points == [{"optim.lr": 0.05}, {"optim.lr": 0.02}]
+    with pytest.raises(ConfigError, match=r"published names 'method.n_ctxt', which .* Did you mean 'method.n_ctx'"):
+        own("published: [{method.n_ctxt: 4}]")
+
+
+def test_what_is_wrong_with_a_space_names_its_search(compose: Compose) -> None:
+    body = "axes: {method: [promptfl, pfedmoap]}\nsearch: {sampler: random, only: [method.lam]}"
+    with pytest.raises(ConfigError, match=r"^promptfl: search.only names 'method.lam'"):
+        Search.plan(compose(body))
 
 
 def test_how_clients_train_may_be_searched(compose: Compose) -> None:
