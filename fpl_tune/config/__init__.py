@@ -6,7 +6,17 @@ A run is resolved once: `RunSpec.method` is the `Method`, `RunSpec.stages` the s
 """
 
 from fpl_tune.config.compose import choose, choose_in, compose_run, compose_study, fixed_seeds, take_seeds
-from fpl_tune.config.fields import as_dict, identity, no_field, set_field, stages, to_run, to_study, tuned_row
+from fpl_tune.config.fields import (
+    as_dict,
+    identity,
+    no_field,
+    set_field,
+    stages,
+    to_run,
+    to_study,
+    tuned_row,
+    tuned_under,
+)
 from fpl_tune.config.files import options
 from fpl_tune.config.overrides import Given, Override, dotted, parse
 from fpl_tune.config.specs import (

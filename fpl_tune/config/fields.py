@@ -129,8 +129,22 @@ def tuned_row(method: Method) -> tuple[str, bool] | None:
     return None
 
 
+def tuned_under(row: str) -> dict[str, Any]:
+    """The data, towers, rounds and local epochs under which a row of `optim=tuned` was chosen.
+
+    Args:
+        row: the name of the method that has it, from `tuned_row`.
+    """
+    return next(study["under"] for study in _tuned_studies().values() if row in study["rows"])
+
+
 @cache
 def _tuned() -> dict[str, dict[str, Any]]:
+    return {name: row for study in _tuned_studies().values() for name, row in study["rows"].items()}
+
+
+@cache
+def _tuned_studies() -> dict[str, dict[str, Any]]:
     return read_mapping(shipped("conf", "tuned.yaml"), "The table of rates")
 
 

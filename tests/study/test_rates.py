@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fpl_tune import report
+from fpl_tune import config, report
 from fpl_tune.config import compose_study
-from fpl_tune.core.paths import list_studies
+from fpl_tune.core.paths import list_studies, shipped
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.study import rates
@@ -36,6 +36,8 @@ SAID = (
     "Learning rates come from different sources (A, B: their rows in optim=tuned; Child: the row of the parent class "
     "fedpgp in optim=tuned; Given: given in the study; Usual: the default of optim=adamw)."
 )
+AS_TUNED = "protocol.rounds=20", "protocol.epochs=1"
+"""The schedule under which most rows of optim=tuned were chosen."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +46,44 @@ def _trusted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_names_the_cells_of_each_source(compose: Compose, tmp_path: Path) -> None:
-    plan = make_plan(compose(MIXED, "optim=tuned"), root=tmp_path)
+    plan = make_plan(compose(MIXED, "optim=tuned", *AS_TUNED), root=tmp_path)
     assert plan.sentence().endswith(SAID), plan.sentence()
     assert plan.totals()["rates"] == SAID
 
 
+ROWS = "axes: {method: [promptfl, fedmgp]}\nreferences: [{method: coop, optim.lr: 0.1}, {method: zeroshot}]"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (AS_TUNED, "(fedmgp: 5 rounds of 4 epochs, here 20 rounds of 1 epoch)"),
+        (("protocol.rounds=5", "protocol.epochs=2"),
+         "(promptfl: 20 rounds of 1 epoch, here 5 rounds of 2 epochs; fedmgp: 5 rounds of 4 epochs, here 5 rounds of 2 "
+         "epochs)"),
+        ((*AS_TUNED, "data=dtd", "axes.method=[promptfl,fedpgp]"),
+         "(20 rounds of 1 epoch on shapes with compact, here 20 rounds of 1 epoch on dtd with compact)"),
+    ],
+    ids=["some", "all, differently", "other data"],
+)  # fmt: skip
+def test_the_note_says_where_rows_were_chosen_under_another_protocol(given, said, compose: Compose) -> None:
+    spec = compose(ROWS, "optim=tuned", *given)
+    what = "Rows of optim=tuned were chosen under another protocol"
+    assert f"{what} {said}: other rates may be better." in rates.note(spec, expand(spec))
+    assert what not in rates.note(compose(ROWS), expand(compose(ROWS))), "of no row"
+
+
+def test_rows_name_the_protocol_of_the_study_that_chose_them() -> None:
+    tables = config.read_mapping(shipped("conf", "tuned.yaml"), "The table of rates")
+    for name, table in tables.items():
+        spec = compose_study(name)
+        schedule = {"rounds": spec.protocol.rounds, "epochs": spec.protocol.epochs}
+        assert table["under"] == {"data": spec.data.name, "clip": spec.clip.name, **schedule}
+        assert table["rows"].keys() <= {variant["method"] for variant in spec.axes["variant"]}
+
+
 def test_tables_say_it_in_their_note(make_store) -> None:
-    store = make_store(["optim=tuned"], body=f"{MIXED}seeds: 2\n")
+    store = make_store(["optim=tuned", *AS_TUNED], body=f"{MIXED}seeds: 2\n")
     page = report.build(store)
     assert SAID in page.read_text(encoding="utf-8")
     assert SAID in (store.folder / "table.md").read_text(encoding="utf-8")
@@ -79,9 +112,9 @@ def test_a_search_of_the_rate_is_the_source_of_all(compose: Compose, tmp_path: P
     assert said == [False, True]
 
 
-def test_shipped_studies_of_one_optimiser_say_nothing() -> None:
+def test_shipped_studies_of_one_optimiser_and_its_protocol_say_nothing() -> None:
     said = {name for name in list_studies() if rates.note(spec := compose_study(name), expand(spec))}
-    assert said == {"feddpt_t1", "feddpt_t2", "feddpt_t5", "feddpt_t6", "zoo"}
+    assert said == {"feddpt_t1", "feddpt_t2", "feddpt_t5", "feddpt_t6", "zoo", "zoo2026", "pfedmoap_f6"}
 
 
 @pytest.mark.parametrize(
