@@ -19,7 +19,7 @@ from fpl_tune.core.formatting import (
     some,
     upper,
 )
-from fpl_tune.report import charts, search, sweep, tuned
+from fpl_tune.report import charts, costs, search, sweep, tuned
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.panels import Panel, plain_table
 from fpl_tune.study.cells import Cell, label, shown
@@ -57,8 +57,8 @@ def _answer(findings: Findings, comparisons: Comparisons) -> str:
     if findings.kind == "sweep":
         return f"{so_far}{sweep.sentence(findings)}"
     if findings.tuned_table is not None:
-        edges = tuned.at_edges(findings) if not so_far else ""
-        return f"{so_far}{tuned.sentence(findings, comparisons.reference.asked)} {edges}".rstrip()
+        further = [tuned.at_edges(findings), costs.sentence(findings)] if not so_far else []
+        return " ".join(filter(None, [f"{so_far}{tuned.sentence(findings, comparisons.reference.asked)}", *further]))
     if findings.kind == "search" and len(findings.searches) == 1:
         return f"{so_far}{search.sentence(findings)}"
     return f"{so_far}{_best(findings, comparisons)}"

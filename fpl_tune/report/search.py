@@ -20,7 +20,7 @@ from fpl_tune.core.formatting import (
     signed,
     upper,
 )
-from fpl_tune.report import charts, tuned
+from fpl_tune.report import charts, costs, tuned
 from fpl_tune.report.charts import Spec, column
 from fpl_tune.report.panels import Panel
 from fpl_tune.study import results
@@ -78,7 +78,8 @@ def sentence(findings: Findings) -> str:
         text += f"{findings.chosen_on}, is {gained}{points} from the {first}"
     else:
         text = f"Tuning gained {gained}{points} over the {first}"
-    return f"{text} on {seeds} ({verdict}){after}."
+    more = costs.text(findings, search)
+    return f"{text} on {seeds} ({verdict}){after}.{f' It costs more than the {first}: {more}.' if more else ''}"
 
 
 def texts(findings: Findings) -> list[str]:

@@ -26,6 +26,7 @@ from fpl_tune.core.formatting import (
     symbol,
     upper,
 )
+from fpl_tune.report import costs
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
 from fpl_tune.search.halving import FULL_TRIALS
 from fpl_tune.study.cells import Cell, shown
@@ -350,6 +351,7 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     edges = at_edges(findings, places=True)
     text = f"The values that {findings.chosen_on} chose.{f' * {edges}' if edges else ''}"
     result = Panel("Chosen values", [text], tables=[values(findings)])
+    result.texts += costs.texts(findings)
     if (gained := gains(findings)) is not None:
         points = ", in points" if percent(findings.metric) else ""
         result.texts.append(

@@ -197,6 +197,33 @@ def test_a_gain_on_the_seeds_that_chose_has_its_interval_and_cost_and_is_said_to
     assert compare(findings).reference.title == "the published setting"
 
 
+@pytest.mark.parametrize(
+    ("costly", "cheap", "said_of_it"),
+    [
+        (0.9, 0.85, r"local epochs 10 instead of 5; at no higher cost, trial (\d+) gains \+[45]\.\d+ points on the "
+                    r"seeds that chose it"),
+        (0.9, 0.7, "local epochs 10 instead of 5; no completed trial that costs no more was better on validation"),
+        (0.7, 0.9, None),
+    ],
+)  # fmt: skip
+def test_a_gain_that_costs_more_is_said_with_the_gain_at_no_higher_cost(trials, costly, cheap, said_of_it):
+    only = "only: [optim.lr, protocol.epochs], space: {protocol.epochs: [5, 10]}"
+    body = f"seeds: 3\nsearch: {{sampler: random, trials: 10, confirm: 0, {only}}}\n"
+
+    def level(cell, published):
+        return 0.8 if published else costly if cell.run.protocol.epochs == 10 else cheap
+
+    findings = trials(level, body=body)
+    _, _, more = said(findings).partition(" full trials. It costs more than the published one: ")
+    if said_of_it is None:
+        assert more == ""
+        return
+    found = there(re.fullmatch(rf"{said_of_it}\.", more))
+    if found.groups():
+        (trial,) = (cell for cell in findings.own if cell.trial == int(found[1]))
+        assert trial.run.protocol.epochs == 5
+
+
 def test_fields_of_the_chosen_trial_stand_beside_the_published_values_that_differ(trials):
     space = "{protocol.epochs: [5, 2], optim.batch: {low: 8, high: 16, when: {protocol.epochs: [2]}}}"
     only = "[optim.lr, protocol.epochs, optim.batch]"

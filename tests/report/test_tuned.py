@@ -422,7 +422,24 @@ def test_values_at_an_end_of_their_range_are_marked_and_named_in_the_sentence(fi
     for name in marked:
         assert re.search(rf"\b{name}\b", named)
         assert re.search(rf"\b{name} \(alpha=", tuned.at_edges(findings, places=True))
-    assert named.endswith(": widen search.space to see whether more can be gained.")
+    assert tuned.at_edges(findings) in named
+    assert tuned.at_edges(findings).endswith(": widen search.space to see whether more can be gained.")
+
+
+def test_chosen_values_that_cost_more_than_the_published_ones_are_named_with_what_they_cost(findings):
+    more = {}
+    for each in findings.searches:
+        mine, other = there(each.tuned).run, there(each.published).run
+        epochs, batch = (mine.protocol.epochs, other.protocol.epochs), (mine.optim.batch, other.optim.batch)
+        more[each.label] = [f"local epochs {epochs[0]} instead of {epochs[1]}"] * (epochs[0] > epochs[1])
+        more[each.label] += [f"batch size {batch[0]} instead of {batch[1]}"] * (batch[0] < batch[1])
+    texts = there(tuned.details(findings, compare(findings))).texts
+    said_of = {label: [t for t in texts if t.startswith(f"{label} costs more than the published")] for label in more}
+    assert any(more.values())
+    assert {label: bool(of) for label, of in said_of.items()} == {label: bool(own) for label, own in more.items()}
+    assert all(part in of for label, (of,) in ((k, v) for k, v in said_of.items() if v) for part in more[label])
+    named = re.search(r"The chosen values of ([^.]*) cost more than the published ones \((.*)\)\.$", said(findings))
+    assert there(named)[1] == "; ".join(label for label, own in more.items() if own)
 
 
 # -- what is missing -----------------------------------------------------------------------------------------

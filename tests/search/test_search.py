@@ -17,6 +17,7 @@ from fpl_tune.api import start_study as run_study
 from fpl_tune.config import SearchSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, Notice
+from fpl_tune.core.paths import shipped
 from fpl_tune.search.ask import trials_of
 from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.samplers import directions_of
@@ -316,7 +317,7 @@ def names(search: CellSearch) -> set[str]:
 
 
 def test_a_method_of_ones_own_has_the_space_of_its_parent_and_begins_with_its_own_values(own) -> None:
-    assert names(own()) == {"optim.lr", "optim.batch", "protocol.epochs", "method.n_ctx"}
+    assert names(own()) == {"optim.lr", "optim.batch", "method.n_ctx"}
     assert names(own("space: {method.beta: [0.1, 0.5]}")) == {*names(own()), "method.beta"}
     search = own("only: [optim.lr, method.beta], space: {method.beta: [0.1, 0.5]}", "twice:Twice", "optim.lr=0.03")
     assert search.points == [{"optim.lr": 0.03, "method.beta": 0.5}], "and not with what PromptFL's paper published"
@@ -331,7 +332,7 @@ def test_a_method_of_ones_own_may_have_a_file_with_published_points(own, name: s
     text = "space: {method.beta: {low: 0.0, high: 1.0}}\npublished: [{method.beta: 0.25, optim.lr: 0.01}]"
     Path("search_spaces", f"{name}.yaml").write_text(text)
     search = own()
-    assert names(search) == {"method.beta", "optim.lr", "optim.batch", "protocol.epochs"}
+    assert names(search) == {"method.beta", "optim.lr", "optim.batch"}
     (point,) = search.points
     assert (point["method.beta"], point["optim.lr"]) == (0.25, 0.01)
 
@@ -354,6 +355,12 @@ def test_what_is_wrong_with_a_space_names_its_search(compose: Compose) -> None:
     body = "axes: {method: [promptfl, pfedmoap]}\nsearch: {sampler: random, only: [method.lam]}"
     with pytest.raises(ConfigError, match=r"^promptfl: search.only names 'method.lam'"):
         Search.plan(compose(body))
+
+
+def test_no_shipped_space_searches_what_a_budget_of_rounds_does_not_count() -> None:
+    for path in sorted(shipped("search_spaces").glob("*.yaml")):
+        fields = config.read_mapping(path, "A search space")["space"]
+        assert not [name for name in fields if name.startswith("protocol.")], path.name
 
 
 def test_how_clients_train_may_be_searched(compose: Compose) -> None:

@@ -1,0 +1,83 @@
+"""What chosen points cost more than the published ones, and what tuning gains at no higher cost."""
+
+from __future__ import annotations
+
+import math
+
+from fpl_tune.core.formatting import percent, signed, size, some
+from fpl_tune.core.nested import get_field
+from fpl_tune.study.cells import Cell, shown
+from fpl_tune.study.findings import Findings, Searched
+from fpl_tune.study.selection import choose
+
+_FIELDS = {
+    "protocol.rounds": ("rounds", 1),
+    "protocol.epochs": ("local epochs", 1),
+    "protocol.participation": ("participation", 1),
+    "optim.batch": ("batch size", -1),
+}
+"""Fields that decide how much clients compute, in words: 1 if larger values cost more, -1 if smaller ones do."""
+_BYTES = 1.01
+"""Ratio of bytes above which a cell sends more: other seeds may draw other clients."""
+
+
+def higher(findings: Findings, cell: Cell, than: Cell) -> dict[str, str]:
+    """The costs of a cell that are higher than those of another: in words -> `10 instead of 1`."""
+    costs = {}
+    for name, (words, more) in _FIELDS.items():
+        mine, other = get_field(cell.node, name), get_field(than.node, name)
+        if more * mine > more * other:
+            costs[words] = f"{shown(mine)} instead of {shown(other)}"
+    mine, other = (findings.frame.loc[each.id, "bytes"] for each in (cell, than))
+    return {**costs, "bytes": f"{size(mine)} a seed instead of {size(other)}"} if mine > _BYTES * other else costs
+
+
+def of_search(findings: Findings, search: Searched) -> dict[str, str]:
+    """The costs of a search's chosen point that are higher than those of its published one; see `higher`."""
+    if search.tuned is None or search.published is None:
+        return {}
+    return higher(findings, search.tuned, search.published)
+
+
+def text(findings: Findings, search: Searched) -> str:
+    """What the chosen point of a search costs more than its published one, as a phrase; empty if nothing.
+
+    The gain at no higher cost follows, by the best trial on validation that costs no more than the published one.
+    """
+    costs = [f"{words} {values}" for words, values in of_search(findings, search).items()]
+    return f"{', '.join(costs)}; {_at_no_higher_cost(findings, search)}" if costs else ""
+
+
+def _at_no_higher_cost(findings: Findings, search: Searched) -> str:
+    def best(cells: list[Cell]) -> Cell | None:
+        choice = choose(findings.table.cells, cells, findings.rule, findings.table.study)
+        return choice.cell if choice is not None else None
+
+    published = best([cell for cell in search.trials if cell.published])
+    if published is None:
+        return "no published trial completed"
+    trial = best([cell for cell in search.trials if not higher(findings, cell, published)])
+    if trial is None or trial.published:
+        return f"no completed trial that costs no more was better on {findings.chosen_on}"
+    mine, other = (findings.by_seed(cell, findings.metric) for cell in (trial, published))
+    gained = [value - other[seed] for seed, value in mine.items() if seed in other]
+    if not gained:
+        return "no seed is paired at no higher cost"
+    points = " points" if percent(findings.metric) else ""
+    mean = signed(math.fsum(gained) / len(gained), findings.metric)
+    return f"at no higher cost, trial {trial.trial} gains {mean}{points} on the seeds that chose it"
+
+
+def sentence(findings: Findings) -> str:
+    """The searches whose chosen values cost more than the published ones, and what; empty if there are none."""
+    costs = {search.label: of_search(findings, search) for search in findings.searches}
+    named = [label for label, own in costs.items() if own]
+    words = dict.fromkeys(words for own in costs.values() for words in own)
+    what = f"The chosen values of {some(named, 4, '; ')} cost more than the published ones"
+    return f"{what} ({', '.join(words)})." if named else ""
+
+
+def texts(findings: Findings) -> list[str]:
+    """A line for each search whose chosen point costs more than its published one."""
+    costs = {search.label: text(findings, search) for search in findings.searches}
+    return [f"{label} costs more than the published setting: {more}." for label, more in costs.items() if more]
