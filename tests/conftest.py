@@ -246,7 +246,7 @@ class Asked:
         from fpl_tune.search.ask import ask  # with Optuna
 
         while (part := asking(self.table, self._exhausted)) is not None:
-            trials = self.table.trials(part)
+            trials = self.table.shared_trials(part)
             cell = ask(part, self.table.design, trials)
             if cell is not None:
                 self.table.rows[cell.id] = Row(cell)

@@ -27,9 +27,13 @@ class LiveTable:
         """The trials of a search."""
         return [row for row in self.rows.values() if search.holds(row.cell)]
 
+    def shared_trials(self, search: CellSearch) -> list[Row]:
+        """The trials of a search, and of those that share them in other settings."""
+        return [row for row in self.rows.values() if search.shares(row.cell)]
+
     def remaining(self, search: CellSearch) -> int:
         """Number of trials that a search may still suggest."""
-        return search.remaining(self.design, self.trials(search))
+        return search.remaining(self.design, self.shared_trials(search))
 
     def unconfirmed(self) -> list[CellSearch]:
         """The searches whose choice is still to be confirmed."""
@@ -116,7 +120,7 @@ def _confirming(table: LiveTable, running: Container[str]) -> list[Cell]:
     """The cells that confirm searches whose trials are over."""
     cells = list[Cell]()
     for search in table.unconfirmed():
-        trials = table.trials(search)
+        trials = table.shared_trials(search)
         if not any(row.cell.id in running for row in trials):
             cells += search.confirmed(table.design, trials)
     return cells

@@ -337,7 +337,7 @@ class Driver:
         """Asks a search for a trial, and stores it."""
         from fpl_tune.search.ask import ask  # with Optuna
 
-        trials = self.table.trials(search)
+        trials = self.table.shared_trials(search)
         cell = ask(search, self.table.design, trials)
         self._action = None
         if cell is None:

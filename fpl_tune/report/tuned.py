@@ -154,7 +154,10 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
     search, confirm = findings.spec.search, findings.table.design.confirm
     number = search.budget or FULL_TRIALS
     budget = counted(search.trials, "trial") if search.trials else f"the cost of {number:g} full trials"
-    text = f"Every method is tuned in every setting with the same budget ({budget}; {findings.chosen_on} chooses)"
+    where, chooses = "in every setting", f"{findings.chosen_on} chooses"
+    if search.across:
+        where, chooses = "once for all settings", f"the mean of {findings.chosen_on} over settings chooses"
+    text = f"Every method is tuned {where} with the same budget ({budget}; {chooses})"
     if findings.confirmed:
         text += f" and measured on {counted(len(confirm), 'seed')} that the search did not use"
     elif confirm:

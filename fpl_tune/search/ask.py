@@ -37,12 +37,13 @@ _REPEATS = 30  # repeated suggestions after which a search has no new point
 
 
 def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
-    """Suggests the next trial of a search: a published point that was not tried, or one of the sampler.
+    """Suggests the next trial of a search: one that other settings have, a published point that was not tried, or one
+    of the sampler.
 
     Args:
         search: the search.
         design: the study's design.
-        rows: its trials so far.
+        rows: its trials so far, those in other settings too if they are shared.
 
     Returns:
         The cell of the trial; None if the sampler suggests nothing new.
@@ -51,6 +52,8 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
         ConfigError: the method rejects nearly every combination.
     """
     number, tried = 1 + max((row.cell.trial for row in rows), default=-1), {row.cell.id for row in rows}
+    for suggestion in search.to_repeat(rows):
+        return search.trial(suggestion)
     for key, point in search.published.items():
         if key not in tried:
             return search.trial(Suggestion(number, point, published=True))
@@ -96,7 +99,11 @@ def study_of(
     for trial in trials:
         storage.create_new_trial(0, trial)
     last = max(rows, key=lambda row: row.cell.trial, default=None)
-    if last is not None and last.cell.suggestion is not None and len(rows) == sum(CELL in t.user_attrs for t in trials):
+    if (
+        last is not None
+        and last.cell.suggestion is not None
+        and len({row.cell.trial for row in rows}) == sum(CELL in trial.user_attrs for trial in trials)
+    ):
         for name, value in last.cell.suggestion.attrs.get("study", {}).items():
             storage.set_study_system_attr(0, name, value)
     return study
@@ -131,7 +138,10 @@ def trials_of(
         diverged_as_worst: True to give trials that diverged the worst values, as samplers need; else they have failed.
     """
     partial = TrialState.COMPLETE if gp else TrialState.PRUNED
-    by_number = {row.cell.trial: (row, standing(design, row).state, _outcome(search, design, row)) for row in rows}
+    together: dict[int, list[Row]] = {}
+    for row in rows:
+        together.setdefault(row.cell.trial, []).append(row)
+    by_number = {number: _joint(search, design, mine) for number, mine in together.items()}
     seen = [
         figures.values for _, state, figures in by_number.values() if figures.values and state is not CellState.DIVERGED
     ]
@@ -141,7 +151,7 @@ def trials_of(
     trials = list[FrozenTrial]()
     for number in range(1 + max(by_number, default=-1)):
         row, state, figures = by_number.get(number, (None, CellState.FAILED, Figures()))
-        key = number, state, partial, worst if state is CellState.DIVERGED else None, search.space
+        key = number, state, figures.values, partial, worst if state is CellState.DIVERGED else None, search.space
         if row is not None and row in _frozen and _frozen[row][0] == key:
             trials.append(_frozen[row][1])
             continue
@@ -204,6 +214,21 @@ class Figures(NamedTuple):
     """User attributes, with test accuracy for people to read: samplers only read `values`."""
     whole: bool = False
     """True if all rounds and seeds that were asked for have completed, even if the study asks for more today."""
+
+
+def _joint(search: CellSearch, design: Design, rows: Sequence[Row]) -> tuple[Row, CellState, Figures]:
+    """The state and figures of a trial; if settings share it, those of its rows in all of them: the mean, once all are
+    done."""
+    states = [standing(design, row).state for row in rows]
+    outcomes = [_outcome(search, design, row) for row in rows]
+    if not search.settings:
+        return rows[0], states[0], outcomes[0]
+    bad = next((bad for bad in (CellState.FAILED, CellState.DIVERGED) if bad in states), None)
+    if bad is not None or len(rows) < len(search.settings) or {*states} != {CellState.DONE}:
+        return rows[0], bad or CellState.QUEUED, Figures(attrs={CELL: rows[0].cell.id})
+    values = [figures.values for figures in outcomes if figures.values is not None]
+    mean = [fmean(numbers) for numbers in zip(*values, strict=True)] if len(values) == len(rows) else None
+    return rows[0], CellState.DONE, Figures(mean, attrs={CELL: rows[0].cell.id}, whole=True)
 
 
 _outcomes: WeakKeyDictionary[Row, tuple[Any, Figures]] = WeakKeyDictionary()

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +48,9 @@ class CellSearch:
     """Raises `ConfigError` for a run that cannot run."""
     file: dict[str, Any] | None = None
     """Content of the space's file, from a stored study; None: the file is read."""
+    settings: Sequence[CellSearch] = field(default=(), repr=False, compare=False)
+    """The searches in all settings if they share their trials (`search.across`), this one included. The first one asks
+    the sampler, the others repeat its suggestions."""
 
     def __post_init__(self) -> None:
         self.search, self.node = self.spec.search, config.as_dict(self.run)
@@ -116,6 +119,9 @@ class CellSearch:
         run = self.at(point)
         if self.fits is not None:
             self.fits(run)
+        if self.settings and self.settings[0] is self:
+            for other in self.settings[1:]:
+                other._run(point)
         return run
 
     # -- its trials ------------------------------------------------------------------------------------------
@@ -123,6 +129,16 @@ class CellSearch:
     def holds(self, cell: Cell) -> bool:
         """True if a cell is a trial of this search."""
         return cell.role == "trial" and cell.is_at(self.varied)
+
+    def shares(self, cell: Cell) -> bool:
+        """True if a cell is a trial of this search or of one that shares its trials."""
+        return any(search.holds(cell) for search in self.settings or (self,))
+
+    def to_repeat(self, rows: Sequence[Row]) -> list[Suggestion]:
+        """The suggestions that only ran in other settings so far, by number; `rows`: the trials in all settings."""
+        by_number = {row.cell.trial: row.cell.suggestion for row in rows}
+        mine = {row.cell.trial for row in rows if self.holds(row.cell)}
+        return [s for number, s in sorted(by_number.items()) if number not in mine and s is not None]
 
     def confirms(self, cell: Cell) -> bool:
         """True if a cell confirms the choice of this search."""
@@ -156,8 +172,11 @@ class CellSearch:
 
         Args:
             design: the study's design.
-            rows: the trials so far.
+            rows: the trials so far, those in other settings too if they are shared.
         """
+        repeated, rows = self.to_repeat(rows), [row for row in rows if self.holds(row.cell)]
+        if repeated or (self.settings and self.settings[0] is not self):
+            return len(repeated)
         tried = {row.cell.id for row in rows}
         untried = len(self.published.keys() - tried)
         if not untried:
@@ -179,7 +198,7 @@ class CellSearch:
 
         Args:
             design: the study's design.
-            rows: the trials.
+            rows: the trials, those in other settings too if they are shared.
 
         Returns:
             None, one (the published point is chosen, or none completed) or two cells.
@@ -188,8 +207,8 @@ class CellSearch:
         cells = dict[str, Cell]()
         points = [row.cell for row in rows], [row.cell for row in rows if row.cell.published]
         for role, number, candidates in zip(("tuned", "published"), self.confirming, points, strict=True):
-            if (choice := choose(trials, candidates, self.rule, self.spec)) is not None:
-                trial = choice.cell
+            choice = choose(trials, candidates, self.rule, self.spec)
+            for trial in filter(self.holds, choice.cells if choice is not None else ()):
                 key = confirming_id(trial.id)
                 point = first_point(self.search, self.file or {}) if trial.published else f"trial {trial.trial}"
                 name = f"{self.name} ({point})"

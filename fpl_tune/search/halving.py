@@ -52,7 +52,7 @@ def resolved(study: StudySpec) -> PruneSpec:
 def _measured(study: StudySpec) -> bool:
     """True if halving was measured with the study's sampler and objective."""
     search = study.search
-    if search.sampler is None or search.objectives != [VAL]:
+    if search.sampler is None or search.objectives != [VAL] or search.across:
         return False
     from optuna.samplers import GPSampler, QMCSampler, RandomSampler, TPESampler
 
@@ -97,6 +97,11 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
         raise ConfigError(
             "prune.rule=halving compares trials by one objective, but search.objectives has "
             f"{', '.join(study.search.objectives)}. Set prune.rule=null, or search for one of them."
+        )
+    if study.search.across:
+        raise ConfigError(
+            "prune.rule=halving compares trials in one setting, but search.across=settings compares their means over "
+            "settings. Set prune.rule=null."
         )
     last = max((run.rounds for run in runs), default=1)
     if last == 1 or any(rungs(spec, run) for run in runs):

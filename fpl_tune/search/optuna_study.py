@@ -48,8 +48,11 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
         ) from None
     studies = list[optuna.Study]()
     for search in stored_searches(spec, table.effective):
-        mine = [s for s in table.cells.values() if s.cell.suggestion is not None and search.holds(s.cell)]
-        name = f"{store.name}, {label(search.varied)}" if search.varied else store.name
+        if search.settings and search.settings[0] is not search:
+            continue
+        mine = [s for s in table.cells.values() if s.cell.suggestion is not None and search.shares(s.cell)]
+        common = {n: v for n, v in search.varied.items() if all(other.varied[n] == v for other in search.settings)}
+        name = f"{store.name}, {label(common)}" if common else store.name
         with quiet():
             try:
                 study = optuna.create_study(storage=storage, study_name=name, directions=directions_of(spec.search))

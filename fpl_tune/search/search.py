@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.metrics import objectives
-from fpl_tune.study.cells import Cell, confirming_id, label
+from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, label
+from fpl_tune.study.crossed import settings_of
 from fpl_tune.study.grid import expand, grid
 from fpl_tune.study.standing import confirming_seeds
 
@@ -60,6 +61,10 @@ class Search:
                 hint = "Do not select on test data." if name.startswith("test/") else did_you_mean(name, objectives())
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
         named(search.sampler)  # before spaces are read
+        settings = settings_of(axes_of(spec.axes))
+        if search.across and (not settings or len(search.objectives) > 1):
+            needs = "one objective" if settings else "an axis of settings, of data, partition or protocol"
+            raise ConfigError(f"search.across={search.across} needs {needs}. Add it, or remove search.across.")
         cells, points = expand(spec), list(grid(spec))
         confirmed = bool(confirming_seeds(spec, ()))
         references = [
@@ -76,6 +81,9 @@ class Search:
             numbers = range(first + i, sys.maxsize, len(points))  # the parts take turns
             file = (files or {}).get(label(varied))
             parts.append(CellSearch(spec, varied, run, numbers, (i, len(cells) + i), fits, file))
+        for part in parts if search.across else ():
+            method = {axis: value for axis, value in part.varied.items() if axis not in settings}
+            part.settings = [other for other in parts if method.items() <= other.varied.items()]
         return cls(parts, references)
 
     @property
@@ -89,9 +97,24 @@ class Search:
         return [part.run for part in self.parts]
 
     def restore(self, stored: Iterable[Cell]) -> list[Cell]:
-        """The cells of a study's store that are trials of this search."""
-        restored = (part.restore(cell) for cell in stored for part in self.parts)
-        return [cell for cell in restored if cell is not None]
+        """The cells of a study's store that are trials of this search.
+
+        Raises:
+            ConfigError: trials are shared by settings now, but were not when they were suggested.
+        """
+        restored = [cell for each in stored for part in self.parts if (cell := part.restore(each)) is not None]
+        for part in self.parts:
+            by_number = dict[int, Suggestion]()
+            for cell in restored if part.settings else ():
+                if part.shares(cell) and cell.suggestion is not None:
+                    first = by_number.setdefault(cell.trial, cell.suggestion)
+                    if first.params != cell.suggestion.params:
+                        raise ConfigError(
+                            f"search.across=settings continues trials that ran in all settings, but trial {cell.trial} "
+                            f"of {part.spec.name} differs between them. Run it under another name: "
+                            f"name={part.spec.name}_2."
+                        )
+        return restored
 
 
 def stored_searches(spec: Study, effective: Effective) -> list[CellSearch]:

@@ -403,9 +403,15 @@ class Findings:
             varied = dict(zip(axes, values, strict=True))
             here = [cell for cell in self.cells if cell.is_at(varied) and cell.searched]
             trials = [cell for cell in here if cell.role == "trial"]
+            shared = trials
+            if self.spec.search.across:
+                method = {axis: value for axis, value in varied.items() if axis not in settings_of(axes)}
+                shared = [cell for cell in self.cells if cell.role == "trial" and cell.is_at(method)]
             best, start = (
-                choice.cell if choice is not None and not choice.front else None
-                for cells in (trials, [cell for cell in trials if cell.published])
+                next((cell for cell in choice.cells if cell in trials), None)
+                if choice is not None and not choice.front
+                else None
+                for cells in (shared, [cell for cell in shared if cell.published])
                 for choice in (choose(self.table.cells, cells, self.rule, self.table.study),)
             )
             tuned = best

@@ -63,6 +63,7 @@ class _Search(BaseModel):
     space: dict[str, Any]
     only: list[str]
     objectives: list[str]
+    across: Literal["settings"] | None = None
     confirm: int | list[int] | str | None
 
 

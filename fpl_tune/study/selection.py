@@ -99,8 +99,11 @@ def setting_of(cell: Cell, axes: Collection[str] = ()) -> str:
     return _parts(cell, axes)[0]
 
 
-def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
-    """A cell's setting, and the rest of its configuration with the fields of the setting that a search tuned."""
+def _parts(cell: Cell, axes: Collection[str], *, shared: bool = False) -> tuple[str, str]:
+    """A cell's setting, and the rest of its configuration with the fields of the setting that a search tuned.
+
+    The points of a search in one setting are one configuration; if settings share their trials, each is one.
+    """
     node = dict(cell.node)
     setting = {name: dict(node.pop(name)) for name in SETTING}
     if not cell.searched:
@@ -109,6 +112,7 @@ def _parts(cell: Cell, axes: Collection[str]) -> tuple[str, str]:
         group, _, field = name.partition(".")
         setting[group].pop(field, None)
     what = {name: cell.varied[name] for name in axes if not is_setting({name: cell.varied[name]})}
+    what |= cell.suggestion.params if shared and cell.suggestion is not None else {}
     return json.dumps(setting, sort_keys=True), json.dumps(what, sort_keys=True)
 
 
@@ -125,8 +129,9 @@ def choose(
     With one objective and one setting: the cell with the best mean. With several settings: the configuration with the
     best mean over settings, among those that have a cell in each; in a study that searches, that of the axes, at the
     best point of each of its searches. If there is no such configuration, because settings are not finished: the best
-    cell of each setting. Ties are broken by the smaller values of the cell's fields, since numbers of cells depend on
-    the axes that a command names.
+    cell of each setting. Trials that settings share (`search.across`) are configurations like those of a grid, and
+    nothing is chosen before one has completed in all of them. Ties are broken by the smaller values of the cell's
+    fields, since numbers of cells depend on the axes that a command names.
 
     With several objectives, the front in the same sense: the cells that no other equals or beats in all of them.
 
@@ -148,6 +153,7 @@ def choose(
         cell for cell in tried if cell.role != "tuned"
     ]
     candidates = {cell.id: cell for cell in tried if _inside(cell, study)}
+    shares = study.search.across is not None and any(cell.role == "trial" for cell in candidates.values())
     by_cell: dict[str, dict[int, list[float]]] = {}
     for key in candidates:
         figures = [stored[key].values(name, rule) for name in names]
@@ -157,7 +163,7 @@ def choose(
     points: dict[tuple[str, str], dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
     for key, cell in candidates.items():
         if key in by_cell and by_cell[key].keys() >= set(seeds):
-            points[_parts(cell, axes)][key] = _means([by_cell[key][seed] for seed in seeds]), cell
+            points[_parts(cell, axes, shared=shares)][key] = _means([by_cell[key][seed] for seed in seeds]), cell
     if not points or 0 in signs:
         return None
     groups: dict[str, dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
@@ -170,6 +176,8 @@ def choose(
         return None
     first, *others = groups.values()
     shared = [name for name in first if all(name in other for other in others)]
+    if shares and not shared:
+        return None
     best = [
         group[configuration]
         for compared in ([[*groups.values()]] if shared else [[group] for group in groups.values()])

@@ -42,6 +42,8 @@ class Searched:
     def holds(self, cell: Cell) -> bool:
         return cell.label.startswith(self.name) and cell.role == "trial"
 
+    shares = holds
+
     def confirms(self, cell: Cell) -> bool:
         return cell.label.startswith(self.name) and cell.role == "tuned"
 
