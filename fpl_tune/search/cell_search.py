@@ -208,7 +208,8 @@ class CellSearch:
         points = [row.cell for row in rows], [row.cell for row in rows if row.cell.published]
         for role, number, candidates in zip(("tuned", "published"), self.confirming, points, strict=True):
             choice = choose(trials, candidates, self.rule, self.spec)
-            for trial in filter(self.holds, choice.cells if choice is not None else ()):
+            trial = next(filter(self.holds, choice.cells if choice is not None else ()), None)
+            if trial is not None:
                 key = confirming_id(trial.id)
                 point = first_point(self.search, self.file or {}) if trial.published else f"trial {trial.trial}"
                 name = f"{self.name} ({point})"
