@@ -261,7 +261,7 @@ def run_study(
         >>> study.summary()
     """
     from fpl_tune.execute.line import ProgressLine
-    from fpl_tune.execute.plan.overrides import compose
+    from fpl_tune.search.overrides import compose
 
     spec = compose(name, _with_seeds(overrides, seeds))
     shown = [ProgressLine()] if _talks(progress) else []

@@ -18,9 +18,9 @@ from fpl_tune import config
 from fpl_tune.cli.common import app
 from fpl_tune.core import paths
 from fpl_tune.core.paths import list_studies
-from fpl_tune.execute.plan.overrides import compose
 from fpl_tune.method import generator
 from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.search.overrides import compose
 from fpl_tune.search.search import Search
 from fpl_tune.study.grid import expand
 from fpl_tune.testing import assert_same, check_method, play, toy_task

@@ -37,11 +37,11 @@ def cluster_template(
     memory: Annotated[int, typer.Option(min=1, help="Memory of a node, in GiB.")] = 32,
 ) -> None:
     """Print the file that starts a cluster and runs a study on it; its head says what to fill in and how to run it."""
-    from fpl_tune import config
+    from fpl_tune.search.overrides import compose
     from fpl_tune.study.versions import versions
 
     words = shlex.join([study, *(overrides or [])])
-    config.compose_study(study, overrides or [])
+    compose(study, overrides or [])
     if kind in ("kuberay", "aws") and re.search(r"[\n\"]|: | #", words):
         raise ConfigError("Overrides with quotes, ': ' or ' #' cannot be written to YAML; put them into a study file.")
     job = "fpl-" + re.sub(r"[^a-z0-9]+", "-", Path(study).stem.lower()).strip("-")[:40]

@@ -19,8 +19,8 @@ def plan(
 
     Exit code 2 if the study cannot run on this machine.
     """
-    from fpl_tune.execute.plan.overrides import compose
     from fpl_tune.execute.plan.plan import make_plan
+    from fpl_tune.search.overrides import compose
 
     spec = compose(name, overrides or [])
     planned = make_plan(spec, root=output_root())

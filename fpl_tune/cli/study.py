@@ -31,7 +31,7 @@ def study(
     """Run a study, or continue it: finished cells never run again."""
     if sys.stderr.isatty():  # before the imports, which take seconds
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
-    from fpl_tune.execute.plan.overrides import compose
+    from fpl_tune.search.overrides import compose
 
     spec = compose(name, overrides or [])
     if cfg:

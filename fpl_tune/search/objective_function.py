@@ -18,6 +18,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import cache_root
 from fpl_tune.search.ask import figures_of
 from fpl_tune.search.components import quiet
+from fpl_tune.search.overrides import compose
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.divergence import Diverged
@@ -60,7 +61,7 @@ class Objective:
         if report not in ("rounds", "seeds"):
             raise ConfigError(f"report must be 'rounds' or 'seeds', but is {report!r}.")
         self.report = report
-        self.spec = config.compose_study(study, overrides)
+        self.spec = compose(study, overrides)
         search = Search.plan(self.spec)
         searches = search.parts if search is not None else []
         if len(searches) != 1:

@@ -32,8 +32,8 @@ from standin import ASIDE, StandIn, user_files
 from fpl_tune import report
 from fpl_tune.execute import inline, manage, ray
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.plan.overrides import compose
 from fpl_tune.execute.runner import run_study
+from fpl_tune.search.overrides import compose
 from fpl_tune.study.store import Store
 from fpl_tune.track import MLflowCallback
 

@@ -10,9 +10,9 @@ from fpl_tune import cli, config
 from fpl_tune.config import ReportSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.spec import validated
-from fpl_tune.execute.plan.overrides import compose as compose_checked
 from fpl_tune.report.answer import claims as section
 from fpl_tune.report.answer import sentence
+from fpl_tune.search.overrides import compose as compose_checked
 from fpl_tune.study.claims import Judged, contrasts, counts_sentence, evaluate
 from fpl_tune.study.comparisons import compare
 from fpl_tune.study.grid import expand

@@ -1,0 +1,155 @@
+"""Composition of a study that reports every override without effect."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fpl_tune import config
+from fpl_tune.config import GROUPS, Given, Override, SearchSpec, Study
+from fpl_tune.core.errors import ConfigError, Notice, unknown
+from fpl_tune.core.metrics import check_reported
+from fpl_tune.core.spec import UNTIL_DECIDED
+from fpl_tune.search.search import Search
+from fpl_tune.study.cells import Cell, axes_of, fields_of, label
+from fpl_tune.study.crossed import settings_of
+from fpl_tune.study.grid import expand, grid
+from fpl_tune.study.schema import Effective, StudyFile
+from fpl_tune.study.standing import Design, Row
+from fpl_tune.study.table import StudyTable, stored_row
+
+
+def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
+    """Composes a study as `config.compose_study` does, and rejects overrides without effect.
+
+    Args:
+        name: a study's name, or the path of its YAML file.
+        overrides: `key=value`, in Hydra's syntax, or mappings of dotted names to Python values.
+
+    Raises:
+        ConfigError: an invalid study, or an override without effect because of an axis, a stage or a missing sampler.
+    """
+    given = config.parse(overrides)
+    spec = config.compose_study(name, given)
+    _warn_of_equal_cells(spec)
+    if spec.search.sampler is None and spec.search != SearchSpec():
+        fields = [name for name, value in vars(spec.search).items() if value != getattr(SearchSpec(), name)]
+        raise ConfigError(
+            f"search.{fields[0]} has no effect without a sampler. Set search.sampler=auto, or remove the search block."
+        )
+    named, cells = {override.field.split(".")[0] for override in given}, expand(spec)
+    narrowed = not named.isdisjoint({"axes", "references", "let", "scale", *GROUPS})
+    if spec.report.claims and not narrowed:  # a narrowed study leaves some claims without cells
+        from fpl_tune.study import claims  # imports pandas
+
+        claims.check(spec, cells)
+    search = Search.plan(spec)
+    if "report" in named or not narrowed:
+        _check_report(spec, cells, search)
+    for override in given:
+        _check(override, spec, search, lambda override=override: _work_without(override, name, given))
+    return spec
+
+
+def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> None:
+    """Raises `ConfigError` if the report names a metric, an axis or a reference that the study does not have."""
+    report, axes = spec.report, axes_of(spec.axes)
+    check_reported(report.metric)
+    parts = search.parts if search is not None else []
+    fields = [*axes, *(param.name for part in parts for param in part.space.params)]
+    if report.x is not None and report.x not in fields:
+        raise ConfigError(f"report.x: {unknown('axis', report.x, fields)}")
+    if report.reference is None:
+        return
+    from fpl_tune.study.findings import Findings  # imports pandas
+
+    design, rest = Design.of(spec, halved=False), [axis for axis in axes if axis not in settings_of(axes)]
+    rows = {cell.id: stored_row(design, Row(cell)) for cell in cells}
+    stored = StudyTable(Path(spec.name), StudyFile.model_validate(spec.node), Effective(), design, rows)
+    findings, names = Findings(spec, stored), list[str]()
+    for part in parts:  # the rows of the table of tuned methods, and the published trials
+        names.append(label({axis: part.varied[axis] for axis in rest}) if rest else str(part.node["method"]["name"]))
+        names += [label({**part.varied, **point}) for point in part.points]
+    names += map(findings.family, findings.references)
+    names += [name for cell in findings.own for name in findings.named(cell)]
+    names += [] if parts else [cell.label for cell in cells]
+    if report.reference not in names:
+        raise ConfigError(
+            f"report.reference: {unknown('reference', report.reference, filter(None, dict.fromkeys(names)))}"
+        )
+
+
+def _check(override: Override, spec: Study, search: Search | None, work_without: Callable[[], Any]) -> None:
+    """Rejects an override that changes nothing, since axes, the search or stages set its field, and warns of one that
+    only changes references or first trials.
+
+    Args:
+        override: the override.
+        spec: the study with it.
+        search: the study's search.
+        work_without: returns the `_work` of the study without it.
+    """
+    dotted, text, value = override.field, override.text, override.text.partition("=")[2]
+    if dotted == "scale" and spec.scale == "paper" and not spec.paper_scale:
+        raise ConfigError(f"{text} has no effect: {spec.name} has no paper_scale.")
+    if dotted == "looks" and not spec.declared_looks():
+        raise ConfigError(f"{text} has no effect without seeds={UNTIL_DECIDED}.")
+    if dotted.split(".")[0] not in GROUPS:
+        return
+    axis = next((axis for axis, values in axes_of(spec.axes).items() if _sets(axis, values, dotted)), None)
+    field, stages = dotted.removeprefix("protocol."), spec.node["stages"]
+    if axis is not None:
+        instead = value if axis == dotted else "..."
+        wins = f"the study sweeps {axis}. Override the axis, 'axes.{axis}=[{instead}]', or remove it, '~axes.{axis}'."
+        if _work(spec, search) == work_without():
+            raise ConfigError(f"{text} has no effect: {wins}")
+        warnings.warn(f"{text} sets references only: {wins}", Notice, stacklevel=3)
+    elif search is not None and any(param.name == dotted for part in search.parts for param in part.space.params):
+        wins = f"the study searches it. Fix it with 'search.space.{dotted}={{choices:[{value}]}}'."
+        if _work(spec, search) == work_without():
+            raise ConfigError(f"{text} has no effect: {wins}")
+        warnings.warn(f"{text} does not fix {dotted}: {wins}", Notice, stacklevel=3)
+    elif field in ("rounds", "epochs") and stages and all(stage.get(field) for stage in stages):
+        others = spec.references or "method" in axes_of(spec.axes)  # these may have other stages
+        if not others:
+            raise ConfigError(f"{text} has no effect: every stage of the method sets {field}. Override stages.")
+
+
+def _work(spec: Study, search: Search | None) -> Any:
+    """What overrides of a run can change: the cells, or the references, first trials and rounds of a search."""
+    if search is None:
+        return [config.as_dict(cell.run) for cell in expand(spec)]
+    rounds = [] if spec.search.trials else [part.run.rounds for part in search.parts]  # which a budget depends on
+    return [config.as_dict(cell.run) for cell in search.references], [part.points for part in search.parts], rounds
+
+
+def _work_without(override: Override, name: str, given: Sequence[Override]) -> Any:
+    """The `_work` of a study without one of its overrides; None if it is then invalid."""
+    try:
+        spec = config.compose_study(name, [other for other in given if other is not override])
+        return _work(spec, Search.plan(spec))
+    except ConfigError:
+        return None
+
+
+def _sets(axis: str, values: Sequence[Any], dotted: str) -> bool:
+    """True if an axis sets a field in all its cells; a chosen option sets all fields of its group but the folder of
+    data."""
+    set_by_value = (fields_of({axis: value}) for value in values)
+    return all(
+        dotted in names or (dotted != "data.root" and any(dotted.startswith(f"{name}.") for name in names))
+        for names in set_by_value
+    )
+
+
+def _warn_of_equal_cells(spec: Study) -> None:
+    """Warns of values or labelled variants with the same configuration, of which only the first runs."""
+    labels: dict[str, str] = {}
+    for varied, run in grid(spec):
+        named, cell = label(varied), config.identity(run)
+        if cell in labels:
+            warnings.warn(f"{named!r} has the same configuration as {labels[cell]!r}, and only the latter runs.",
+                          Notice, stacklevel=3)  # fmt: skip
+        labels.setdefault(cell, named)
