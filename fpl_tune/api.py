@@ -150,7 +150,7 @@ class StudyResults:
 
     @property
     def results(self) -> pd.DataFrame:
-        """A row per cell, seed and reporting rule: the content of results.csv."""
+        """A row per cell and seed, under the study's reporting rule: the content of results.csv."""
         return self.store.table().frame()
 
     @property

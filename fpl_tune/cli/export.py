@@ -9,15 +9,18 @@ from typing import Annotated
 import typer
 
 from fpl_tune.cli.common import StoredStudy, app, stored
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
 
 
 @app.command(epilog="Example: fpl-tune export lambda_sweep best/", rich_help_panel="Maintain")
 def export(
     name: StoredStudy,
-    out: Annotated[Path | None, typer.Argument(metavar="[FOLDER]", help="New folder to write.")] = None,
-    cell: Annotated[str, typer.Option(help="A cell: best, or its id, number or label.")] = "best",
+    out: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="New folder to write; default: named after the study.")
+    ] = None,
+    cell: Annotated[
+        str, typer.Option(help="A cell: best, or its id, label or number; of a search, the number of a trial.")
+    ] = "best",
     rule: Annotated[
         str | None, typer.Option(help="Rule by which --cell best selects: final or best_val; default: the study's.")
     ] = None,
@@ -46,8 +49,7 @@ def export(
         ]
         print(f"{'; '.join(written)} in {optuna}; optuna-dashboard {shlex.quote(optuna)} shows them")
         return
-    if out is None:
-        raise ConfigError(f"Name a new folder to write to: fpl-tune export {name} FOLDER.")
+    out = out or Path(store.name)
     cells = selection.best(store.table(), rule).cells if cell == "best" else (store.cell(cell),)
     places = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
     files = [path for one, place in zip(cells, places, strict=True) for path in exporting.export(store, one, place)]

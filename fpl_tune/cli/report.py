@@ -24,7 +24,9 @@ def report(
     """Write the report page and tables (Markdown, LaTeX, CSV) of a study, and its figures if asked for."""
     from fpl_tune.report import build
 
-    page = build(stored(name), out, metric=metric, rule=rule, reference=reference, figures=figures)
+    store = stored(name)
+    store.refresh_tables()
+    page = build(store, out, metric=metric, rule=rule, reference=reference, figures=figures)
     print(page)
     for kind in ("md", "tex", "csv"):
         print(page.with_name(f"table.{kind}"))

@@ -36,6 +36,7 @@ def show(
     from fpl_tune.core.metrics import check_rule
 
     store = stored(name)
+    store.refresh_tables()
     table = store.table()
     if best:
         _print_best(table, rule, format)

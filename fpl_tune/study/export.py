@@ -18,16 +18,16 @@ def export(store: Store, cell: Cell, folder: Path) -> list[Path]:
     Args:
         store: the study's store.
         cell: the cell.
-        folder: an empty folder, or that of an earlier export.
+        folder: a new or empty folder.
 
     Returns:
         The files; `fpl-tune study <folder>/<study>-<cell>.yaml` repeats the cell.
 
     Raises:
-        ConfigError: the folder is neither empty nor an earlier export.
+        ConfigError: the folder is not empty.
     """
-    if folder.exists() and any(folder.iterdir()) and not (folder / "expected.csv").is_file():
-        raise ConfigError(f"An export goes into an empty folder, but {folder} is not. Name another one.")
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"An export goes into a new or empty folder, but {folder} is not. Name another one.")
     store.check()
     folder.mkdir(parents=True, exist_ok=True)
     run, title = config.as_dict(cell.run), f"{store.name}: {cell.label}"

@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, schema
 from fpl_tune.study.cells import Cell, differing
+from fpl_tune.study.lock import owner
 from fpl_tune.study.schema import SCHEMA, CellsFile, DamagedFile, Effective, StudyFile
 from fpl_tune.study.standing import Design, Row, Run, marks
 from fpl_tune.study.status import Status
@@ -140,10 +142,29 @@ class Store:
         self.damage.clear()
 
     def end(self, *, complete: bool, exhausted: Collection[str]) -> None:
-        """Stores how a run has ended, and writes results.csv; see `schema.CellsFile`."""
+        """Stores how a run has ended, and writes the tables of results; see `schema.CellsFile`."""
         order = self._order()
         self._write_order(self.cells(), order.earlier, complete=complete, exhausted=exhausted)
-        write_text(self.folder / "results.csv", self.table().frame().to_csv(index=False))
+        self._write_tables()
+
+    def refresh_tables(self) -> None:
+        """Writes results.csv and rules.csv again if a result is newer, such as one of a run that was killed.
+
+        A study that is running, or a folder that cannot be written, is left as it is.
+        """
+        tables = [self.folder / name for name in ("results.csv", "rules.csv")]
+        with suppress(OSError):
+            written = min((path.stat().st_mtime_ns for path in tables if path.is_file()), default=0)
+            results = self.folder.glob("cells/*/seed=*/result.json")
+            stale = any(path.stat().st_mtime_ns > written for path in results)
+            if owner(self.folder) is None and (stale or not all(path.is_file() for path in tables)):
+                self._write_tables()
+
+    def _write_tables(self) -> None:
+        """Writes results.csv, a row per cell and seed, and rules.csv, a row per cell, seed and reporting rule."""
+        table = self.table()
+        write_text(self.folder / "results.csv", table.frame().to_csv(index=False))
+        write_text(self.folder / "rules.csv", table.frame(every_rule=True).to_csv(index=False))
 
     def ended(self) -> tuple[bool, list[str]]:
         """Returns whether the last run left nothing to run, and its exhausted searches; see `schema.CellsFile`."""
@@ -221,16 +242,22 @@ class Store:
         return self._readable(sorted(set(self._folders()) - set(self._order().cells)))
 
     def cell(self, key: str) -> Cell:
-        """A cell by its id, its number, or its label.
+        """A cell by its id, its label, or its number: in a study that searches that of a trial, as tables count.
 
         Raises:
-            ConfigError: there is no such cell, or its file is damaged.
+            ConfigError: there is no such cell, several searches have a trial of that number, or its file is damaged.
         """
         if re.fullmatch(schema.CELL_ID, key) and (self.folder / "cells" / key).is_dir():
             return self._cell(key)
-        for cell in self.cells():
-            if key in (str(cell.number), cell.label):
-                return cell
+        cells = self.cells()
+        trials = [cell for cell in cells if cell.role == "trial"]
+        named = [cell for cell in cells if cell.label == key]
+        found = named or [cell for cell in trials or cells if str(cell.trial) == key]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(f"{cell.id} ({cell.label})" for cell in found)
+            raise ConfigError(f"{self.name} has several cells {key!r}. Name one by its id: {ids}.")
         raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
 
     def add(self, cell: Cell, prints: dict[str, Any]) -> None:

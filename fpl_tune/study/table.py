@@ -152,16 +152,17 @@ class StudyTable:
     cells: Mapping[str, StoredCell]
     """Cells by id, in the study's order."""
 
-    def rows(self, *metrics: str) -> list[TableRow]:
-        """The result table: a row for each cell, seed and reporting rule.
+    def rows(self, *metrics: str, every_rule: bool = False) -> list[TableRow]:
+        """The result table: a row for each cell and seed, under the reporting rule of the study.
 
         Args:
             metrics: further metrics, each as a column.
+            every_rule: True for a row for each cell, seed and reporting rule.
 
         Returns:
             Rows with the columns cell, seed, status, rule, rounds, the fields that vary, the metrics of results,
             `metrics`, costs, label, role, seeds (the number of the cell's seeds that count), and earlier (True if the
-            cell is of an earlier run). A seed without metrics has one row, with the rule `final`.
+            cell is of an earlier run). A seed without metrics has one row, with the study's rule.
         """
         shown = [*METRICS, *(name for name in self.metrics if name not in METRICS)]
         names = self.fields
@@ -173,19 +174,21 @@ class StudyTable:
             for seed, result in stored.results.items():
                 first = {"cell": key, "seed": seed, "status": str(result["status"])}
                 costs = {name: result[name] for name in COSTS}
-                for rule, figures in (result["rules"] or {"final": {}}).items():
+                own = self.study.report.rule
+                rules = result["rules"] if every_rule and result["rules"] else {own: result["rules"].get(own, {})}
+                for rule, figures in rules.items():
                     more = {n: stored.value(seed, n, rule) if figures else math.nan
                             for n in metrics if n not in shown and n not in COSTS}  # fmt: skip
                     values = {name: figures.get(name) for name in shown} | more
                     rows.append({**first, "rule": rule, "rounds": result["rounds"], **place, **values, **costs, **last})
         return rows
 
-    def frame(self, metric: str = TEST) -> pd.DataFrame:
-        """The result table as a data frame."""
+    def frame(self, metric: str = TEST, *, every_rule: bool = False) -> pd.DataFrame:
+        """The result table as a data frame; see `rows`."""
         import pandas as pd
 
         names = dict.fromkeys([*COLUMNS, *self.fields, *METRICS, metric, *COSTS])
-        return pd.DataFrame(self.rows(metric) or {name: [] for name in names})
+        return pd.DataFrame(self.rows(metric, every_rule=every_rule) or {name: [] for name in names})
 
     def summary(self, rule: str = "final", metric: str = TEST, *others: str) -> list[TableRow]:
         """Summarises the results over seeds: one row per cell.

@@ -130,7 +130,7 @@ def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
     if (store.folder / "table.md").is_file():
         note += "\n" + (store.folder / "table.md").read_text()
     tags = {"mlflow.note.content": note[:TAG_LENGTH], "fpl.status": status.lower()}
-    names = ("study.yaml", "report.html", "table.md", "table.tex", "table.csv", "results.csv")
+    names = ("study.yaml", "report.html", "table.md", "table.tex", "table.csv", "results.csv", "rules.csv")
     results = [stored.results for stored in every]
     return LoggedRun(
         key=STUDY_KEY,

@@ -310,6 +310,20 @@ def test_claims_are_listed_with_their_verdicts_and_reasons(make_store: MakeStore
     assert "silent checks no claims." in done.err
 
 
+def test_export_counts_trials_as_tables_do(make_store: MakeStore, here: Path, command: Command) -> None:
+    body = "{}references: [{{method: zeroshot}}]\nseeds: 2\nsearch: {{sampler: random, trials: 4, confirm: 0}}\n"
+    store = searched(make_store, here / "outputs", body.format(""))
+    for cell in (cell for cell in store.cells() if cell.role == "trial"):
+        assert cell.number != cell.trial
+        assert command("export", "toy", f"trial{cell.trial}", "--cell", str(cell.trial)).code == 0
+        assert (here / f"trial{cell.trial}" / f"toy-{cell.id}.yaml").is_file()
+    shutil.rmtree(store.folder)
+    searched(make_store, here / "outputs", body.format("axes: {data: {shots: [2, 4]}}\n"))
+    refused = command("export", "toy", "other", "--cell", "1")
+    assert (refused.code, (here / "other").exists()) == (2, False)
+    assert "toy has several cells '1'. Name one by its id: " in refused.err
+
+
 def test_trials_are_exported_to_a_storage_of_optuna(make_store: MakeStore, here: Path, command: Command) -> None:
     import optuna
 

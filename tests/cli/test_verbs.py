@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -85,6 +86,19 @@ def test_seeds_that_the_study_no_longer_asks_for_are_in_no_table_and_come_back(h
     assert [row["n"] for row in shown] == [1, 1, 1]
     assert "0 cells run, 3 done before" in command("study", "lambda_sweep").out
     assert table.read_text().splitlines() == whole
+
+
+def test_results_csv_has_a_row_per_cell_and_seed_and_is_written_after_a_kill_too(home: Path, command: Command) -> None:
+    folder = home / "outputs" / "lambda_sweep"
+    shown = json.loads(command("show", "lambda_sweep", "--format", "json").out)
+    whole, rules = (pd.read_csv(folder / name) for name in ("results.csv", "rules.csv"))
+    means = whole.groupby("cell")["test/acc_mean"].mean()
+    assert means.to_dict() == pytest.approx({row["cell"]: row["mean"] for row in shown})
+    assert {*whole["rule"]} == {"final"} < {*rules["rule"]}
+    for verb in ("show", "report"):
+        (folder / "results.csv").unlink()
+        command(verb, "lambda_sweep")
+        assert pd.read_csv(folder / "results.csv").equals(whole)
 
 
 def test_plan_names_what_makes_a_cell_stale(home: Path, command: Command) -> None:
@@ -182,9 +196,10 @@ def test_the_best_cell_is_exported_with_a_study_that_repeats_it(home: Path, comm
     assert done.out.startswith(f"{best['cell']}: {len(files)} files in out; fpl-tune study out/lambda_sweep-")
     again = yaml.safe_load(command(*done.out.split("; fpl-tune ")[1].split(" repeats")[0].split(), "--cfg").out)
     assert f"lam={again['method']['lam']:g}" == best["cell"] or again["method"]["name"] == best["cell"]
-    nowhere = command("export", "lambda_sweep")
-    assert (nowhere.code, nowhere.out) == (2, "")
-    assert "Name a new folder to write to: fpl-tune export lambda_sweep FOLDER." in nowhere.err
+    assert " in lambda_sweep; " in command("export", "lambda_sweep").out
+    refused = command("export", "lambda_sweep", "--cell", "lam=0")
+    assert (refused.code, refused.out) == (2, "")
+    assert "An export goes into a new or empty folder, but lambda_sweep is not. Name another one." in refused.err
 
 
 def test_a_plan_that_does_not_fit_is_printed_and_refused(

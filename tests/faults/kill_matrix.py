@@ -352,7 +352,7 @@ def picture(root: Path) -> dict[str, Any]:
             found[f"{cell.label}, seed {seed}"] = _timeless(result)
             for record in store.history(cell, seed):
                 found[f"{cell.label}, seed {seed}, round {record['round']}"] = _timeless(record)
-    for row in store.table().rows():
+    for row in store.table().rows(every_rule=True):
         found[f"table: {row['label']}, seed {row['seed']}, {row['rule']}"] = _timeless(row)
     found["results.csv"] = len((store.folder / "results.csv").read_text().splitlines())
     for path in sorted(store.folder.rglob("prompts.safetensors")):

@@ -344,18 +344,21 @@ def _status(judge: Judge, folder: Path) -> None:
 
 
 def _table_of_results(judge: Judge, folder: Path) -> None:
-    """results.csv: the values of each seed under each rule."""
-    path = folder / "results.csv"
-    if not path.is_file():
-        if any(cell.results for cell in judge.facts.cells):
-            judge.say("missing", "results.csv", "nothing", "there are results")
-        return
+    """results.csv and rules.csv: the values of each seed under the study's rule, and under each rule."""
+    for name in ("results.csv", "rules.csv"):
+        if (folder / name).is_file():
+            _results_in(judge, folder / name)
+        elif any(cell.results for cell in judge.facts.cells):
+            judge.say("missing", name, "nothing", "there are results")
+
+
+def _results_in(judge: Judge, path: Path) -> None:
     seen: dict[tuple[str, int], set[str]] = {}
     for row in csv.DictReader(io.StringIO(path.read_text())):
         cell = next((cell for cell in judge.facts.cells if cell.id == row["cell"]), None)
         seed, rule = int(row["seed"]), row["rule"]
         if cell is None or seed not in cell.results:
-            judge.say("rows", "results.csv", f"a row of {row['label']}, seed {seed}", "no such result")
+            judge.say("rows", path.name, f"a row of {row['label']}, seed {seed}", "no such result")
             continue
         seen.setdefault((cell.id, seed), set()).add(rule)
         where = f"{cell.label}, seed {seed}, {rule}"
@@ -369,9 +372,8 @@ def _table_of_results(judge: Judge, folder: Path) -> None:
     for cell in judge.facts.cells:
         for seed in cell.having("done"):
             rules = {rule for rule in RULES if not math.isnan(oracle.value(cell.histories[seed], TEST, rule))}
-            judge.same(
-                "rows", f"rules of {cell.label}, seed {seed}", seen.get((cell.id, seed), set()), rules or {"final"}
-            )
+            own = {judge.rule} if path.name == "results.csv" else rules or {judge.rule}
+            judge.same("rows", f"rules of {cell.label}, seed {seed}", seen.get((cell.id, seed), set()), own)
 
 
 def _python(judge: Judge, folder: Path) -> None:

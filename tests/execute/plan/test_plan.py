@@ -46,8 +46,7 @@ def test_bytes_are_those_of_the_run(compose: Compose, tmp_path: Path) -> None:
     made = compose(METHODS, "protocol.rounds=2")
     totals = (plan := make_plan(made, root=tmp_path)).totals()
     run_study(made, root=tmp_path)
-    frame = Store.open(tmp_path, "tiny").table().frame()
-    final = frame[frame["rule"] == "final"]
+    final = Store.open(tmp_path, "tiny").table().frame()
     assert totals["bytes_up"] == final["comm/up_bytes"].sum() > 0
     assert totals["bytes_down"] == final["comm/down_bytes"].sum() > 0
     peaks = [item.peak_memory_bytes for item in plan.items]
