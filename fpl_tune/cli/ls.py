@@ -11,7 +11,9 @@ import typer
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, method_files
 from fpl_tune.core import plugins
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import list_studies, shipped
+from fpl_tune.study.cells import shown
 
 
 @app.command(epilog="Example: fpl-tune ls methods", rich_help_panel="Set up")
@@ -20,13 +22,24 @@ def ls(
         Literal["methods", "data", "studies", "towers"],
         typer.Argument(help="What to list.", metavar="methods|data|studies|towers"),
     ],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[METHOD]", help="After methods: one of them, with its fields.")
+    ] = None,
     format: FormatOption = "table",
 ) -> None:
-    """List methods, data sets (with the files they expect), studies, or CLIP towers."""
+    """List methods, data sets (with the files they expect), studies, or CLIP towers; or the fields of one method."""
+    if name is not None:
+        if kind != "methods":
+            raise ConfigError(f"Only methods are shown one by one. Write fpl-tune ls {kind}.")
+        rows, source = _fields(name)
+        output.emit(rows, format, title=name)
+        if format == "table":
+            print(source)
+        return
     if kind == "data":
         from fpl_tune.data.sources import catalogue
 
-        rows: list[dict[str, Any]] = list(catalogue())
+        rows = list(catalogue())
     elif kind == "methods":
         rows = _methods()
     elif kind == "studies":
@@ -37,13 +50,49 @@ def ls(
 
 
 def _methods() -> list[dict[str, Any]]:
-    """The methods with the first line of their source; nothing is imported, so the list appears immediately."""
+    """The methods by name with the first line of their source, and the year and address of the paper.
+
+    Nothing is imported, so the list appears immediately.
+    """
     composed = {path.stem: path for path in sorted(shipped("conf", "method").glob("*.yaml"))}
     rows = []
     for name, path in (composed | method_files()).items():
-        url = re.search(r"https?://\S+?(?=[.,;)]*(?:\s|$))", path.read_text(encoding="utf-8"))
-        rows.append({"method": name, "what": headline(path), "paper": url[0] if url else ""})
-    return [*rows, *({"method": name, "what": "plug-in", "paper": ""} for name in plugins.names("methods"))]
+        text = path.read_text(encoding="utf-8")
+        url = re.search(r"https?://\S+?(?=[.,;)]*(?:\s|$))", text)
+        years = re.findall(r"\b20[0-3]\d\b", text[: url.start()]) if url else [""]
+        paper = {"year": (years or [""])[-1], "paper": url[0] if url else ""}
+        rows.append({"method": name, "what": headline(path), **paper})
+    rows += [{"method": name, "what": "plug-in", "year": "", "paper": ""} for name in plugins.names("methods")]
+    return sorted(rows, key=lambda row: row["method"])
+
+
+def _fields(name: str) -> tuple[list[dict[str, Any]], str]:
+    """The fields of a method with default, searched values and meaning, with its range; and the method's source."""
+    import inspect
+
+    from fpl_tune import config, methods
+    from fpl_tune.search.space import names_of, read_file
+
+    plugins.trust([name])
+    composed = shipped("conf", f"method/{name}.yaml").is_file()
+    node = config.choose("method", name)["method"] if composed else {"name": name}
+    kind = methods.find(node["name"])
+    node = {field.name: "required" for field in methods.hyper_parameters(kind)} | methods.defaults(kind) | node
+    space: dict[str, Any] = read_file(names_of(node, name)).get("space", {})
+    documents = [inspect.getdoc(base) or "" for base in kind.__mro__ if base is not object]
+    own = {f"method.{field}": value for field, value in node.items() if field != "name"}
+    rows = []
+    for field in [*own, *(field for field in space if field not in own)]:
+        entry: Any = space.get(field, {})
+        values: dict[str, Any] = {"choices": entry} if isinstance(entry, list) else entry
+        text = ", ".join(map(shown, values.get("choices", [])))
+        if "low" in values:
+            text = f"{shown(values['low'])} to {shown(values['high'])}{' (log)' * bool(values.get('log'))}"
+        pattern = rf"^ *{re.escape(field.removeprefix('method.'))}: (.+(?:\n +.+)*)"
+        told = next((match[1] for each in documents if (match := re.search(pattern, each, re.MULTILINE))), "")
+        default = shown(own[field]) if field in own else ""
+        rows.append({"field": field, "default": default, "searched": text, "meaning": " ".join(told.split())})
+    return rows, (inspect.getdoc(inspect.getmodule(kind)) or "").strip()
 
 
 def headline(path: Path) -> str:

@@ -48,6 +48,23 @@ def test_listings_are_json_for_programs(kind: str, command: Command) -> None:
     assert all(row["what"] for row in rows)
 
 
+def test_methods_are_sorted_with_year_and_paper_and_one_shows_its_fields(command: Command) -> None:
+    rows = json.loads(command("ls", "methods", "--format", "json").out)
+    names = [row["method"] for row in rows]
+    assert names == sorted(names)
+    assert rows[names.index("pfedmoap")] | {"what": ""} == {
+        "method": "pfedmoap", "what": "", "year": "2025", "paper": "https://arxiv.org/abs/2410.10114"
+    }  # fmt: skip
+    fields = {row["field"]: row for row in json.loads(command("ls", "methods", "pfedmoap", "--format", "json").out)}
+    assert (fields["method.lam"]["default"], fields["method.lam"]["searched"]) == ("0.5", "0 to 5")
+    assert fields["method.lam"]["meaning"].startswith("λ, weight of the local prompt's own logits, >= 0")
+    assert fields["optim.lr"]["searched"] == "0.001 to 0.1 (log)"
+    assert "https://arxiv.org/abs/2410.10114" in command("ls", "methods", "pfedmoap").out
+    assert "no method 'pfedmop'. Did you mean 'pfedmoap'?" in command("ls", "methods", "pfedmop").err
+    assert "required" in command("ls", "methods", "ditto").out
+    assert "name=promptfl" in command("ls", "methods", "promptfl_ft").out
+
+
 def test_a_study_can_be_printed_and_read_back(command: Command, here: Path) -> None:
     done = command("study", "lambda_sweep", "seeds=7", "--cfg")
     node = yaml.safe_load(done.out)
