@@ -13,7 +13,7 @@ from fpl_tune.analysis.significance import estimate, outliers, resolution_of
 from fpl_tune.analysis.tables import Bools, Floats, Values, present, read, seed_means
 from fpl_tune.core.formatting import counted
 
-Verdict = Literal["better", "worse", "equal", "undecided"]
+Verdict = Literal["better", "worse", "equal", "identical", "undecided"]
 
 
 def compare(
@@ -30,10 +30,10 @@ def compare(
 ) -> pd.DataFrame:
     """Compares cells with references, paired by seed and client.
 
-    The interval of a difference decides: a cell is `equal` where it lies inside the region of practical equivalence,
-    `better` or `worse` where it lies on one side of 0, and `undecided` otherwise. The intervals hold for all rows at
-    once, and with and without outliers among the seeds of a cell; `significance` says how they are
-    made.
+    A cell is `identical` to its reference where all values agree on two paired seeds or more; it has no interval then.
+    Else the interval of the difference decides: a cell is `equal` where it lies inside the region of practical
+    equivalence, `better` or `worse` where it lies on one side of 0, and `undecided` otherwise. The intervals hold for
+    all rows at once, and with and without outliers among the seeds of a cell; `significance` says how they are made.
 
     Args:
         frame: see `tables.read`. A seed is paired where both cells have values and the same split.
@@ -84,6 +84,8 @@ def compare(
         np.minimum(estimates.difference + estimates.half, most),
     )
     decided = verdicts(low, high, rope if shares else 0.0, higher=higher)
+    same = _identical(table, places) & (estimates.seeds > 1)
+    low, high, decided = np.where(same, np.nan, low), np.where(same, np.nan, high), np.where(same, "identical", decided)
     return pd.DataFrame(
         {"reference": [base for _, base in pairs], "difference": estimates.difference, "low": low, "high": high,
          "seeds": estimates.seeds, "verdict": decided, "note": _notes(table, places, estimates.seeds, shares)},
@@ -134,6 +136,15 @@ def verdicts(low: Floats, high: Floats, rope: float, *, higher: bool = True) -> 
     inside = (low >= -rope) & (high <= rope) & (rope > 0)
     above, below = ("better", "worse") if higher else ("worse", "better")
     return np.select([inside, low > 0, high < 0], ["equal", above, below], "undecided")
+
+
+def _identical(table: Values, places: npt.NDArray[np.intp]) -> Bools:
+    """True [rows] for pairs of cells with the same values of all clients on every seed that is paired."""
+    first, second = places.T
+    one, other = table.values[first], table.values[second]
+    paired = present(one).any(axis=2) & present(other).any(axis=2) & (table.splits[first] == table.splits[second])
+    agree = ((one == other) | ~(present(one) | present(other))).all(axis=2)
+    return (agree | ~paired).all(axis=1)
 
 
 def _notes(table: Values, places: npt.NDArray[np.intp], paired: npt.NDArray[np.int_], shares: bool) -> list[str]:

@@ -29,6 +29,8 @@ class Sweep:
     """The best cell and its neighbours that do not differ significantly from it."""
     equal: bool
     """Whether all of the plateau lie within the region of practical equivalence; False of the best cell alone."""
+    identical: bool
+    """Whether all of the plateau have the same values on every seed; False of the best cell alone."""
     lower: tuple[str, ...]
     """Cells from the start of the axis on that are worse, without a gap."""
     upper: tuple[str, ...]
@@ -70,14 +72,14 @@ def sweep(
     comparison = compare(
         frame, best, rope=rope, level=level, chosen=True, shares=shares, higher=higher, looks=looks, ran=ran
     )
-    sign, verdict = (1 if higher else -1), {best: "equal", **comparison["verdict"].to_dict()}
+    sign, verdict = (1 if higher else -1), {best: "identical", **comparison["verdict"].to_dict()}
     values = sign * table.by_split()[[place[cell] for cell in order]]
     resolution, share = float(resolution_of(table.values)), (1 - level) / 2 / max(len(looks), 1)
     behind = set(order[len(order) - falling(values, resolution, share) :])
     behind |= set(order[: falling(values[::-1], resolution, share)])
 
     def beside(cell: str) -> bool:
-        return verdict[cell] == "equal" or (verdict[cell] != "worse" and cell not in behind)
+        return verdict[cell] in ("equal", "identical") or (verdict[cell] != "worse" and cell not in behind)
 
     at = order.index(best)
     first = next((i + 1 for i in range(at - 1, -1, -1) if not beside(order[i])), 0)
@@ -88,9 +90,10 @@ def sweep(
     plateau = tuple(order[first:last])
     others = (cell for i, cell in enumerate(order) if worse[i] and (start <= i < first or last <= i < end))
     return Sweep(
-        plateau, len(plateau) > 1 and all(verdict[cell] == "equal" for cell in plateau),
+        plateau, len(plateau) > 1 and all(verdict[cell] in ("equal", "identical") for cell in plateau),
+        len(plateau) > 1 and all(verdict[cell] == "identical" for cell in plateau),
         tuple(order[:start]), tuple(order[end:]), tuple(others),
-        bool((comparison["high"] - comparison["low"]).notna().any()),
+        bool((comparison["low"].notna() | (comparison["verdict"] == "identical")).any()),
     )  # fmt: skip
 
 

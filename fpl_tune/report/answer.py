@@ -21,7 +21,7 @@ from fpl_tune.core.formatting import (
 )
 from fpl_tune.report import charts, costs, search, sweep, tuned
 from fpl_tune.report.charts import Spec
-from fpl_tune.report.panels import Panel, plain_table
+from fpl_tune.report.panels import Panel, plain_table, ruling
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.claims import counts_sentence
 from fpl_tune.study.comparisons import Comparisons
@@ -88,13 +88,12 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
     else:
         (test,) = against.to_dict("records")
         bounds = interval(test, findings.metric)
-        sure = (
-            f"{findings.sure} interval {bounds}, {counted(test['seeds'], 'seed')}"
-            if bounds != "–"
-            else "one seed: no interval"
-        )
-        equal = f"equal within {findings.spec.report.rope:g}{points}"
-        text += f"; {gap} ({sure}): {equal if test['verdict'] == 'equal' else test['verdict']}"
+        if bounds == "–":
+            text += f"; {gap} ({ruling(findings.metric, test)})"
+        else:
+            equal = f"equal within {findings.spec.report.rope:g}{points}"
+            text += f"; {gap} ({findings.sure} interval {bounds}, {counted(test['seeds'], 'seed')}): "
+            text += equal if test["verdict"] == "equal" else test["verdict"]
     similar = findings.same_group
     if similar and len(similar) < len(findings.own) - 1:
         return f"{text}. It does not differ significantly from {some(list(map(findings.name, similar)), 3)}."
@@ -130,7 +129,9 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
             )
     if len(comparisons.frame):
         number = comparisons.frame["verdict"].value_counts()
-        summary = ", ".join(f"{number[v]} {v}" for v in ("better", "worse", "equal", "undecided") if v in number)
+        summary = ", ".join(
+            f"{number[v]} {v}" for v in ("better", "worse", "equal", "identical", "undecided") if v in number
+        )
         width = ((comparisons.frame["high"] - comparisons.frame["low"]) / 2).dropna().median()
         points = " points" if percent(findings.metric) else ""
         sure = f" The median interval is ± {figure(width, findings.metric)}{points}." if width == width else ""

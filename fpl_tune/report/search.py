@@ -12,7 +12,6 @@ import numpy as np
 from fpl_tune.core.formatting import (
     axis_name,
     counted,
-    interval,
     numeric,
     percent,
     plus_minus,
@@ -22,7 +21,7 @@ from fpl_tune.core.formatting import (
 )
 from fpl_tune.report import charts, costs, tuned
 from fpl_tune.report.charts import Spec, column
-from fpl_tune.report.panels import Panel
+from fpl_tune.report.panels import Panel, ruling
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, field_text, shown
 from fpl_tune.study.comparisons import compare_pairs
@@ -68,9 +67,7 @@ def sentence(findings: Findings) -> str:
         reached = f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}{after}"
         return f"{reached}; no seed is paired with the {first}."
     points = " points" if percent(findings.metric) else ""
-    bounds = interval(test, findings.metric)
-    few = "one seed: no interval" if test["seeds"] == 1 else "no interval"
-    verdict = f"95 % interval {bounds}: {test['verdict']}" if bounds != "–" else few
+    verdict = ruling(findings.metric, test, "95 % interval ")
     seeds = "seeds that the search did not use" if findings.confirmed else "the seeds that chose it, which is too good"
     gained = signed(test["difference"], findings.metric)
     if sign(findings.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fpl_tune.core.formatting import counted, figure, percent, plus_minus, quantity, symbol
-from fpl_tune.report.panels import judged
+from fpl_tune.core.formatting import counted, figure, percent, plus_minus, quantity, signed, symbol
+from fpl_tune.report.panels import ruling
 from fpl_tune.study.cells import shown
 from fpl_tune.study.comparisons import Comparisons, compare, turned
 from fpl_tune.study.findings import Findings
@@ -44,8 +44,9 @@ def sentence(findings: Findings) -> str:
         return f"{over}{one}; one seed cannot separate the values ({spread(list(means))})."
     if len(verdicts.plateau) == len(means):
         if verdicts.equal:
+            how = "give identical results" if verdicts.identical else f"are equal {least}"
             return (f"{over}{name} makes no difference: all {len(means)} values from {value[verdicts.plateau[0]]} to "
-                    f"{value[verdicts.plateau[-1]]} are equal {least} ({spread(verdicts.plateau)}).")  # fmt: skip
+                    f"{value[verdicts.plateau[-1]]} {how} ({spread(verdicts.plateau)}).")  # fmt: skip
         seeds = counted(sweep.seeds, "seed")
         return f"{over}{span(verdicts.plateau)} do not differ significantly with {seeds} ({spread(verdicts.plateau)})."
     if len(verdicts.plateau) == 1:
@@ -85,8 +86,8 @@ def references(findings: Findings, comparisons: Comparisons) -> list[str]:
         else:
             row = compare(findings, name).frame.to_dict("index").get(findings.best.id)
         if row is not None:
-            difference, interval, verdict = judged(findings.metric, row)
-            parts.append(f"{difference}{points} against {name} ({interval}: {verdict})")
+            gap = f"{signed(row['difference'], findings.metric)}{points} against {name}"
+            parts.append(f"{gap} ({ruling(findings.metric, row)})")
     row = findings.frame.loc[findings.best.id]
     reached = (
         f"{findings.name(findings.best)}, the choice, reaches {plus_minus(row['mean'], row['std'], findings.metric)}"

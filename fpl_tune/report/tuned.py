@@ -16,7 +16,6 @@ import pandas as pd
 from fpl_tune import analysis
 from fpl_tune.core.formatting import (
     counted,
-    interval,
     joined,
     percent,
     plus_minus,
@@ -27,7 +26,7 @@ from fpl_tune.core.formatting import (
     upper,
 )
 from fpl_tune.report import costs
-from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
+from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table, ruling
 from fpl_tune.search.halving import FULL_TRIALS
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.comparisons import Comparisons, compare_pairs, turned
@@ -292,7 +291,9 @@ def _judged(findings: Findings, test: Mapping[Any, Any] | None) -> str:
     if test is None or not test["seeds"]:
         return "–"
     difference, bounds, verdict = judged(findings.metric, test)
-    return difference if bounds == "–" else f"{difference} ({bounds}): {verdict}"
+    if bounds == "–":
+        return verdict if test["verdict"] == "identical" else difference
+    return f"{difference} ({bounds}): {verdict}"
 
 
 class Against(NamedTuple):
@@ -400,10 +401,8 @@ def sentence(findings: Findings, asked: str | None) -> str:
     }  # fmt: skip
     parts = []
     for other, test in list(tests.items())[:4]:
-        bounds = interval(test, findings.metric)
-        few = "one seed" if test["seeds"] == 1 else "no interval"
-        sure = few if bounds == "–" else f"{bounds}: {test['verdict']}"
-        parts.append(f"{signed(test['difference'], findings.metric)}{points} against {other} ({sure})")
+        gap = f"{signed(test['difference'], findings.metric)}{points} against {other}"
+        parts.append(f"{gap} ({ruling(findings.metric, test)})")
     if not parts:
         return f"{text}."
     if len(tests) > 4:

@@ -89,9 +89,28 @@ def test_seeds_that_agree_to_the_last_image_decide_nothing_that_the_test_set_can
     row = analysis.compare(long(tied), "0").loc["1"]
     assert row["verdict"] == "undecided"
     assert row["high"] - row["difference"] == pytest.approx(stats.t.ppf(0.975, 2) * 0.05 * math.sqrt(2) / 3)
-    full = analysis.compare(long(np.ones((3, 3))), "0")
-    assert set(full["verdict"]) == {"undecided"}
-    assert full["low"].isna().all()
+
+
+def test_cells_with_the_same_values_on_every_seed_are_identical():
+    """Of all clients, on two paired seeds or more; seeds of one cell only or of another split are no pairs."""
+    base = np.random.default_rng(0).normal(0.7, 0.1, (4, 5))
+    shorter, permuted, split = base.copy(), base[:, ::-1], base.copy()
+    shorter[3], split[2] = np.nan, 0.1
+    values = {"reference": base, "same": base, "shorter": shorter, "permuted": permuted, "split": split}
+    found = analysis.compare(frame(values, {"split": {2: "x"}}), "reference")
+    said = {"same": "identical", "shorter": "identical", "permuted": "equal", "split": "identical"}
+    assert found["verdict"].to_dict() == said
+    assert found["low"].isna().to_dict() == {name: verdict == "identical" for name, verdict in said.items()}
+    assert analysis.compare(frame({n: v[:1] for n, v in values.items()}), "reference").loc["same", "verdict"] == (
+        "undecided"
+    )
+
+
+def test_no_further_look_is_spent_on_identical_cells():
+    values = np.array([[0.7, 0.7, 0.8, 0.6], [0.7, 0.7, 0.8, 0.6], [0.7, 0.8, 0.7, 0.7]])
+    every = long(values).assign(seed=lambda f: f["seed"] + 1)
+    found = analysis.compare(every, "0", looks=(2, 4))
+    assert found[["verdict", "look", "seeds"]].values.tolist() == [["identical", 2, 2], ["undecided", 0, 4]]
 
 
 def test_a_collapsed_run_is_said_and_widens_its_interval():

@@ -71,9 +71,9 @@ def test_the_smallest_step_is_one_image_of_one_client() -> None:
     assert (both[0], math.isnan(both[1])) == (pytest.approx(7 / 240), True)
 
 
-def test_where_nothing_varies_nothing_is_decided() -> None:
+def test_where_nothing_varies_there_is_no_interval() -> None:
     row = compare(long(np.full((2, 3), 0.5)), "0").loc["1"]
-    assert (row["difference"], math.isnan(row["low"]), row["verdict"]) == (0, True, "undecided")
+    assert (row["difference"], math.isnan(row["low"]), row["verdict"]) == (0, True, "identical")
 
 
 def test_an_interval_covers_that_without_the_runs_outliers(rng: np.random.Generator) -> None:

@@ -59,9 +59,9 @@ def test_a_plateau_lies_between_values_where_results_fall(higher: bool) -> None:
     values = on_axis(*levels)
     data = frame(values if higher else 1 - values, "abcdefgh")
     found = sweep(data, [*"abcdefgh"], "d", higher=higher)
-    assert found == Sweep(("c", "d", "e"), True, ("a", "b"), ("f", "g", "h"), (), True)
+    assert found == Sweep(("c", "d", "e"), True, False, ("a", "b"), ("f", "g", "h"), (), True)
     turned = sweep(data, [*"hgfedcba"], "d", higher=higher)
-    assert turned == Sweep(("e", "d", "c"), True, ("h", "g", "f"), ("b", "a"), (), True)
+    assert turned == Sweep(("e", "d", "c"), True, False, ("h", "g", "f"), ("b", "a"), (), True)
     part = sweep(data, [*"bcdx"], "d", higher=higher)  # x has not run
     assert (part.plateau, part.lower, part.upper) == (("c", "d"), ("b",), ())
 

@@ -222,23 +222,27 @@ def _seed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
     return None if result is None or result["history"] != digest else (result, history)
 
 
-def value(history: Sequence[Mapping[str, Any]], metric: str, rule: str) -> float:
-    """A metric of one seed under a reporting rule; NaN where its records do not hold it."""
+def chosen(history: Sequence[Mapping[str, Any]], rule: str) -> Sequence[Mapping[str, Any]]:
+    """The records of one seed that a reporting rule reads; empty where there is no such rule."""
     tested = [record for record in history if TEST in record]
     if not tested or (rule == "best_val" and any(VAL not in record for record in tested)):
-        return math.nan  # without validation images there is no such rule
+        return []  # without validation images there is no such rule
+    if rule == "best_val":
+        return [max(tested, key=lambda record: record[VAL])]  # of equal ones the first
+    if rule == "best_test":
+        return [max(tested, key=lambda record: record[TEST])]
+    return tested[-5:] if rule == "mean_last5" else tested[-1:]
+
+
+def value(history: Sequence[Mapping[str, Any]], metric: str, rule: str) -> float:
+    """A metric of one seed under a reporting rule; NaN where its records do not hold it."""
+    if not (records := chosen(history, rule)):
+        return math.nan
     if metric == "comm/total_bytes":
         return float(history[-1]["comm/up_bytes"] + history[-1]["comm/down_bytes"])
     if metric in TOTALS:
         return float(history[-1].get(metric, math.nan))
-    if rule == "mean_last5":
-        return float(np.mean([record.get(metric, math.nan) for record in tested[-5:]]))
-    chosen = {
-        "final": lambda: tested[-1],
-        "best_val": lambda: max(tested, key=lambda record: record[VAL]),  # of equal ones the first
-        "best_test": lambda: max(tested, key=lambda record: record[TEST]),
-    }[rule]()
-    return float(chosen.get(metric, math.nan))
+    return float(np.mean([record.get(metric, math.nan) for record in records]))
 
 
 def by_seed(cell: Cell, metric: str, rule: str) -> dict[int, float]:
@@ -269,6 +273,20 @@ def difference(
     n = len(gaps)
     half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.std(gaps, ddof=1) / math.sqrt(n)) if n > 1 else math.nan
     return mean(gaps), half, n
+
+
+def identical(one: Cell, other: Cell, metric: str, rule: str, *, last: float = math.inf) -> bool:
+    """Whether two cells have the same values on every paired seed, of each client if records have them."""
+    seeds = by_seed(one, metric, rule).keys() & by_seed(other, metric, rule).keys()
+    seeds = {s for s in seeds if s <= last and one.results[s]["split_hash"] == other.results[s]["split_hash"]}
+
+    def values(cell: Cell, seed: int) -> list[float]:
+        records = chosen(cell.histories[seed], rule)
+        if metric.endswith("/acc_mean") and all(f"clients/{metric.split('/')[-2]}" in each for each in records):
+            return [*np.mean([each[f"clients/{metric.split('/')[-2]}"] for each in records], axis=0)]
+        return [value(cell.histories[seed], metric, rule)]
+
+    return len(seeds) > 1 and all(values(one, seed) == values(other, seed) for seed in seeds)
 
 
 def expected(facts: Facts, metric: str = TEST, rule: str = "final") -> Expected:

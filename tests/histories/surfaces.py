@@ -552,7 +552,9 @@ def _comparison(judge: Judge, key: str, row: Mapping[str, str]) -> None:
     if not math.isnan(low) and (low > least + 1e-9 or high < most - 1e-9):
         judge.say("interval", label, f"{low} to {high}", f"at least {least} to {most}")
     better, rope = facts.direction(judge.metric), facts.study["report"]["rope"] / 100 if share else 0.0
-    if rope > 0 and low >= -rope and high <= rope:
+    if oracle.identical(cell, base, judge.metric, judge.rule, last=last):
+        verdict = "identical"
+    elif rope > 0 and low >= -rope and high <= rope:
         verdict = "equal"
     elif low > 0 or high < 0:
         verdict = "better" if better * said > 0 else "worse"

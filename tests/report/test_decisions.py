@@ -113,7 +113,7 @@ def test_settings_without_the_reference_are_counted(make_store):
     store = make_store(["clip=vit_b16"], body=body, fill=ran, level=lambda cell: 0.4 + 0.1 * (cell.number % 2))
     findings = findings_of(store)
     said = answer.sentence(findings, compare(findings))
-    assert said.endswith(" against zeroshot on average: undecided in 1, not compared in 1.")
+    assert said.endswith(" against zeroshot on average: identical in 1, not compared in 1.")
 
 
 def test_one_seed_is_said_and_no_figure_is_made_of_it(make_store):

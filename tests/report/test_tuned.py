@@ -499,16 +499,18 @@ def test_one_method_over_two_settings_is_one_row(compose):
     assert said(findings).startswith("Tuned, promptfl is best on validation over 2 settings, with a mean of ")
 
 
-@pytest.mark.parametrize(("body", "words"), [(AXES, " against zeroshot (one seed)."), ("", " (one seed: no interval)")])
+@pytest.mark.parametrize(
+    ("body", "words"), [(AXES, " against zeroshot (one seed: no interval)."), ("", " (one seed: no interval)")]
+)
 def test_one_confirming_seed_has_no_interval(compose, body, words):
     assert words in said(findings_of(compose(body, "search.confirm=1").store()))
 
 
-def test_costs_that_do_not_vary_have_neither_points_nor_an_interval(kept, compose):
+def test_costs_that_do_not_vary_are_identical_and_have_no_points(kept, compose):
     text = said(findings_of(kept, metric="time/seconds"))
-    assert "; +0 against fedprox (no interval), +0 against zeroshot (no interval)." in text
+    assert "; +0 against fedprox (identical on every seed), +0 against zeroshot (identical on every seed)." in text
     assert " points" not in text
-    assert " (no interval)" in said(findings_of(compose("").store(), metric="time/seconds"))
+    assert " (identical on every seed)" in said(findings_of(compose("").store(), metric="time/seconds"))
 
 
 # -- surfaces ------------------------------------------------------------------------------------------------
