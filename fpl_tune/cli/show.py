@@ -101,7 +101,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     if len(by_place) > 1 and _print_tuned(store, table, rule, title):
         title = "trials"
     elif others and by_place:
-        rows = [{"cell": record["label"], **reached(record, "validation")} for record in others]
+        rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others), narrow=True)
         title = "trials"
     for place, trials in by_place.items():
@@ -120,7 +120,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         named = ": ".join(filter(None, [title if place == next(iter(by_place)) else "", place]))
         output.emit(rows, format, title=named, best=bold(leading), caption="; ".join(more), narrow=True)
     if not by_place:
-        rows = [{"cell": record["label"], **reached(record, "validation")} for record in others]
+        rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others))
     output.console().print("; ".join(notes))
 
@@ -176,7 +176,9 @@ def _rows(
 
     def table() -> list[dict[str, str]]:
         return [
-            {"trial": str(cell.trial)} | {fields[name]: values[name][i] for name in columns} | figures
+            {"trial": f"{cell.trial}{cell.title.removeprefix(cell.label)}"}
+            | {fields[name]: values[name][i] for name in columns}
+            | figures
             for i, (cell, figures) in enumerate(leading)
         ]
 

@@ -51,7 +51,8 @@ def _answer(findings: Findings, comparisons: Comparisons) -> str:
     if findings.spec.report.claims:
         return f"{so_far}{counts_sentence(findings.claims)}."
     if findings.choice is None:
-        return f"{so_far}No cell is chosen, since no two finished cells are comparable on validation."
+        found = _by_setting(findings, comparisons)
+        return f"{so_far}{found or 'No cell is chosen, since no two finished cells are comparable on validation'}."
     if findings.best is None:
         return f"{so_far}{findings.choice.by}: no cell is best."
     if findings.kind == "sweep":
@@ -98,6 +99,27 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
     if similar and len(similar) < len(findings.own) - 1:
         return f"{text}. It does not differ significantly from {some(list(map(findings.name, similar)), 3)}."
     return f"{text}. {'No other cell differs significantly from it.' if similar and len(similar) > 1 else ''}".strip()
+
+
+def _by_setting(findings: Findings, comparisons: Comparisons) -> str:
+    """What each setting reached, and its difference to the reference there, where settings are not ranked; empty
+    without results."""
+    cells = findings.whole
+    if len(cells) < 2:
+        return ""
+    unit, points = (" %", " points") if percent(findings.metric) else ("", "")
+    tests = comparisons.frame.to_dict("index")
+    parts = []
+    for cell in cells[:SERIES]:
+        text = f"{figure(findings.frame.loc[cell.id, 'mean'], findings.metric)}{unit} at {findings.name(cell)}"
+        if (test := tests.get(cell.id)) is not None:
+            text += f" ({signed(test['difference'], findings.metric)}{points}: {test['verdict']})"
+        parts.append(text)
+    if len(cells) > SERIES:
+        parts.append(f"{len(cells) - SERIES} more in the table")
+    against = f", in parentheses against {comparisons.reference.title} there" if tests else ""
+    what = upper(quantity(findings.metric, over="", unit=False))
+    return f"{what} is {joined(parts)}{against}. Values of data and partitions are not ranked against each other"
 
 
 def _diverged(findings: Findings) -> list[Cell]:

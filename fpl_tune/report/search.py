@@ -68,7 +68,7 @@ def sentence(findings: Findings) -> str:
         return f"{reached}; no seed is paired with the {first}."
     points = " points" if percent(findings.metric) else ""
     verdict = ruling(findings.metric, test, "95 % interval ")
-    seeds = "seeds that the search did not use" if findings.confirmed else "the seeds that chose it, which is too good"
+    seeds = "fresh seeds" if findings.confirmed else "the seeds that chose it, so the value is too good"
     gained = signed(test["difference"], findings.metric)
     if sign(findings.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
         text = f"Tuning gained nothing: trial {best.trial}, the best on "

@@ -158,7 +158,7 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
         where, chooses = "once for all settings", f"the mean of {findings.chosen_on} over settings chooses"
     text = f"Every method is tuned {where} with the same budget ({budget}; {chooses})"
     if findings.confirmed:
-        text += f" and measured on {counted(len(confirm), 'seed')} that the search did not use"
+        text += f" and measured on {counted(len(confirm), 'fresh seed')}"
     elif confirm:
         text += "; the values are those of the search so far, on the seeds that choose, and too good"
     else:
@@ -330,7 +330,7 @@ def against(findings: Findings, asked: str | None) -> Against | None:
             return {}
         tests = compare_pairs(findings, [(key, mine) for key in others.values()], frame, chosen=bias)
         pairs = zip(others, tests.to_dict("records"), strict=True)
-        return {other: {**test, **turned(test)} for other, test in pairs if test["seeds"]}
+        return {other: turned(test) for other, test in pairs if test["seeds"]}
 
     by_setting: dict[str, dict[str, Mapping[Any, Any]]] = {}
     for column in crossed.columns:  # by column, as the letters are
@@ -403,12 +403,22 @@ def sentence(findings: Findings, asked: str | None) -> str:
     for other, test in list(tests.items())[:4]:
         gap = f"{signed(test['difference'], findings.metric)}{points} against {other}"
         parts.append(f"{gap} ({ruling(findings.metric, test)})")
+    beyond = {other for other, test in tests.items() if test["verdict"] in ("better", "worse")}  # fewer pairs
+    if tied := [name for name in _tied(findings, rows, column, compared.method) if name not in beyond]:
+        text += f"; {compared.method} does not differ significantly from {joined(tied)}"
     if not parts:
         return f"{text}."
     if len(tests) > 4:
         parts.append(f"{counted(len(tests) - 4, 'more')} in the table")
     lead = "" if compared.method in _crossed(findings).rows_of(findings.chosen) else f"{compared.method} has "
     return f"{text}; {lead}{', '.join(parts)}."
+
+
+def _tied(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column: str, method: str) -> list[str]:
+    """The other tuned methods of a column that share a letter with a method."""
+    letters = {name: {*row[column].letters} for name, row in rows.items() if column in row}
+    mine = letters.get(method, set())
+    return [name for name in _searched(findings) if name != method and mine & letters.get(name, set())]
 
 
 def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column: str, unit: str) -> str:

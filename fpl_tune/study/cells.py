@@ -100,6 +100,11 @@ class Cell:
         return json.loads(json.dumps(config.as_dict(self.source)))
 
     @property
+    def title(self) -> str:
+        """The label in tables, with its label as a reference if that is another one."""
+        return self.label if self.reference in ("", self.label) else f"{self.label} (reference {self.reference})"
+
+    @property
     def candidate(self) -> bool:
         """True if the cell may be chosen as the best: references and steps of an ablation may not."""
         return self.role in ("cell", "trial", "tuned")

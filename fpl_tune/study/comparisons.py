@@ -198,4 +198,4 @@ def turned(row: Mapping[Any, Any]) -> dict[str, Any]:
     """The reverse of a comparison: the reference compared with the cell."""
     verdict = {"better": "worse", "worse": "better"}.get(row["verdict"], row["verdict"])
     bounds = {"difference": -row["difference"], "low": -row["high"], "high": -row["low"]}
-    return {**bounds, "verdict": verdict, "look": row.get("look", 0)}
+    return {**row, **bounds, "verdict": verdict}

@@ -52,7 +52,7 @@ class Searched:
     best: Cell | None
     """The trial that the objective chooses; None if there is none, or with several objectives."""
     tuned: Cell | None
-    """The cell that is compared for this search: its chosen point on confirming seeds. Until a search of the study is
+    """The cell that is compared for this search: its chosen point on fresh seeds. Until a search of the study is
     confirmed, and where none is, it is `best`."""
     published: Cell | None
     """The published point that the objective chooses, likewise."""

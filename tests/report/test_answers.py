@@ -186,7 +186,8 @@ def test_a_gain_on_the_seeds_that_chose_has_its_interval_and_cost_and_is_said_to
     best = there(findings.best)
     text = said(findings)
     found = there(re.fullmatch(
-        r"Tuning gained \+(\d+\.\d+) points over the published setting on the seeds that chose it, which is too good "
+        r"Tuning gained \+(\d+\.\d+) points over the published setting on the seeds that chose it, "
+        r"so the value is too good "
         r"\(95 % interval (\+.* to \+.*): better\), found after (\S+) of (\S+) full trials\.", text
     ))  # fmt: skip
     assert float(found[1]) == pytest.approx(10, abs=0.3)
@@ -245,7 +246,7 @@ def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
         store_of(findings).put(best, seed, history, make_result("done", history, split_hash=f"split{seed}"))
     text = said(findings_of(store_of(findings)))
     assert re.match(rf"Tuning gained nothing: trial {best.trial}, the best on validation, is -[45]\.\d+ points "
-                    r"from the published setting on the seeds that chose it, which is too good "
+                    r"from the published setting on the seeds that chose it, so the value is too good "
                     r"\(95 % interval -", text), text  # fmt: skip
 
 

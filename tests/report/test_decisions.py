@@ -170,3 +170,33 @@ def test_cells_on_other_partitions_are_not_compared(make_store):
     assert apart.id not in comparisons.frame.index
     assert comparisons.not_compared == 1
     assert "Not compared: 1 cell on other seeds, data or partitions." in table.cells(findings, comparisons).texts
+
+
+def test_settings_that_are_not_ranked_are_compared_with_the_reference_of_each(make_store):
+    body = "axes: {partition.alpha: [0.1, 1.0]}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
+    findings = findings_of(make_store(body=body, level=lambda cell: 0.4 + 0.2 * cell.candidate + 0.1 * cell.number))
+    comparisons = compare(findings)
+    said = answer.sentence(findings, comparisons)
+    assert findings.choice is None
+    for cell in findings.own:
+        (base,) = [
+            one for one in findings.references if one.varied["partition.alpha"] == cell.varied["partition.alpha"]
+        ]
+        mean, test = findings.frame["mean"], comparisons.frame.loc[cell.id]
+        assert test["reference"] == base.id
+        gap = 100 * (mean[cell.id] - mean[base.id])
+        assert f"{100 * mean[cell.id]:.2f} % at {cell.label} ({gap:+.2f} points: {test['verdict']})" in said
+    assert "in parentheses against zeroshot there. Values of data and partitions are not ranked" in said
+
+
+def test_a_reference_that_is_a_cell_is_shown_with_its_label(make_store):
+    body = "axes: {optim.lr: [0.1, 0.2]}\nreferences: [{label: usual, optim.lr: 0.1}]\nseeds: 3\n"
+    findings = findings_of(make_store(body=body))
+    shown = [row.cells[0].text for row in table.table(findings, compare(findings)).rows]
+    assert shown == ["lr=0.1 (reference usual, lr=0.1)", "lr=0.2"]
+
+
+def test_one_seed_against_a_reference_has_no_interval(make_store):
+    body = "axes: {optim.lr: [0.1, 0.2]}\nreferences: [{method: zeroshot}]\nseeds: 1\n"
+    findings = findings_of(make_store(body=body))
+    assert "against zeroshot (one seed: no interval)" in " ".join(answer.decided(findings, compare(findings)).texts)

@@ -165,7 +165,7 @@ def places(findings: Findings) -> dict[tuple[str, str], Cell]:
 # -- the table -----------------------------------------------------------------------------------------------
 
 
-def test_means_and_deviations_are_over_the_confirming_seeds_alone(findings):
+def test_means_and_deviations_are_over_the_fresh_seeds_alone(findings):
     assert findings.confirmed
     rows, cells = tuned.entries(findings), places(findings)
     assert list(rows) == METHODS
@@ -278,7 +278,7 @@ def paired(findings: Findings, one: Cell, other: Cell) -> float:
     return 100 * float(np.mean([ours[seed] - theirs[seed] for seed in FRESH]))
 
 
-def test_gains_are_paired_over_the_confirming_seeds(findings):
+def test_gains_are_paired_over_the_fresh_seeds(findings):
     chosen, start = cells_of(findings, "tuned"), cells_of(findings, "published")
     rows = {row.cells[0].text: [td.text for td in row.cells[1:]] for row in there(tuned.gains(findings)).rows}
     assert list(rows) == METHODS[:2]
@@ -502,7 +502,7 @@ def test_one_method_over_two_settings_is_one_row(compose):
 @pytest.mark.parametrize(
     ("body", "words"), [(AXES, " against zeroshot (one seed: no interval)."), ("", " (one seed: no interval)")]
 )
-def test_one_confirming_seed_has_no_interval(compose, body, words):
+def test_one_fresh_seed_has_no_interval(compose, body, words):
     assert words in said(findings_of(compose(body, "search.confirm=1").store()))
 
 
@@ -567,7 +567,7 @@ def test_one_search_says_its_gain_on_seeds_that_it_did_not_use(compose, tmp_path
         [accuracies(findings, best)[seed] - accuracies(findings, start)[seed] for seed in FRESH], ddof=1
     ) / math.sqrt(3)  # fmt: skip
     found = there(re.match(
-        rf"Tuning gained \{gap:+.2f} points over the published setting on seeds that the search did not use "
+        rf"Tuning gained \{gap:+.2f} points over the published setting on fresh seeds "
         r"\(95 % interval (\S+) to (\S+): better\), found after ", said(findings)
     ))  # fmt: skip
     low, high = map(float, found.groups())
@@ -590,3 +590,14 @@ def test_one_search_whose_published_point_is_chosen_has_one_confirmed_cell(compo
     findings = findings_of(store)
     assert [cell.role for cell in findings.cells if cell.role != "trial"] == ["tuned", "reference"]
     assert said(findings).startswith("Only the published setting has completed, with ")
+
+
+def test_ties_of_the_tuned_methods_are_said(kept, findings):
+    compared, letters = (
+        tuned.against(findings, None),
+        {m: row["mean"].letters for m, row in tuned.entries(findings).items()},
+    )
+    (other,) = {"promptfl", "fedprox"} - {compared.method}
+    tied = {*letters[compared.method]} & {*letters[other]} and compared.over_settings[other]["verdict"] == "undecided"
+    words = f"; {compared.method} does not differ significantly from {other}; "
+    assert (words in tuned.sentence(findings, None)) == bool(tied)
