@@ -38,9 +38,13 @@ ROWS = 24
 def sentence(findings: Findings, comparisons: Comparisons) -> str:
     """The answer to what the study asks: its claims, the plateau of a sweep, the gain of a search, or the best cell.
 
-    A warning follows where rungs of a search mislead.
+    A warning follows where rungs of a search mislead, and where the objective is the same in all cells.
     """
     warnings = [text for foresight in findings.foresights if (text := foresight.warning())]
+    if len(findings.tied) > 1 and len(findings.tied) == len(findings.whole) - 1:
+        number = counted(len(findings.whole), "trial" if findings.searched else "cell")
+        more = " Use more validation images (data.val)." if findings.objectives == [VAL] else ""
+        warnings.append(f"All {number} tie on {findings.chosen_on}, which cannot choose between them.{more}")
     return " ".join([_answer(findings, comparisons), *warnings])
 
 

@@ -48,6 +48,8 @@ def sentence(findings: Findings) -> str:
             return (f"{over}{name} makes no difference: all {len(means)} values from {value[verdicts.plateau[0]]} to "
                     f"{value[verdicts.plateau[-1]]} {how} ({spread(verdicts.plateau)}).")  # fmt: skip
         seeds = counted(sweep.seeds, "seed")
+        if sweep.seeds == 2:
+            return f"{over}{seeds} are too few to separate the values of {name} ({spread(verdicts.plateau)})."
         return f"{over}{span(verdicts.plateau)} do not differ significantly with {seeds} ({spread(verdicts.plateau)})."
     if len(verdicts.plateau) == 1:
         text = f"{name} = {value[best]} is best, with {figure(means[best], findings.metric, 1)}{unit}"

@@ -388,3 +388,16 @@ def test_ranks_are_over_settings_of_any_kind(make_store):
     rows = [[td.text for td in row.cells] for row in part.tables[0].rows]
     assert [row[0] for row in rows] == ["fedpgp", "coop", "promptfl"]
     assert [row[3] for row in rows] == ["no significant difference", "no significant difference", "worse"]
+
+
+def test_cells_that_tie_on_validation_are_said(make_store):
+    body = "axes: {optim.lr: [0.1, 0.2, 0.4]}\nseeds: 2\n"
+    findings = findings_of(make_store(body=body, level=lambda cell: 0.5))
+    assert "All 3 cells tie on validation, which cannot choose between them. Use more" in said(findings)
+    findings = findings_of(make_store(body=body, level=lambda cell: 0.5 + 0.02 * cell.number))
+    assert "tie on validation" not in said(findings)
+
+
+def test_two_seeds_are_too_few_to_separate_values_that_lie_apart(make_store):
+    findings = along(make_store, [0.5, 0.6, 0.4, 0.6, 0.4, 0.5], noise=0.1, overrides=["seeds=2"])
+    assert "2 seeds are too few to separate the values of " in said(findings)
