@@ -594,7 +594,7 @@ def test_one_search_whose_published_point_is_chosen_has_one_confirmed_cell(compo
 
 def test_ties_of_the_tuned_methods_are_said(kept, findings):
     compared, letters = (
-        tuned.against(findings, None),
+        there(tuned.against(findings, None)),
         {m: row["mean"].letters for m, row in tuned.entries(findings).items()},
     )
     (other,) = {"promptfl", "fedprox"} - {compared.method}
