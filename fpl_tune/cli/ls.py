@@ -78,7 +78,7 @@ def _fields(name: str) -> tuple[list[dict[str, Any]], str]:
     node = config.choose("method", name)["method"] if composed else {"name": name}
     kind = methods.find(node["name"])
     node = {field.name: "required" for field in methods.hyper_parameters(kind)} | methods.defaults(kind) | node
-    space: dict[str, Any] = read_file(names_of(node, name)).get("space", {})
+    space: dict[str, Any] = read_file(names_of(node, name), kind).get("space", {})
     documents = [inspect.getdoc(base) or "" for base in kind.__mro__ if base is not object]
     own = {f"method.{field}": value for field, value in node.items() if field != "name"}
     rows = []

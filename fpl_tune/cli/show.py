@@ -56,7 +56,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     The trials of each search follow, with as many searched fields as fit in the terminal's width.
     """
     from fpl_tune.core.formatting import counted, figure, plus_minus
-    from fpl_tune.study import selection
+    from fpl_tune.study import edited, selection
     from fpl_tune.study.results import TEST, VAL
     from fpl_tune.study.standing import CellState
 
@@ -123,6 +123,8 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others))
     output.console().print("; ".join(notes))
+    if stale := edited.note(table):
+        output.warn(stale)
 
 
 def _print_tuned(store: Store, table: StudyTable, rule: str, title: str) -> bool:

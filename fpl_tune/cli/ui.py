@@ -60,7 +60,11 @@ def ui(
     uri = address(root)
     remote = public(uri)
     if uri.startswith("sqlite") and not (root / "mlflow.db").is_file():
-        raise EnvironmentProblem(f"There is no MLflow store in {root}. Run a study first: fpl-tune study lambda_sweep.")
+        here = study or next(iter(paths.stored_studies()), None)
+        remedy = (
+            f"Send results to it: fpl-tune study {here}." if here else "Run a study first: fpl-tune study lambda_sweep."
+        )
+        raise EnvironmentProblem(f"There is no MLflow store in {root}. {remedy}")
     if not remote:
         try:
             socket.create_server(("127.0.0.1", port)).close()

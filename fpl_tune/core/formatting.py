@@ -133,10 +133,10 @@ def points(value: float, spread: float = math.nan, digits: int = 2) -> str:
 
 
 def figure(value: float | None, metric: str, digits: int = 2) -> str:
-    """A value of a metric: percent without its sign, or four significant digits; `–` for none."""
+    """A value of a metric: percent without its sign, or at least four significant digits; `–` for none."""
     if value is None or math.isnan(value):
         return "–"
-    return f"{100 * value:.{digits}f}" if percent(metric) else f"{value:.4g}"
+    return f"{100 * value:.{digits}f}" if percent(metric) else _four_digits(value)
 
 
 def plus_minus(mean: float | None, spread: float | None, metric: str, digits: int = 2) -> str:
@@ -150,7 +150,12 @@ def signed(value: float, metric: str) -> str:
     """A difference with its sign; differences that are printed as 0 have a +."""
     if math.isnan(value):
         return "–"
-    return f"{round(100 * value, 2) + 0.0:+.2f}" if percent(metric) else f"{value + 0.0:+.4g}"
+    return f"{round(100 * value, 2) + 0.0:+.2f}" if percent(metric) else _four_digits(value + 0.0, "+")
+
+
+def _four_digits(value: float, sign: str = "") -> str:
+    """`0.1235`, `12.35`, `409,600`: a number with four significant digits, or without decimals from 10,000."""
+    return format(value, f"{sign},.0f" if 9999.5 <= abs(value) < 1e15 else f"{sign}.4g")
 
 
 def interval(row: Mapping[str, Any], metric: str) -> str:

@@ -22,6 +22,7 @@ from fpl_tune.core.formatting import (
 from fpl_tune.report import charts, costs, search, sweep, tuned
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.panels import Panel, plain_table, ruling
+from fpl_tune.study import edited
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.claims import counts_sentence
 from fpl_tune.study.comparisons import Comparisons
@@ -38,13 +39,16 @@ ROWS = 24
 def sentence(findings: Findings, comparisons: Comparisons) -> str:
     """The answer to what the study asks: its claims, the plateau of a sweep, the gain of a search, or the best cell.
 
-    A warning follows where rungs of a search mislead, and where the objective is the same in all cells.
+    A warning follows where rungs of a search mislead, where the objective is the same in all cells, and where the code
+    of a method has changed since.
     """
     warnings = [text for foresight in findings.foresights if (text := foresight.warning())]
     if len(findings.tied) > 1 and len(findings.tied) == len(findings.whole) - 1:
         number = counted(len(findings.whole), "trial" if findings.searched else "cell")
         more = " Use more validation images (data.val)." if findings.objectives == [VAL] else ""
         warnings.append(f"All {number} tie on {findings.chosen_on}, which cannot choose between them.{more}")
+    if stale := edited.note(findings.table):
+        warnings.append(stale)
     return " ".join([_answer(findings, comparisons), *warnings])
 
 

@@ -1,4 +1,4 @@
-"""What chosen points cost more than the published ones, and what tuning gains at no higher cost."""
+"""What chosen points cost more than those that tuning started from, and what it gains at no higher cost."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from fpl_tune.study.findings import Findings, Searched
 from fpl_tune.study.selection import choose
 
 _FIELDS = {
-    "protocol.rounds": ("rounds", 1),
-    "protocol.epochs": ("local epochs", 1),
-    "protocol.participation": ("participation", 1),
-    "optim.batch": ("batch size", -1),
+    "protocol.rounds": "rounds",
+    "protocol.epochs": "local epochs",
+    "protocol.participation": "participation",
 }
-"""Fields that decide how much clients compute, in words: 1 if larger values cost more, -1 if smaller ones do."""
+"""Fields that multiply what clients compute, in words."""
 _BYTES = 1.01
 """Ratio of bytes above which a cell sends more: other seeds may draw other clients."""
 
@@ -24,25 +23,25 @@ _BYTES = 1.01
 def higher(findings: Findings, cell: Cell, than: Cell) -> dict[str, str]:
     """The costs of a cell that are higher than those of another: in words -> `10 instead of 1`."""
     costs = {}
-    for name, (words, more) in _FIELDS.items():
+    for name, words in _FIELDS.items():
         mine, other = get_field(cell.node, name), get_field(than.node, name)
-        if more * mine > more * other:
+        if mine > other:
             costs[words] = f"{shown(mine)} instead of {shown(other)}"
     mine, other = (findings.frame.loc[each.id, "bytes"] for each in (cell, than))
     return {**costs, "bytes": f"{size(mine)} a seed instead of {size(other)}"} if mine > _BYTES * other else costs
 
 
 def of_search(findings: Findings, search: Searched) -> dict[str, str]:
-    """The costs of a search's chosen point that are higher than those of its published one; see `higher`."""
+    """The costs of a search's chosen point that are higher than those of its first one; see `higher`."""
     if search.tuned is None or search.published is None:
         return {}
     return higher(findings, search.tuned, search.published)
 
 
 def text(findings: Findings, search: Searched) -> str:
-    """What the chosen point of a search costs more than its published one, as a phrase; empty if nothing.
+    """What the chosen point of a search costs more than its published or default one, as a phrase; empty if nothing.
 
-    The gain at no higher cost follows, by the best trial on validation that costs no more than the published one.
+    The gain at no higher cost follows, by the best trial on validation that costs no more than that one.
     """
     costs = [f"{words} {values}" for words, values in of_search(findings, search).items()]
     return f"{', '.join(costs)}; {_at_no_higher_cost(findings, search)}" if costs else ""
@@ -53,13 +52,13 @@ def _at_no_higher_cost(findings: Findings, search: Searched) -> str:
         choice = choose(findings.table.cells, cells, findings.rule, findings.table.study)
         return choice.cell if choice is not None else None
 
-    published = best([cell for cell in search.trials if cell.published])
-    if published is None:
-        return "no published trial completed"
-    trial = best([cell for cell in search.trials if not higher(findings, cell, published)])
+    first = best([cell for cell in search.trials if cell.published])
+    if first is None:
+        return "nothing is known at no higher cost"
+    trial = best([cell for cell in search.trials if not higher(findings, cell, first)])
     if trial is None or trial.published:
         return f"no completed trial that costs no more was better on {findings.chosen_on}"
-    mine, other = (findings.by_seed(cell, findings.metric) for cell in (trial, published))
+    mine, other = (findings.by_seed(cell, findings.metric) for cell in (trial, first))
     gained = [value - other[seed] for seed, value in mine.items() if seed in other]
     if not gained:
         return "no seed is paired at no higher cost"
@@ -69,15 +68,18 @@ def _at_no_higher_cost(findings: Findings, search: Searched) -> str:
 
 
 def sentence(findings: Findings) -> str:
-    """The searches whose chosen values cost more than the published ones, and what; empty if there are none."""
+    """The searches whose chosen values cost more than the first ones, and what; empty if there are none."""
     costs = {search.label: of_search(findings, search) for search in findings.searches}
     named = [label for label, own in costs.items() if own]
     words = dict.fromkeys(words for own in costs.values() for words in own)
-    what = f"The chosen values of {some(named, 4, '; ')} cost more than the published ones"
+    what = f"The chosen values of {some(named, 4, '; ')} cost more than those before tuning"
     return f"{what} ({', '.join(words)})." if named else ""
 
 
 def texts(findings: Findings) -> list[str]:
-    """A line for each search whose chosen point costs more than its published one."""
-    costs = {search.label: text(findings, search) for search in findings.searches}
-    return [f"{label} costs more than the published setting: {more}." for label, more in costs.items() if more]
+    """A line for each search whose chosen point costs more than its published or default one."""
+    return [
+        f"{search.label} costs more than the {findings.first_point(search.tuned)} setting: {more}."
+        for search in findings.searches
+        if search.tuned is not None and (more := text(findings, search))
+    ]

@@ -241,15 +241,15 @@ class StudyTable:
         return varied_names([stored.cell for stored in self.cells.values()])
 
     def status(self) -> dict[str, int]:
-        """Counts cells by state, and seeds that have a result."""
-        states, rows = [stored.state for stored in self.cells.values()], [s.row for s in self.cells.values()]
-        ran = [row.runs.keys() & {*self.design.seeds_of(row.cell)} for row in rows]
-        return {
-            "cells": len(rows),
-            **{state.value: states.count(state) for state in CellState},
-            "seeds": sum(map(len, ran)),
-            "seeds_wanted": sum(len({*wanted(self.design, row)} | own) for row, own in zip(rows, ran, strict=True)),
-        }
+        """Counts cells by state, seeds that have a result, and those that should; failed ones have none."""
+        states, ran, due = [stored.state for stored in self.cells.values()], 0, 0
+        for stored in self.cells.values():
+            row, seeds = stored.row, {*self.design.seeds_of(stored.cell)}
+            own = {seed for seed, run in row.runs.items() if seed in seeds and run.status not in FAILURES}
+            ran += len(own)
+            due += len(own if stored.state is CellState.PRUNED else {*wanted(self.design, row)} | own)
+        counted = {state.value: states.count(state) for state in CellState}
+        return {"cells": len(states), **counted, "seeds": ran, "seeds_wanted": due}
 
 
 def varied_names(cells: Sequence[Cell]) -> list[str]:

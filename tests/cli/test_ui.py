@@ -53,6 +53,16 @@ def test_a_study_that_mlflow_does_not_hold(store: Path, command: Command, make_s
     assert "MLflow does not hold toy. Send it: fpl-tune study toy tracking.enabled=true." in done.err
 
 
+def test_a_folder_of_results_that_was_copied_is_sent_by_its_study(
+    here: Path, command: Command, make_store: MakeStore
+) -> None:
+    make_store(root=here / "outputs")
+    for words in (("ui",), ("ui", "toy")):
+        done = command(*words)
+        assert (done.code, done.out) == (3, "")
+        assert "Send results to it: fpl-tune study toy." in done.err
+
+
 @pytest.mark.parametrize(
     ("words", "opened"), [((), False), (("toy",), False), (("--open",), True), (("toy", "--open"), True)]
 )

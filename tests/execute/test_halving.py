@@ -59,6 +59,8 @@ def test_the_budget_pays_first_seeds_and_the_others_of_what_survives(
     assert min(found)[1:] == ("done", [4, 4]), "the best one gets all seeds"
     store = Store.open(tmp_path, "tiny")
     assert best(store.table()).cell.run.optim.lr == min(found)[0]
+    status = store.table().status()
+    assert status["seeds"] == status["seeds_wanted"] == sum(len(rounds) for _, _, rounds in found), "no seed is missing"
     assert log.paused, "trials pause at their rungs"
     assert len(log.cells) == len({*log.cells}) == len(found), "and end once"
     kept = {path.parent.name for path in store.folder.rglob("ckpt-*")}

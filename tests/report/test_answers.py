@@ -215,7 +215,7 @@ def test_a_gain_that_costs_more_is_said_with_the_gain_at_no_higher_cost(trials, 
         return 0.8 if published else costly if cell.run.protocol.epochs == 10 else cheap
 
     findings = trials(level, body=body)
-    _, _, more = said(findings).partition(" full trials. It costs more than the published one: ")
+    _, _, more = said(findings).partition(" full trials. It costs more than the published setting: ")
     if said_of_it is None:
         assert more == ""
         return

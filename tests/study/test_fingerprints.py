@@ -23,6 +23,7 @@ from fpl_tune.core.files import save_tensors
 from fpl_tune.data import DataSpec, export_split, load, split
 from fpl_tune.execute.job import ExecutionContext, Job, JobRun
 from fpl_tune.search.search import Search
+from fpl_tune.study import edited
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import fingerprints
 from fpl_tune.study.grid import expand
@@ -316,7 +317,14 @@ def test_a_module_that_a_method_imports(study: Make, tmp_path: Path, monkeypatch
     assert start().cells == ["base"]
     (code / "own_helper.py").write_text("SCALE = 1  # of nothing\n")
     assert start().cells == []
+    table = Store.open(tmp_path / "out", "own").table()
+    assert edited.note(table) == ""
     (code / "own_helper.py").write_text("SCALE = 2\n")
+    for name in ("own_method", "own_helper"):
+        sys.modules.pop(name, None)
+    assert edited.note(Store.open(tmp_path / "out", "own").table()).startswith(
+        "Results of own_method:Mine are stale (method source): the code has changed since"
+    )
     again = start()
     assert (again.stales, again.cells) == (["base: method source"], ["base"])
     for name in ("own_method", "own_helper"):

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.results import make_result
 from fpl_tune.study.standing import Design, Row, Run
 from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell
@@ -23,6 +24,15 @@ def test_a_reference_with_a_name_of_its_own_hides_no_cell_s(make_store: MakeStor
     store = make_store(body="axes: {method: {n_ctx: [2, 4]}}\nreferences: [{label: CoOp, method: coop}]\n")
     assert store.table().frame().columns.is_unique
     assert [row["label"] for row in store.table().summary()] == ["n_ctx=2", "n_ctx=4", "CoOp, coop"]
+
+
+def test_a_failed_seed_has_no_result_and_is_still_wanted(make_store: MakeStore) -> None:
+    store = make_store()
+    cell = store.cells()[0]
+    history = store.history(cell, 2)
+    store.put(cell, 2, history, make_result("failed", history, split_hash="split2"))
+    status = store.table().status()
+    assert (status["failed"], status["seeds"], status["seeds_wanted"]) == (1, 11, 12)
 
 
 @pytest.mark.parametrize(
