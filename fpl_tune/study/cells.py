@@ -102,7 +102,8 @@ class Cell:
     @property
     def title(self) -> str:
         """The label in tables, with its label as a reference if that is another one."""
-        return self.label if self.reference in ("", self.label) else f"{self.label} (reference {self.reference})"
+        reference = self.reference.removesuffix(f", {self.label}")
+        return self.label if reference in ("", self.label) else f"{self.label} (reference {reference})"
 
     @property
     def candidate(self) -> bool:

@@ -119,7 +119,9 @@ def _search(draw: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         )
     study["axes"] = draw(st.sampled_from([{}, {}, {"data.shots": [2, 3]}, {"method.n_ctx": [2, 4]}]))
     study["references"], study["report"] = draw(_references()), draw(_report())
-    if prune := draw(_prune()):
+    if "data.shots" in study["axes"] and "objectives" not in search and draw(st.booleans()):
+        search["across"] = "settings"
+    elif prune := draw(_prune()):
         study["prune"] = prune
     return study, space
 

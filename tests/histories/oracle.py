@@ -25,6 +25,8 @@ LESS_IS_BETTER = ("loss", "ece", "acc_std", "up_bytes", "down_bytes", "total_byt
 """Last parts of the names of metrics that are better the lower they are."""
 TOTALS = ("comm/up_bytes", "comm/down_bytes", "time/seconds", "train/parameters")
 """Metrics that are read from the last record, whatever the rule."""
+SETTING = ("data", "partition", "protocol")
+"""Groups of fields that say where a cell ran."""
 TUNABLE = (
     "data.views",
     *(f"protocol.{n}" for n in ("rounds", "epochs", "participation", "sampling", "first_round_all")),
@@ -314,7 +316,7 @@ def expected(facts: Facts, metric: str = TEST, rule: str = "final") -> Expected:
         values=values,
         state=called,
         states=Counter(cell.state for cell in cells),
-        seeds=sum(len(cell.results) for cell in cells),
+        seeds=sum(len(cell.results) - len(cell.having("failed", "diverged")) for cell in cells),
         best=best,
         best_value=best_value,
         ties=ties,
@@ -350,6 +352,7 @@ def choose(
     settings: dict[str, dict[str, str]] = {}  # setting -> rest of the configuration -> cell
     means: dict[str, list[float]] = {}
     searched = any(facts.cell(key).searched for key in points)
+    together = search.get("across") is not None and any(facts.cell(key).role == "trial" for key in points)
     best, ties = list[str](), list[str]()
     for key, found in points.items():
         if seeds <= found.keys():
@@ -358,6 +361,10 @@ def choose(
             setting, rest = _setting(facts.cell(key), facts.study)
             if searched and len(objectives) > 1:
                 rest = key
+            elif together:
+                axes = {name for name, _ in leaves(facts.study["axes"])}
+                point = {name: v for name, v in facts.cell(key).varied.items() if name not in axes}
+                rest += json.dumps(point, sort_keys=True)
             elif searched and (other := settings.get(setting, {}).get(rest)) is not None:
                 scores = [round(means[each][0], 9) for each in (key, other)]
                 ties += [key, other] if scores[0] == scores[1] else []
@@ -368,6 +375,8 @@ def choose(
     if not settings or (not searched and len(settings) > 1 and all(len(own) == 1 for own in settings.values())):
         return [], math.nan, [], len(objectives) > 1
     shared = set.intersection(*({*own} for own in settings.values()))
+    if together and not shared:  # no point has completed in all settings
+        return [], math.nan, [], False
     groups = [[[own[rest] for own in settings.values()] for rest in shared]] if shared else (
         [[[key] for key in own.values()] for own in settings.values()]
     )  # fmt: skip
@@ -399,7 +408,7 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
 def _setting(cell: Cell, study: Mapping[str, Any]) -> tuple[str, str]:
     """Where a cell ran, and its other fields, with those that a search tuned."""
     node = json.loads(json.dumps(cell.run))
-    setting = {name: node.pop(name) for name in ("data", "partition", "protocol")}
+    setting = {name: node.pop(name) for name in SETTING}
     axes = {name for name, _ in leaves(study["axes"])}
     for name in TUNABLE:
         if cell.searched and name in cell.varied and name not in axes:

@@ -148,9 +148,11 @@ def check_published(machine: Machine, part: Mapping[str, Any], trials: Sequence[
     ranges = {**machine.space.get("space", {}), **machine.study["search"].get("space", {})}
     searched = machine.study["search"].get("only") or ranges
     points = [point.items() for point in machine.space.get("published", [])]
-    if all(any(point <= cell["varied"].items() for point in points) for cell in trials):
+    at_points = [cell for cell in trials if any(point <= cell["varied"].items() for point in points)]
+    search = machine.study["search"]
+    if len(at_points) >= min(len(trials), search.get("trials") or search.get("budget") or math.inf):
         return  # its budget paid for no further trial
-    states = {cell["state"] for cell in trials if any(point <= cell["varied"].items() for point in points)}
+    states = {cell["state"] for cell in at_points}
     if states == {"pruned"} and not edited(machine):
         machine.report("published-pruned", "all published points are pruned, so that no gain over them is known")
     for point in points:
@@ -213,7 +215,8 @@ def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Ma
     """The best trial at a rung goes on. The first that was suggested, which is never hedged, does not as the worst."""
     first = str(mine["wanted"][0])
     reached = {cell["number"]: cell["seeds"][first]["history"] for cell in trials if first in cell["seeds"]}
-    early = trials[0]["number"] if not machine.space.get("published") and not trials[0]["reference"] else None
+    suggested = next((cell for cell in trials if not cell["published"]), None)
+    early = suggested["number"] if suggested is not None and not suggested["reference"] else None
     for rung in rungs_of(machine.study):
         values = {n: history[rung - 1]["val/acc_mean"] for n, history in reached.items() if len(history) >= rung}
         for cell in trials:
@@ -233,6 +236,7 @@ def rungs_of(study: Mapping[str, Any]) -> list[int]:
     if (
         "rule" in prune
         or "objectives" in study["search"]
+        or study["search"].get("across")
         or study["search"]["sampler"] in ("nsgaii", "nsgaiii", "cma_es")
     ):
         return []
@@ -278,6 +282,7 @@ def table_of(root: Path, name: str) -> dict[str, Any]:
             "number": cell.number,
             "role": cell.role,
             "reference": cell.reference,
+            "published": cell.published,
             "state": str(stored.state),
             "rounds": run.rounds,
             "trouble": trouble_of(run),

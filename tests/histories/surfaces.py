@@ -27,7 +27,7 @@ from unittest.mock import patch
 
 import oracle
 import typer.main
-from oracle import TEST, VAL
+from oracle import SETTING, TEST, VAL
 
 import fpl_tune
 from fpl_tune import cli
@@ -196,13 +196,13 @@ def printed(mean: float, std: float, metric: str, digits: int) -> str:
     if math.isnan(mean):
         return "–"
     share = metric.rpartition("/")[2] in _SHARES
-    texts = [f"{100 * v:.{digits}f}" if share else f"{v:.4g}" for v in (mean, std) if not math.isnan(v)]
-    return " ± ".join(texts)
+    large = [f"{v:,.0f}" if v >= 9999.5 else f"{v:.4g}" for v in (mean, std) if not math.isnan(v)]
+    return " ± ".join([f"{100 * v:.{digits}f}" for v in (mean, std) if not math.isnan(v)] if share else large)
 
 
 def alike(one: str, other: str) -> bool:
     """Whether two printed values agree, up to one unit of the last digit: sums may differ in their last bit."""
-    parts = [text.replace("–", "nan").split(" ± ") for text in (one, other)]
+    parts = [text.replace("–", "nan").replace(",", "").split(" ± ") for text in (one, other)]
     if one == other or len(parts[0]) != len(parts[1]):
         return one == other
     ends = [len(text.partition(".")[2]) for text in parts[0]]
@@ -271,7 +271,7 @@ def _show_table(judge: Judge, text: str) -> None:
     found, marked = 0, list[str]()
     for line in text.splitlines():
         fields = [part.strip() for part in line.strip(" │").split("│")]
-        label = fields[0]
+        label = fields[0].partition(" (reference ")[0]
         if len(fields) < 4 or labels.count(label) != 1:
             continue  # trials are in tables without lines, which `_show_trials` reads
         key = next(key for key, cell in cells.items() if cell.label == label)
@@ -461,9 +461,13 @@ def _by_setting(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> None:
     cells, said, best = judge.facts.confirmed, list[tuple[float, float]](), list[float]()
     if not cells:
         trials = [cell for cell in judge.facts.cells if cell.role == "trial"]
-        places = {json.dumps(_place(judge.facts, cell)) for cell in trials}
-        chosen = [oracle.choose(judge.facts, judge.rule, [cell for cell in trials
-                  if json.dumps(_place(judge.facts, cell)) == place])[0] for place in places]  # fmt: skip
+        searches: dict[str, list[oracle.Cell]] = {}
+        for cell in trials:
+            place = _place(judge.facts, cell)
+            if judge.facts.study["search"].get("across"):  # settings share their trials
+                place = {axis: v for axis, v in place.items() if axis.partition(".")[0] not in SETTING}
+            searches.setdefault(json.dumps(place), []).append(cell)
+        chosen = [oracle.choose(judge.facts, judge.rule, own)[0] for own in searches.values()]
         cells = [judge.facts.cell(key) for keys in chosen for key in keys]
         cells += [c for c in judge.facts.cells if c.role == "reference" or (c.reference and c not in cells)]
     columns = [name.removesuffix(" std") for name in rows[0] if name == "std" or name.endswith(" std")]
