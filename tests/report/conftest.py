@@ -1,14 +1,31 @@
 """Values of ours that a test needs in the records."""
 
+import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import rules_of
 from fpl_tune.study.store import Store
+
+
+def typeset(folder: Path, *names: str) -> None:
+    """Typesets tables of a folder by LaTeX, with booktabs and nothing else."""
+    if (latex := shutil.which("pdflatex")) is None:
+        pytest.skip("no pdflatex: Debian's texlive-latex-recommended has it")
+    tables = "\n\n".join(rf"\input{{{name}}}" for name in names)
+    text = rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{tables}\end{{document}}"
+    (folder / "paper.tex").write_text(text)
+    done = subprocess.run([latex, "-interaction=nonstopmode", "-halt-on-error", "paper"], cwd=folder,
+                          capture_output=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    assert (folder / "paper.pdf").stat().st_size > 0
 
 
 def findings_of(store: Store, **asked: Any) -> Findings:

@@ -11,7 +11,7 @@ from fpl_tune.report import latex
 from fpl_tune.study.store import Store
 
 from ..conftest import there
-from .conftest import findings_of, put
+from .conftest import findings_of, put, typeset
 
 VARIANTS = """
 axes:
@@ -23,6 +23,9 @@ axes:
 references: [{method: zeroshot}]
 seeds: 2
 """
+
+
+SIGNS = r"A_B & 50 % #1 ~^ {x} \y $z$ <λ> “q” → ≤ ∞ − ² · ±"
 
 
 def written(store):
@@ -42,6 +45,18 @@ def written(store):
         assert re.search(r"\\\\( \\(midrule|cmidrule\(lr\){2-\d+}))?$", line), line
     rule = next(i for i, line in enumerate(lines) if line.endswith(r"\midrule"))
     return comment, lines[1 : rule + 1], [line.removesuffix(r" \\").split(" & ") for line in lines[rule + 1 : -1]]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "body",
+    [VARIANTS.replace("A_B", f"'{SIGNS}'"), f"axes: {{variant: [{{label: '{SIGNS}', method: coop}}]}}\nseeds: 2"],
+    ids=["crossed", "listed"],
+)
+def test_a_table_compiles(make_store, body):
+    store = make_store([f"title='{SIGNS}'", "report.metric=comm/total_bytes"], body=body)
+    report.build(store)
+    typeset(store.folder, "table")
 
 
 def test_methods_are_rows_and_settings_are_columns(make_store):

@@ -32,7 +32,7 @@ from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, drawn_history, there
-from .conftest import findings_of, store_of
+from .conftest import findings_of, store_of, typeset
 
 HEAD = """
 defaults: [/study, override /partition: dirichlet, _self_]
@@ -442,6 +442,12 @@ def test_chosen_values_that_cost_more_than_the_published_ones_are_named_with_wha
         said(findings),
     )
     assert there(named)[1] == "; ".join(label for label, own in more.items() if own)
+
+
+@pytest.mark.system
+def test_both_tables_compile(store):
+    report.build(store)
+    typeset(store.folder, "table", "values")
 
 
 # -- what is missing -----------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ class StudyPlan:
     """The reasons why it is infeasible; empty if it is feasible."""
     rates: str = ""
     """Sources of the learning rates, if those of methods differ; see `rates.note`."""
+    validation: str = ""
+    """A warning of too few validation images; see `preflight.coarse_validation`."""
     looks: tuple[int, ...] = ()
     """Numbers of seeds that cells get while comparisons are undecided; the plan counts the first of them."""
 
@@ -98,6 +100,7 @@ class StudyPlan:
             "feasible": self.feasible,
             "reasons": list(self.reasons),
             "rates": self.rates,
+            "validation": self.validation,
             "typical": sum(item.trials for item in left if item.typical),
             "looks": list(self.looks),
         }
@@ -132,7 +135,7 @@ class StudyPlan:
             )
         if self.looks:
             text += f" Cells of undecided comparisons get up to {counted(self.looks[-1], 'seed')}."
-        return " ".join([text, *self.reasons, *([self.rates] if self.rates else [])])
+        return " ".join(filter(None, [text, *self.reasons, self.validation, self.rates]))
 
 
 def make_plan(spec: Study, *, root: Path) -> StudyPlan:
@@ -193,8 +196,10 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
     peak = max((item.peak_memory_bytes for item in items), default=0)
     fields = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     sources = "" if "optim.lr" in fields else rates.note(spec, cells)  # a search finds its own
+    compete = [item.run for item in left if item.run.learns]
+    coarse = preflight.coarse_validation(compete, loaded) if search is not None or len(compete) > 1 else ""
     further = tuple(spec.declared_looks())
-    return StudyPlan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), sources, further)
+    return StudyPlan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), sources, coarse, further)
 
 
 def _items(spec: Study, store: Store, design: Design, cells: Sequence[Cell], *, searched: bool) -> list[Item]:

@@ -49,6 +49,10 @@ _STEP, _PER_BYTE, _GPU = 0.5e-3, 4e-9, 0.05
 this time that a GPU takes. Measured on methods from prompts to whole models; errors of a factor of two are common."""
 
 
+_COARSE = 50
+"""Number of validation images below which accuracies move in steps of more than 2 points."""
+
+
 class Loaded:
     """Towers, data sets and tasks of a study, each loaded once, and estimates of its runs."""
 
@@ -158,6 +162,23 @@ def check(
 def reads_validation(spec: Study) -> bool:
     """True if validation metrics decide what runs, as in a search or with a pruning rule."""
     return spec.search.sampler is not None or halving.resolved(spec).rule is not None
+
+
+def coarse_validation(runs: Sequence[RunSpec], loaded: Loaded) -> str:
+    """A sentence on validation sets that are too small to choose by; empty if there are none.
+
+    Args:
+        runs: the runs that compete.
+        loaded: their tasks.
+    """
+    tasks = [loaded.task_of(run) for run in runs if run.data.val]
+    least = min((sum((task.validation or task.val).sizes) for task in tasks), default=0)
+    if not 0 < least < _COARSE:
+        return ""
+    return (
+        f"Validation has only {counted(least, 'image')} a seed, so accuracies move in steps of {100 / least:.2g} "
+        "points and cells may tie. Raise data.shots or data.val."
+    )
 
 
 def _check_validation(run: RunSpec, task: ClientTask) -> None:

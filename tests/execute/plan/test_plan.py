@@ -10,6 +10,7 @@ import torch
 
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.data import load, split
 from fpl_tune.execute.plan import plan as planning
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.plan import make_plan
@@ -106,6 +107,21 @@ def test_cells_are_done_partial_new_or_stale(compose: Compose, tmp_path: Path) -
     assert states(ONE) == [("stale", 2, "data, weights")]
     rows = make_plan(compose("axes: {optim: {lr: [0.1, 0.2]}}"), root=tmp_path).rows()
     assert [row["status"] for row in rows] == ["stale (data, weights)", "new"]
+
+
+@pytest.mark.parametrize(
+    ("body", "shots", "coarse"),
+    [("axes: {optim: {lr: [0.1, 0.2]}}", 4, True), ("axes: {optim: {lr: [0.1, 0.2]}}", 16, False), (ONE, 4, False),
+     ("axes: {}\nsearch: {sampler: random}", 4, True)],
+)  # fmt: skip
+def test_validation_that_is_too_small_to_choose_by_is_said(
+    compose: Compose, tmp_path: Path, body: str, shots: int, coarse: bool
+) -> None:
+    spec = compose(body, f"data.shots={shots}", "data.train_per_class=64", "data.domains=null")
+    images = sum(map(len, split(load(spec.data), spec.data, spec.partition, 1).val))
+    assert (images < 50) == (shots == 4)
+    text = f"Validation has only {images} images a seed, so accuracies move in steps of {100 / images:.2g} points"
+    assert (text in make_plan(spec, root=tmp_path).sentence()) == coarse
 
 
 @pytest.mark.usefixtures("two_seconds")
