@@ -25,8 +25,8 @@ def report(
     from fpl_tune.report import build
 
     store = stored(name)
-    store.refresh_tables()
     page = build(store, out, metric=metric, rule=rule, reference=reference, figures=figures)
+    store.refresh_tables()
     print(page)
     for kind in ("md", "tex", "csv"):
         print(page.with_name(f"table.{kind}"))

@@ -36,13 +36,13 @@ def show(
     from fpl_tune.core.metrics import check_rule
 
     store = stored(name)
-    store.refresh_tables()
     table = store.table()
     if best:
         _print_best(table, rule, format)
         return
     chosen = rule or table.study.report.rule
     check_rule(chosen)
+    store.refresh_tables()
     if claims:
         _print_claims(store.spec().report, table, chosen, format)
     else:

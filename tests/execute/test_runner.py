@@ -58,7 +58,8 @@ def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
             "earlier",
         ),
     ]
-    assert len(table) == 3 * 2 * 4
+    assert len(table) == 3 * 2
+    assert len(pd.read_csv(tmp_path / "tiny" / "rules.csv")) == 3 * 2 * 4
     sent = set(table.loc[table["label"] == "lr=0.1", "comm/up_bytes"])
     assert sent == {16 * 128 * 4 * 4 * 2}  # context tokens x width x bytes x clients x rounds
 

@@ -216,7 +216,9 @@ def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Ma
     first = str(mine["wanted"][0])
     reached = {cell["number"]: cell["seeds"][first]["history"] for cell in trials if first in cell["seeds"]}
     suggested = next((cell for cell in trials if not cell["published"]), None)
-    early = suggested["number"] if suggested is not None and not suggested["reference"] else None
+    early = None
+    if suggested is not None and not suggested["reference"] and not machine.space.get("published"):
+        early = suggested["number"]
     for rung in rungs_of(machine.study):
         values = {n: history[rung - 1]["val/acc_mean"] for n, history in reached.items() if len(history) >= rung}
         for cell in trials:

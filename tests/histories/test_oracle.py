@@ -108,7 +108,7 @@ def test_states_and_counts(tmp_path: Path) -> None:
     assert found.state == dict(zip(nodes, ["done", "failed", "diverged", "pruned", "queued"], strict=True))
     assert found.n == {"a": 2, "b": 1, "c": 1, "d": 2, "e": 1}, "what was pruned is described by what ran equally long"
     assert found.best == ["a"], "cells with a failed, diverged or stopped seed are no candidates; the smaller rate wins"
-    assert found.seeds == 9
+    assert found.seeds == 7, "those that failed or diverged have no result"
 
 
 @pytest.mark.parametrize("body", ["", "report: {rule: best_test}\n", "report: {metric: comm/total_bytes}\n"])

@@ -168,7 +168,7 @@ def test_every_method_has_a_search_space_that_holds_the_published_values(name: s
     assert list(space.published) == stored["published"]
     searched = [param.name.partition(".") for param in space.params]
     assert {room for room, _, _ in searched} <= {"method", "optim", "protocol"}
-    assert {"optim.batch", "protocol.epochs"} <= {param.name for param in space.params}
+    assert {"optim.lr", "optim.batch"} <= {param.name for param in space.params}
     node(name, {field: None for room, _, field in searched if room == "method"})  # refuses unknown fields
     known = {f.name for f in fields(OptimSpec)}
     assert {field.split(".")[0] for room, _, field in searched if room == "optim"} <= known
