@@ -161,7 +161,7 @@ def test_the_plan_counts_the_seeds_of_the_first_look(compose: Compose, tmp_path:
     made = compose(BODY, *UNTIL, ONE)
     plan = make_plan(made, root=tmp_path)
     assert [row["seeds"] for row in plan.rows()] == [3] * 4
-    assert plan.sentence().endswith("Cells of undecided comparisons get up to 8 seeds.")
+    assert " Cells of undecided comparisons get up to 8 seeds." in plan.sentence()
     run(made, tmp_path)
     assert make_plan(made, root=tmp_path).totals()["done"] == 4
     status = Store.open(tmp_path, "tiny").table().status()
