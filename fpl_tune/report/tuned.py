@@ -279,9 +279,11 @@ def gains(findings: Findings) -> PageTable | None:
 
 def _first(findings: Findings) -> str:
     """The settings that gains refer to, in words."""
-    words = {search.label: findings.first_point(search.tuned) for search in findings.searches if search.tuned}
-    own = [label for label, word in words.items() if word == "default"]
-    if not own or len(own) == len(words):
+    by_word: dict[str, list[str]] = {"published": [], "default": []}
+    for _, cell in findings.tuned:
+        by_word[findings.first_point(cell)].append(cell.id)
+    own = _crossed(findings).rows_of(by_word["default"])
+    if not own or not by_word["published"]:
         return f"the {'default' if own else 'published'} setting"
     return f"the published setting, or the default one of {some(own, 3)}"
 
