@@ -52,8 +52,8 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
         ConfigError: the method rejects nearly every combination.
     """
     number, tried = 1 + max((row.cell.trial for row in rows), default=-1), {row.cell.id for row in rows}
-    for suggestion in search.to_repeat(rows):
-        return search.trial(suggestion)
+    if repeated := search.to_repeat(rows):
+        return search.trial(repeated[0])
     for key, point in search.published.items():
         if key not in tried:
             return search.trial(Suggestion(number, point, published=True))

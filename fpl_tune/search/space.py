@@ -22,7 +22,7 @@ from fpl_tune.core.spec import SPEC, shown, validated
 from fpl_tune.method import Method
 from fpl_tune.search.components import quiet
 from fpl_tune.study.cells import SETTING
-from fpl_tune.study.selection import TUNABLE, first_point
+from fpl_tune.study.selection import TUNABLE, first_point, published_points
 
 Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -217,8 +217,7 @@ def read_space(
                 "Trials compare on the same data, clients and evaluation, so a search can only vary how clients train, "
                 f"but {name} is searched. Make it an axis, axes.{name}=[...], and remove search.space.{name}."
             )
-    given = file.get("published", []) if search.published is None else map(config.flatten, search.published)
-    points = [{n: v for n, v in point.items() if n in searched} for point in given]
+    points = [{n: v for n, v in point.items() if n in searched} for point in published_points(search, file)]
     if first_point(search, file) == "default":
         own = {name: config.get_field(node or {}, name) for name in searched}
         points = [{name: value for name, value in own.items() if value is not None}]

@@ -211,9 +211,13 @@ def first_point(search: SearchSpec, file: Mapping[str, Any]) -> str:
         search: the study's `search`.
         file: content of the file of the space.
     """
-    points = file.get("published", []) if search.published is None else map(flatten, search.published)
-    named = {name for point in points for name in point}
+    named = {name for point in published_points(search, file) for name in point}
     return "published" if named & {*(search.only or named)} else "default"
+
+
+def published_points(search: SearchSpec, file: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The published points of a search by dotted field: those that the study states, else those of the space's file."""
+    return file.get("published", []) if search.published is None else [flatten(point) for point in search.published]
 
 
 def _means(points: Sequence[Sequence[float]]) -> tuple[float, ...]:
