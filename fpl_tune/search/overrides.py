@@ -14,7 +14,7 @@ from fpl_tune.core.metrics import check_reported
 from fpl_tune.core.spec import UNTIL_DECIDED
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, axes_of, fields_of, label
-from fpl_tune.study.crossed import settings_of
+from fpl_tune.study.crossed import row_title, settings_of
 from fpl_tune.study.grid import expand, grid
 from fpl_tune.study.schema import Effective, StudyFile
 from fpl_tune.study.standing import Design, Row
@@ -70,7 +70,7 @@ def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> 
     stored = StudyTable(Path(spec.name), StudyFile.model_validate(spec.node), Effective(), design, rows)
     findings, names = Findings(spec, stored), list[str]()
     for part in parts:  # the rows of the table of tuned methods, and the published trials
-        names.append(label({axis: part.varied[axis] for axis in rest}) if rest else str(part.node["method"]["name"]))
+        names.append(row_title(part.varied, rest, str(part.node["method"]["name"])))
         names += [label({**part.varied, **point}) for point in part.points]
     names += map(findings.family, findings.references)
     names += [name for cell in findings.own for name in findings.named(cell)]

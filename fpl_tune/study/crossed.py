@@ -30,6 +30,12 @@ def settings_of(axes: Mapping[str, Sequence[Any]]) -> list[str]:
     return [axis for axis, values in axes.items() if all(is_setting({axis: value}) for value in values)]
 
 
+def row_title(varied: Mapping[str, Any], axes: Iterable[str], method: str) -> str:
+    """The row of a search: its values on the axes that are no settings, or its method's name where there are none."""
+    own = {axis: varied[axis] for axis in axes}
+    return label(own) if own else method
+
+
 def crossed(axes: Mapping[str, Sequence[Any]], named: Iterable[tuple[str, Cell]]) -> Crossed | None:
     """Puts cells into rows and columns.
 

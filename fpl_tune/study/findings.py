@@ -23,7 +23,7 @@ from fpl_tune.core.metrics import TOTAL_BYTES, check_rule
 from fpl_tune.study import rates
 from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
-from fpl_tune.study.crossed import Crossed, crossed, settings_of
+from fpl_tune.study.crossed import Crossed, crossed, row_title, settings_of
 from fpl_tune.study.foresight import Foresight, foresight
 from fpl_tune.study.partition import ClassCounts, class_counts
 from fpl_tune.study.results import COSTS, VAL, figure
@@ -308,10 +308,7 @@ class Findings:
         what = [axis for axis in axes if axis not in where]
         if self.searched:
             of_that_form = len(self.searches) > 1 and len(self.objectives) == 1 and bool(self.tuned)
-            named = [
-                (label({axis: cell.varied[axis] for axis in what}) if what else str(cell.node["method"]["name"]), cell)
-                for _, cell in self.tuned
-            ]
+            named = [(row_title(cell.varied, what, str(cell.node["method"]["name"])), cell) for _, cell in self.tuned]
             named += [(cell.reference or self.family(cell) or cell.label, cell) for cell in self.references]
         else:
             methods = what == ["method"] or all(isinstance(value, Mapping) for axis in what for value in axes[axis])
