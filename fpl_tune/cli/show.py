@@ -52,10 +52,10 @@ def show(
 def print_results(store: Store, rule: str, format: Format) -> None:
     """Prints a study's cells under a reporting rule; the best one, or the front of several objectives, in bold.
 
-    A study with searches in the cells of its axes has the table of tuned methods by settings and their chosen values.
-    The trials of each search follow, with as many searched fields as fit in the terminal's width.
+    A study with searches in the cells of its axes has the table of tuned methods by settings and their chosen values;
+    other searches have their trials, with as many searched fields as fit in the terminal's width.
     """
-    from fpl_tune.core.formatting import counted, figure, plus_minus
+    from fpl_tune.core.formatting import counted, figure, plus_minus, quantity
     from fpl_tune.study import edited, selection
     from fpl_tune.study.results import TEST, VAL
     from fpl_tune.study.standing import CellState
@@ -82,8 +82,9 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     def reached(record: Mapping[str, Any], validation: str) -> dict[str, str]:
         status = [marked] * (record["cell"] in chosen) + [record["status"]] * (record["status"] != CellState.DONE)
         row = {"status": ", ".join(status), validation: output.percent(record[VAL])}
-        row |= {n: figure(record[n], n) for n in objectives if n not in (VAL, metric)}
-        row["test" if metric == TEST else metric] = plus_minus(record["mean"], record["std"], metric, 1)
+        row |= {quantity(n, over=""): figure(record[n], n) for n in objectives if n not in (VAL, metric)}
+        measured = "test" if metric == TEST else quantity(metric, over="")
+        row[measured] = plus_minus(record["mean"], record["std"], metric, 1)
         row |= {title: output.percent(record[name]) for name, title in sets.items()}
         wanted = len(table.design.first_seeds_of(cells[record["cell"]]))
         return row | {"seeds": str(record["n"]) if record["n"] >= wanted else f"{record['n']} of {wanted}"}
@@ -99,7 +100,8 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     if by_place:
         others.sort(key=lambda record: record["role"] == "reference")
     if len(by_place) > 1 and _print_tuned(store, table, rule, title):
-        title = "trials"
+        notes.append(f"{counted(sum(map(len, by_place.values())), 'trial')} with --format csv and on the report page")
+        by_place, others = {}, []
     elif others and by_place:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others), narrow=True)
@@ -119,7 +121,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
             more.append(f"{counted(left, 'more trial')} with --format csv, {early} of them stopped early")
         named = ": ".join(filter(None, [title if place == next(iter(by_place)) else "", place]))
         output.emit(rows, format, title=named, best=bold(leading), caption="; ".join(more), narrow=True)
-    if not by_place:
+    if others and not by_place:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others))
     output.console().print("; ".join(notes))
@@ -178,7 +180,7 @@ def _rows(
 
     def table() -> list[dict[str, str]]:
         return [
-            {"trial": f"{cell.trial}{cell.title.removeprefix(cell.label)}"}
+            {"trial": f"{cell.trial}{cell.reference_note}"}
             | {fields[name]: values[name][i] for name in columns}
             | figures
             for i, (cell, figures) in enumerate(leading)
@@ -208,7 +210,7 @@ def _print_claims(report: ReportSpec, table: StudyTable, rule: str, format: Form
 
 def _print_best(table: StudyTable, rule: str | None, format: Format) -> None:
     """Prints the cell that validation selects by a rule, or the cells of the front."""
-    from fpl_tune.core.formatting import figure
+    from fpl_tune.core.formatting import figure, quantity
     from fpl_tune.study import selection
     from fpl_tune.study.results import TEST, VAL
 
@@ -221,7 +223,7 @@ def _print_best(table: StudyTable, rule: str | None, format: Format) -> None:
             test, named = tested[cell.id], dict(zip(choice.objectives, values, strict=True))
             record = {"cell": cell.label, "id": cell.id, "rule": rule, "compared on seeds": choice.seeds}
             if worded:
-                named = {name: figure(value, name) for name, value in named.items()}
+                named = {quantity(name, over=""): figure(value, name) for name, value in named.items()}
                 records.append({**record, **named, "test %": output.percent(test["mean"], test["std"])})
             else:
                 records.append({**record, **named, TEST: test["mean"], "test_std": test["std"], "seeds": test["n"]})
@@ -233,7 +235,7 @@ def _print_best(table: StudyTable, rule: str | None, format: Format) -> None:
     if worded:
         value = output.percent(choice.value) if name == VAL else figure(choice.value, name)
         chosen |= {
-            "validation %" if name == VAL else name: value,
+            "validation %" if name == VAL else quantity(name, over=""): value,
             "test %": output.percent(choice.test, choice.test_std),
         }
     else:

@@ -39,6 +39,29 @@ def percent(metric: str) -> bool:
     return row(metric).unit == "%"
 
 
+_UNITS = {"%": ("%", 100.0), "B": ("MB", 1e-6), "M": ("M", 1e-6), "s": ("s", 1.0)}
+
+
+def unit(metric: str) -> str:
+    """The unit that a metric is printed in: `%`, `MB`, `M` or `s`; empty for a plain number."""
+    return _UNITS.get(row(metric).unit, ("", 1.0))[0]
+
+
+def unit_after(metric: str) -> str:
+    """The unit as it follows a value, after a space; empty for a plain number."""
+    return f" {unit(metric)}" if unit(metric) else ""
+
+
+def unit_of_gap(metric: str) -> str:
+    """The unit of a metric's differences, after a space: ` points` for shares."""
+    return " points" if percent(metric) else unit_after(metric)
+
+
+def scaled(value: float, metric: str) -> float:
+    """A value of a metric in the unit that it is printed in."""
+    return _UNITS.get(row(metric).unit, ("", 1.0))[1] * value
+
+
 def duration(seconds: float) -> str:
     """`12.3 s`, `4 min 05 s`, `2 h 03 min`; `–` if it is not known (NaN)."""
     if math.isnan(seconds):
@@ -70,10 +93,15 @@ def size(count: float) -> str:
 _SYMBOLS = {"lam": "λ", "mu": "μ", "tau": "τ", "gamma": "γ", "alpha": "α"}
 
 
-def quantity(metric: str, over: str = ", mean over clients", unit: bool = True) -> str:
-    """A metric in words: "test accuracy (%, mean over clients)" for `test/acc_mean`, "test accuracy" without unit."""
+def quantity(metric: str, over: str = ", mean over clients") -> str:
+    """A metric with its unit: "test accuracy (%, mean over clients)" for `test/acc_mean`."""
     over = over if metric.endswith("/acc_mean") else ""
-    return f"{row(metric).title} (%{over})" if unit and percent(metric) else row(metric).title
+    return f"{row(metric).title} ({unit(metric)}{over})" if unit(metric) else row(metric).title
+
+
+def words(metric: str) -> str:
+    """A metric without its unit: "test accuracy" for `test/acc_mean`."""
+    return row(metric).title
 
 
 def plain(value: Any) -> Any:
@@ -133,10 +161,10 @@ def points(value: float, spread: float = math.nan, digits: int = 2) -> str:
 
 
 def figure(value: float | None, metric: str, digits: int = 2) -> str:
-    """A value of a metric: percent without its sign, or at least four significant digits; `–` for none."""
+    """A value of a metric without its unit: percent, or at least four significant digits; `–` for none."""
     if value is None or math.isnan(value):
         return "–"
-    return f"{100 * value:.{digits}f}" if percent(metric) else _four_digits(value)
+    return f"{100 * value:.{digits}f}" if percent(metric) else _four_digits(scaled(value, metric))
 
 
 def plus_minus(mean: float | None, spread: float | None, metric: str, digits: int = 2) -> str:
@@ -150,7 +178,7 @@ def signed(value: float, metric: str) -> str:
     """A difference with its sign; differences that are printed as 0 have a +."""
     if math.isnan(value):
         return "–"
-    return f"{round(100 * value, 2) + 0.0:+.2f}" if percent(metric) else _four_digits(value + 0.0, "+")
+    return f"{round(100 * value, 2) + 0.0:+.2f}" if percent(metric) else _four_digits(scaled(value, metric) + 0.0, "+")
 
 
 def _four_digits(value: float, sign: str = "") -> str:

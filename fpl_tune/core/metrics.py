@@ -27,7 +27,7 @@ class Metric:
     title: str = ""
     """Title in words, without the unit; if empty, it is made from the name."""
     unit: Literal["%", "s", "B", "M", ""] = ""
-    """%: a share that is printed in percent; M: a count that is printed in millions."""
+    """%: a share that is printed in percent; B: bytes, printed in MB; M: a count that is printed in millions."""
     maximize: bool | None = None
     """Direction of a search; None if it cannot be an objective."""
     source: Literal["round", "last", "total"] = "round"
@@ -37,11 +37,11 @@ class Metric:
 _SIMULATION = (
     Metric("train/loss", maximize=False),
     Metric("train/parameters", "parameters that a client learns", "M", False, "last"),
-    Metric("comm/up_bytes", unit="B", maximize=False, source="total"),
-    Metric("comm/down_bytes", unit="B", maximize=False, source="total"),
-    Metric(TOTAL_BYTES, unit="B", maximize=False, source="total"),
-    Metric("time/seconds", unit="s", maximize=False, source="total"),
-    Metric("time/test_seconds", "time of testing (s)", "s", False),
+    Metric("comm/up_bytes", "upload", "B", False, "total"),
+    Metric("comm/down_bytes", "download", "B", False, "total"),
+    Metric(TOTAL_BYTES, "communication", "B", False, "total"),
+    Metric("time/seconds", "time", "s", False, "total"),
+    Metric("time/test_seconds", "time of testing", "s", False),
     Metric("test/harmonic_mean", "HM(test, base, novel)", "%", True),
     Metric("test/base_novel_harmonic_mean", "HM(base, novel)", "%", True),
 )

@@ -12,12 +12,13 @@ from fpl_tune.core.formatting import (
     interval,
     joined,
     numeric,
-    percent,
     plus_minus,
-    quantity,
     signed,
     some,
+    unit_after,
+    unit_of_gap,
     upper,
+    words,
 )
 from fpl_tune.report import charts, costs, search, sweep, tuned
 from fpl_tune.report.charts import Spec
@@ -77,9 +78,9 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
     """The best cell, its value, what it gains over the reference and how sure that is, and which cells are similar."""
     assert findings.best is not None
     assert findings.choice is not None
-    unit, points = (" %", " points") if percent(findings.metric) else ("", "")
+    unit, points = unit_after(findings.metric), unit_of_gap(findings.metric)
     means = findings.frame.loc[findings.chosen, "mean"]
-    of = f"{unit} {quantity(findings.metric, over='', unit=False)}"
+    of = f"{unit} {words(findings.metric)}"
     against = comparisons.frame.loc[comparisons.frame.index.isin(findings.chosen)]
     gap = f"{signed(against['difference'].mean(), findings.metric)}{points} against {comparisons.reference.name}"
     if len(means) > 1:
@@ -115,7 +116,7 @@ def _by_setting(findings: Findings, comparisons: Comparisons) -> str:
     cells = findings.whole
     if len(cells) < 2:
         return ""
-    unit, points = (" %", " points") if percent(findings.metric) else ("", "")
+    unit, points = unit_after(findings.metric), unit_of_gap(findings.metric)
     tests = comparisons.frame.to_dict("index")
     parts = []
     for cell in cells[:SERIES]:
@@ -126,7 +127,7 @@ def _by_setting(findings: Findings, comparisons: Comparisons) -> str:
     if len(cells) > SERIES:
         parts.append(f"{len(cells) - SERIES} more in the table")
     against = f", in parentheses against {comparisons.reference.title} there" if tests else ""
-    what = upper(quantity(findings.metric, over="", unit=False))
+    what = upper(words(findings.metric))
     return f"{what} is {joined(parts)}{against}. Values of data and partitions are not ranked against each other"
 
 
@@ -163,7 +164,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
             f"{number[v]} {v}" for v in ("better", "worse", "equal", "identical", "undecided") if v in number
         )
         width = ((comparisons.frame["high"] - comparisons.frame["low"]) / 2).dropna().median()
-        points = " points" if percent(findings.metric) else ""
+        points = unit_of_gap(findings.metric)
         sure = f" The median interval is ± {figure(width, findings.metric)}{points}." if width == width else ""
         if findings.kind == "sweep" and sure:
             sure += " Intervals compare values one by one; the fall is tested from the ends of the axis."
@@ -226,8 +227,7 @@ def main_chart(findings: Findings) -> dict[str, tuple[Spec, str]]:
     }
     caption = f"{spread}; the ring marks the choice by validation{dashed}; {findings.basis}."
     return {
-        name: (curve(findings, x, metric), f"{upper(quantity(metric, unit=False))}; {caption}")
-        for name, metric in charted.items()
+        name: (curve(findings, x, metric), f"{upper(words(metric))}; {caption}") for name, metric in charted.items()
     }
 
 

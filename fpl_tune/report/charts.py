@@ -12,7 +12,17 @@ from typing import Any
 
 import pandas as pd
 
-from fpl_tune.core.formatting import axis_name, figure, numeric, percent, quantity, some
+from fpl_tune.core.formatting import (
+    axis_name,
+    figure,
+    numeric,
+    percent,
+    quantity,
+    some,
+    unit,
+    unit_after,
+    words,
+)
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.standing import CellState
@@ -41,7 +51,11 @@ def colours(ranks: Mapping[str, int]) -> Spec:
 
 def measured(metric: str, field: str = "mean") -> Spec:
     """The channel of a metric."""
-    return number(field, quantity(metric, unit=False), ".2~%" if percent(metric) else ".4~g")
+    if percent(metric):
+        return number(field, words(metric), ".2~%")
+    if unit(metric) in ("MB", "M"):  # the data hold bytes and counts
+        return number(field, f"{words(metric)}{' (bytes)' * (unit(metric) == 'MB')}", ".3~s")
+    return number(field, quantity(metric), ".4~g")
 
 
 def column(axis: str) -> str:
@@ -180,7 +194,7 @@ def focused(
         ("low", [r for r in levels if r[field] < low]),
         ("high", [r for r in levels if r[field] > high]),
     ):
-        texts = [f"{row['series']} {figure(row[field], metric)}{' %' if percent(metric) else ''}" for row in beyond]
+        texts = [f"{row['series']} {figure(row[field], metric)}{unit_after(metric)}" for row in beyond]
         if texts:
             far[side] = some(list(dict.fromkeys(texts)), 3)
     return {**channel, "scale": scale}, nearby, far

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fpl_tune.core.formatting import percent, signed, size, some
+from fpl_tune.core.formatting import signed, size, some, unit_of_gap
 from fpl_tune.core.nested import get_field
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.findings import Findings, Searched
@@ -62,7 +62,7 @@ def _at_no_higher_cost(findings: Findings, search: Searched) -> str:
     gained = [value - other[seed] for seed, value in mine.items() if seed in other]
     if not gained:
         return "no seed is paired at no higher cost"
-    points = " points" if percent(findings.metric) else ""
+    points = unit_of_gap(findings.metric)
     mean = signed(math.fsum(gained) / len(gained), findings.metric)
     return f"at no higher cost, trial {trial.trial} gains {mean}{points} on the seeds that chose it"
 

@@ -11,7 +11,17 @@ import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import axis_name, counted, figure, numeric, percent, plus_minus, quantity, upper
+from fpl_tune.core.formatting import (
+    axis_name,
+    counted,
+    figure,
+    numeric,
+    plus_minus,
+    quantity,
+    scaled,
+    upper,
+    words,
+)
 from fpl_tune.report import charts, search
 from fpl_tune.report.charts import Spec, layer, measured, names
 from fpl_tune.report.panels import PageTable, Panel, judged, plain_table
@@ -44,7 +54,7 @@ def learning(findings: Findings, comparisons: Comparisons) -> Panel | None:
         if rows:
             colour = charts.colours({findings.name(cell): findings.ages[cell.id] for cell, _ in curves})
             drawn = charts.lines(rows, charts.number("round", "communication round", "d"), measured(metric), colour)
-            caption = f"{upper(quantity(metric, unit=False))}, mean and standard deviation over seeds."
+            caption = f"{upper(words(metric))}, mean and standard deviation over seeds."
             panel.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption
     return panel if panel.charts else None
 
@@ -59,18 +69,18 @@ def explore(findings: Findings, comparisons: Comparisons) -> Panel | None:
     table = findings.frame.loc[[cell.id for cell in cells]]
     columns = {name: table[axis] for axis, name in findings.titles.items()}
     for metric, key in ((VAL, "val"), (findings.metric, "mean")):
-        columns[quantity(metric, over="")] = table[key] * (100 if percent(metric) else 1)
+        columns[quantity(metric, over="")] = scaled(table[key], metric)
     logs = [name for axis, name in findings.titles.items() if findings.logarithmic(axis)]
     places: list[list[float | None]] = [[] for _ in cells]
     labels = list[dict[str, Any]]()
     for axis, column in columns.items():
         values = [v for v in dict.fromkeys(column) if v is not None and v == v]
         if numeric(values):
-            scaled = np.log(values) if axis in logs else np.array(values, float)
+            along = np.log(values) if axis in logs else np.array(values, float)
             labelled = dict.fromkeys((min(values), max(values)))
         else:
-            scaled, labelled = np.arange(len(values)), values[:: 1 + len(values) // 12]
-        at = dict(zip(values, (scaled - scaled.min()) / (np.ptp(scaled) or 1.0), strict=True)) if values else {}
+            along, labelled = np.arange(len(values)), values[:: 1 + len(values) // 12]
+        at = dict(zip(values, (along - along.min()) / (np.ptp(along) or 1.0), strict=True)) if values else {}
         labels += [
             {"axis": axis, "place": float(at[v]), "text": f"{v:.3g}" if isinstance(v, float) else shown(v)}
             for v in labelled

@@ -25,9 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fpl_tune.core import metrics
 from fpl_tune.core.errors import FplTuneError
-from fpl_tune.core.formatting import points, quantity
+from fpl_tune.core.formatting import percent, points, quantity, scaled, unit
 from fpl_tune.report.panels import Panel, plain_table
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.comparisons import Comparisons
@@ -35,8 +34,6 @@ from fpl_tune.study.findings import Findings, without_data
 from fpl_tune.study.results import aggregate
 
 BEST = "best on validation"
-_SCALE = {"%": 100.0, "M": 1e-6}
-"""What a value of ours is multiplied by."""
 
 
 class Figure(NamedTuple):
@@ -77,7 +74,7 @@ def paper(findings: Findings, comparisons: Comparisons) -> Panel | None:
     source = ", ".join(form.format(asked[key]) for key, form in forms.items() if key in asked)
     panel = Panel(f"Beside the paper: {source}", [f"Expected: {asked['expected']}"] if "expected" in asked else [])
     for metric, rows in beside(findings).items():
-        unit, name = metrics.metric(metric).unit, quantity(metric, over="")
+        name = quantity(metric, over="")
         if not any(row.comparable for row in rows):
             panel.texts.append(
                 f"{name}: ours ran on other data, another backbone or another machine; compare the order."
@@ -85,8 +82,8 @@ def paper(findings: Findings, comparisons: Comparisons) -> Panel | None:
         if len(rows) > 2:
             order = pd.Series([row.ours for row in rows]).corr(pd.Series([row.mean for row in rows]), method="kendall")
             panel.texts.append(f"Kendall's rank correlation with the printed figures, {name}: {order:+.2f}.")
-        value = partial(points, digits=2 if unit == "%" else 3)
-        header = [name, f"ours ({unit})", "printed as", "on", f"printed ({unit})", "gap"]
+        value = partial(points, digits=2 if percent(metric) else 3)
+        header = [name, f"ours ({unit(metric)})", "printed as", "on", f"printed ({unit(metric)})", "gap"]
         panel.tables.append(plain_table(header, [
             [r.label, value(r.ours, r.spread), r.method, r.place, value(r.mean, r.std), value(r.gap)] for r in rows
         ]))  # fmt: skip
@@ -162,8 +159,7 @@ def _measured(findings: Findings, cell: Cell, metric: str, target: str, source: 
 
 def _printed(cells: Sequence[Cell], metric: str, values: Sequence[float], figure: Figure, *, alike: bool) -> Printed:
     """A row of values over seeds; `alike`: of the paper's data."""
-    unit = metrics.metric(metric).unit
-    scale, ours = _SCALE.get(unit, 1.0), aggregate(values)
+    ours = aggregate(values)
     label = cells[0].label if len(cells) == 1 else f"{without_data(cells[0])}, mean over {len(cells)} cells"
-    comparable = alike and unit != "s" and all(cell.run.clip.name != "compact" for cell in cells)
-    return Printed(label, scale * ours["mean"], scale * ours["std"], *figure, comparable)
+    comparable = alike and unit(metric) != "s" and all(cell.run.clip.name != "compact" for cell in cells)
+    return Printed(label, scaled(ours["mean"], metric), scaled(ours["std"], metric), *figure, comparable)

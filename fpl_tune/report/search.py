@@ -13,11 +13,13 @@ from fpl_tune.core.formatting import (
     axis_name,
     counted,
     numeric,
-    percent,
     plus_minus,
-    quantity,
     signed,
+    symbol,
+    unit_after,
+    unit_of_gap,
     upper,
+    words,
 )
 from fpl_tune.report import charts, costs, tuned
 from fpl_tune.report.charts import Spec, column
@@ -32,6 +34,7 @@ from fpl_tune.study.standing import CellState
 SLICES = 12
 """Fields that have a chart of their own."""
 _BINS = 16  # of a contour, along each field
+_FIELDS = 3  # of a trial that a sentence names
 
 
 def sentence(findings: Findings) -> str:
@@ -41,8 +44,8 @@ def sentence(findings: Findings) -> str:
     if best is None or findings.best is None:
         return "No trial has completed yet."
     row = findings.frame.loc[best.id]
-    unit = " %" if percent(findings.metric) else ""
-    what = quantity(findings.metric, over="", unit=False)
+    unit = unit_after(findings.metric)
+    what = words(findings.metric)
     reached = f"{plus_minus(row['mean'], row['std'], findings.metric)}{unit} {what}"
     others = [cell for cell in findings.own if cell.id not in findings.published]
     first = f"{findings.first_point(best)} setting"
@@ -54,7 +57,7 @@ def sentence(findings: Findings) -> str:
     if search.published is None:
         least = "" if len(findings.whole) > 1 else "it is the only trial that completed; "
         why = f"no {first} completed" if findings.published else f"there is no {first} to compare with"
-        return f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}; {least}{why}."
+        return f"{_named(findings, best)} is best on {findings.chosen_on}, with {reached}; {least}{why}."
     after = ""
     if search.best is not None and search.best.id in findings.costs:
         cost, total = findings.costs[search.best.id], max(findings.costs.values())
@@ -64,19 +67,33 @@ def sentence(findings: Findings) -> str:
         pairs = {best.id: search.published.id}
         test = compare_pairs(findings, pairs, chosen=not findings.confirmed).loc[best.id].to_dict()
     if test is None or not test["seeds"]:
-        reached = f"Trial {best.trial} is best on {findings.chosen_on}, with {reached}{after}"
+        reached = f"{_named(findings, best)} is best on {findings.chosen_on}, with {reached}{after}"
         return f"{reached}; no seed is paired with the {first}."
-    points = " points" if percent(findings.metric) else ""
+    points = unit_of_gap(findings.metric)
     verdict = ruling(findings.metric, test, "95 % interval ")
     seeds = "fresh seeds" if findings.confirmed else "the seeds that chose it, so the value is too good"
     gained = signed(test["difference"], findings.metric)
     if sign(findings.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
-        text = f"Tuning gained nothing: trial {best.trial}, the best on "
+        text = f"Tuning gained nothing: {_named(findings, best, inside=True)}, the best on "
         text += f"{findings.chosen_on}, is {gained}{points} from the {first}"
     else:
-        text = f"Tuning gained {gained}{points} over the {first}"
+        text = f"Tuning gained {gained}{points} over the {first} with {_named(findings, best, inside=True)}"
     more = costs.text(findings, search)
     return f"{text} on {seeds} ({verdict}){after}.{f' It costs more than the {first}: {more}.' if more else ''}"
+
+
+def _named(findings: Findings, cell: Cell, *, inside: bool = False) -> str:
+    """A trial in a sentence: `lr = 0.122, λ = 0.5 (trial 14)`, or its number alone if it has many fields.
+
+    Args:
+        findings: the study.
+        cell: the trial, or the one that confirms it.
+        inside: True within a sentence, False at its beginning.
+    """
+    fields = [name for name in cell.varied if name in findings.axes and name not in findings.gridded]
+    if not 0 < len(fields) <= _FIELDS:
+        return f"{'trial' if inside else 'Trial'} {cell.trial}"
+    return f"{', '.join(f'{symbol(name)} = {field_text(cell, name)}' for name in fields)} (trial {cell.trial})"
 
 
 def texts(findings: Findings) -> list[str]:
@@ -229,7 +246,7 @@ def matters(findings: Findings) -> Panel | None:
 
     panel, bars, seed = Panel("What matters"), list[dict[str, Any]](), findings.spec.seed_list()[0]
     drawn: dict[str, tuple[Spec, str]] = {}
-    objective = quantity(findings.objectives[0], over="", unit=False)
+    objective = words(findings.objectives[0])
     for search, space in zip(findings.searches, stored_searches(findings.spec, findings.table.effective), strict=True):
         mine, before = search.trials, f"{search.label}: " if len(findings.searches) > 1 else ""
         rounds, values = early(findings, mine)
@@ -276,7 +293,7 @@ def slices(findings: Findings) -> Panel | None:
     y, _, _ = charts.focused(charts.measured(findings.objectives[0], "objective"), _range(findings), [], "", "")
     ranks = _ranks(findings)
     panel = Panel("One field at a time", [
-        f"{upper(quantity(findings.objectives[0], unit=False))} of each trial. Small hollow points were stopped early, "
+        f"{upper(words(findings.objectives[0]))} of each trial. Small hollow points were stopped early, "
         "and stand where they were then; dashed lines are published values; points on the lower edge lie below it."
     ], small=True)  # fmt: skip
     published = [cell for cell in findings.own if cell.id in findings.published]

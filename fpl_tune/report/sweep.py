@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fpl_tune.core.formatting import counted, figure, percent, plus_minus, quantity, signed, symbol
+from fpl_tune.core.formatting import (
+    counted,
+    figure,
+    plus_minus,
+    signed,
+    symbol,
+    unit_after,
+    unit_of_gap,
+    words,
+)
 from fpl_tune.report.panels import ruling
 from fpl_tune.study.cells import shown
 from fpl_tune.study.comparisons import Comparisons, compare, turned
@@ -15,7 +24,7 @@ from fpl_tune.study.selection import sign
 def sentence(findings: Findings) -> str:
     """Names the plateau and where it ends; over several settings by the mean over them."""
     sweep, axis = findings.sweep, str(findings.swept)
-    name, unit, means = symbol(axis), " %" if percent(findings.metric) else "", sweep.means
+    name, unit, means = symbol(axis), unit_after(findings.metric), sweep.means
     value = {group[0].id: shown(group[0].varied[axis]) for group in sweep.places}
     best, verdicts, higher = sweep.best, sweep.result, sign(findings.metric) >= 0
     if best is None:
@@ -23,7 +32,7 @@ def sentence(findings: Findings) -> str:
     if verdicts is None:
         return f"{name} = {value[best]} alone has results: {figure(means[best], findings.metric, 1)}{unit}."
     settings = len(sweep.places[0])
-    what = "accuracy" if findings.metric.endswith("/acc_mean") else quantity(findings.metric, unit=False)
+    what = "accuracy" if findings.metric.endswith("/acc_mean") else words(findings.metric)
     over = f"Over {counted(settings, 'setting')}, " if settings > 1 else ""
 
     def texts(cells: Sequence[str]) -> str:
@@ -58,10 +67,14 @@ def sentence(findings: Findings) -> str:
         text += f" ({spread(verdicts.plateau)})"
     falls, lower = ("falls", "lower") if higher else ("grows", "higher")
     parts = [f"{over}{text}"]
-    if verdicts.lower:
-        parts.append(f"{what} is {lower} up to {name} = {value[verdicts.lower[-1]]} ({texts(verdicts.lower)}{unit})")
-    if verdicts.upper:
-        parts.append(f"{what} {falls} from {name} = {value[verdicts.upper[0]]} on ({texts(verdicts.upper)}{unit})")
+    for cells, several in (
+        (verdicts.lower, f"is {lower} up to {name} = {value[verdicts.lower[-1]]}" if verdicts.lower else ""),
+        (verdicts.upper, f"{falls} from {name} = {value[verdicts.upper[0]]} on" if verdicts.upper else ""),
+    ):
+        if len(cells) == 1:
+            parts.append(f"{what} {falls} to {texts(cells)}{unit} at {name} = {value[cells[0]]}")
+        elif cells:
+            parts.append(f"{what} {several} ({texts(cells)}{unit})")
     if verdicts.worse:
         parts.append(f"worse at {', '.join(value[cell] for cell in verdicts.worse)} ({texts(verdicts.worse)}{unit})")
     mentioned = {*verdicts.plateau, *verdicts.lower, *verdicts.upper, *verdicts.worse}
@@ -80,7 +93,7 @@ def references(findings: Findings, comparisons: Comparisons) -> list[str]:
     if findings.best is None or len(findings.chosen) > 1:
         return []
     references_by_name = {findings.family(cell): cell.id for cell in findings.finished if cell.is_reference}
-    points = " points" if percent(findings.metric) else ""
+    points = unit_of_gap(findings.metric)
     parts = []
     for name, key in references_by_name.items():
         if comparisons.reference.holds(findings.best) and key in comparisons.frame.index:

@@ -72,7 +72,7 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
     name = findings.name(cell)
     if cell.id in findings.published:
         name = f"{name} ({findings.first_point(cell)})"
-    name += cell.title.removeprefix(cell.label)
+    name += cell.reference_note
     compared = [f"Δ vs {reference}", f"{findings.sure} interval", "verdict"]
     fields = {name: Td(field_text(cell, axis)) for axis, name in findings.titles.items()}
     letters = {"group": Td(findings.letters.get(cell.id, "–"))} if findings.letters else {}

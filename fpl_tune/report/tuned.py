@@ -23,7 +23,10 @@ from fpl_tune.core.formatting import (
     signed,
     some,
     symbol,
+    unit_after,
+    unit_of_gap,
     upper,
+    words,
 )
 from fpl_tune.report import costs
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table, ruling
@@ -143,7 +146,8 @@ def frame(findings: Findings) -> pd.DataFrame:
     for method, row in entries(findings).items():
         own: dict[str, Any] = {"method": method}
         for column, entry in row.items():
-            own |= {f"{column} {name}".strip(): value for name, value in entry._asdict().items()}
+            place = "over settings" if column == _MEAN else column
+            own |= {f"{place} {name}".strip(): value for name, value in entry._asdict().items()}
         rows.append(own)
     return pd.DataFrame(rows).set_index("method")
 
@@ -392,7 +396,7 @@ def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
 def sentence(findings: Findings, asked: str | None) -> str:
     """The best tuned method on validation, and one method against each of the others."""
     columns, rows = _crossed(findings).columns, entries(findings)
-    unit, points = (" %", " points") if percent(findings.metric) else ("", "")
+    unit, points = unit_after(findings.metric), unit_of_gap(findings.metric)
     column = _MEAN if len(columns) > 1 else columns[0]
     text = _winner(findings, rows, column, unit)
     compared = against(findings, asked)
@@ -405,9 +409,6 @@ def sentence(findings: Findings, asked: str | None) -> str:
     for other, test in list(tests.items())[:4]:
         gap = f"{signed(test['difference'], findings.metric)}{points} against {other}"
         parts.append(f"{gap} ({ruling(findings.metric, test)})")
-    beyond = {other for other, test in tests.items() if test["verdict"] in ("better", "worse")}  # fewer pairs
-    if tied := [name for name in _tied(findings, rows, column, compared.method) if name not in beyond]:
-        text += f"; {compared.method} does not differ significantly from {joined(tied)}"
     if not parts:
         return f"{text}."
     if len(tests) > 4:
@@ -416,17 +417,10 @@ def sentence(findings: Findings, asked: str | None) -> str:
     return f"{text}; {lead}{', '.join(parts)}."
 
 
-def _tied(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column: str, method: str) -> list[str]:
-    """The other tuned methods of a column that share a letter with a method."""
-    letters = {name: {*row[column].letters} for name, row in rows.items() if column in row}
-    mine = letters.get(method, set())
-    return [name for name in _searched(findings) if name != method and mine & letters.get(name, set())]
-
-
 def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column: str, unit: str) -> str:
     crossed = _crossed(findings)
     columns = crossed.columns
-    what = quantity(findings.metric, over="", unit=False)
+    what = words(findings.metric)
     value = partial(plus_minus, metric=findings.metric)
     best = [m for m, row in crossed.rows.items() if {c.id for c in row.values()} <= {*findings.chosen}]
     on = f"on {counted(len(findings.table.design.confirm), 'fresh seed')}" if findings.confirmed else "so far"

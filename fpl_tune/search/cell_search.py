@@ -135,10 +135,21 @@ class CellSearch:
         return any(search.holds(cell) for search in self.settings or (self,))
 
     def to_repeat(self, rows: Sequence[Row]) -> list[Suggestion]:
-        """The suggestions that only ran in other settings so far, by number; `rows`: the trials in all settings."""
+        """The suggestions that only ran in other settings so far, by number; `rows`: the trials in all settings.
+
+        One that cannot run in this setting, such as one that was added later, is left out.
+        """
         by_number = {row.cell.trial: row.cell.suggestion for row in rows}
         mine = {row.cell.trial for row in rows if self.holds(row.cell)}
-        return [s for number, s in sorted(by_number.items()) if number not in mine and s is not None]
+        missing = [s for number, s in sorted(by_number.items()) if number not in mine and s is not None]
+        return [suggestion for suggestion in missing if self._can_run(suggestion.params)]
+
+    def _can_run(self, point: Mapping[str, Any]) -> bool:
+        try:
+            self._run(point)
+        except ConfigError:
+            return False
+        return True
 
     def confirms(self, cell: Cell) -> bool:
         """True if a cell confirms the choice of this search."""

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune import config
-from fpl_tune.config import GROUPS, Given, Override, SearchSpec, Study
+from fpl_tune.config import GROUPS, Given, Override, PruneSpec, SearchSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice, unknown
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.core.spec import UNTIL_DECIDED
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, axes_of, fields_of, label
 from fpl_tune.study.crossed import row_title, settings_of
-from fpl_tune.study.grid import expand, grid
+from fpl_tune.study.grid import expand, grid, references
 from fpl_tune.study.schema import Effective, StudyFile
 from fpl_tune.study.standing import Design, Row
 from fpl_tune.study.table import StudyTable, stored_row
@@ -33,12 +33,15 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
     """
     given = config.parse(overrides)
     spec = config.compose_study(name, given)
+    _check_let(spec, name, given)
     _warn_of_equal_cells(spec)
-    if spec.search.sampler is None and spec.search != SearchSpec():
-        fields = [name for name, value in vars(spec.search).items() if value != getattr(SearchSpec(), name)]
-        raise ConfigError(
-            f"search.{fields[0]} has no effect without a sampler. Set search.sampler=auto, or remove the search block."
-        )
+    for block, usual in (("search", SearchSpec()), ("prune", PruneSpec())):
+        fields = [field for field, value in vars(usual).items() if getattr(getattr(spec, block), field) != value]
+        if fields and spec.search.sampler is None:
+            raise ConfigError(
+                f"{block}.{fields[0]} has no effect without a sampler. Set search.sampler=auto, or remove the {block} "
+                "block."
+            )
     named, cells = {override.field.split(".")[0] for override in given}, expand(spec)
     narrowed = not named.isdisjoint({"axes", "references", "let", "scale", *GROUPS})
     if spec.report.claims and not narrowed:  # a narrowed study leaves some claims without cells
@@ -51,6 +54,15 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
     for override in given:
         _check(override, spec, search, lambda override=override: _work_without(override, name, given))
     return spec
+
+
+def _check_let(spec: Study, name: str, given: Sequence[Override]) -> None:
+    """Raises `ConfigError` if an override sets a value of `let` that the study does not have."""
+    added = [override for override in given if override.field.startswith("let.")]
+    known = config.compose_study(name, [each for each in given if each not in added]).let if added else spec.let
+    for override in added:
+        if (value := override.field.split(".")[1]) not in known:
+            raise unknown("value of let", value, known)
 
 
 def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> None:
@@ -145,11 +157,13 @@ def _sets(axis: str, values: Sequence[Any], dotted: str) -> bool:
 
 
 def _warn_of_equal_cells(spec: Study) -> None:
-    """Warns of values or labelled variants with the same configuration, of which only the first runs."""
-    labels: dict[str, str] = {}
-    for varied, run in grid(spec):
-        named, cell = label(varied), config.identity(run)
-        if cell in labels:
-            warnings.warn(f"{named!r} has the same configuration as {labels[cell]!r}, and only the latter runs.",
-                          Notice, stacklevel=3)  # fmt: skip
-        labels.setdefault(cell, named)
+    """Warns of values or labelled variants with the same configuration, of which only the first runs, and of such
+    references."""
+    for points in (grid(spec), references(spec)):
+        labels: dict[str, str] = {}
+        for varied, run in points:
+            named, cell = label(varied), config.identity(run)
+            if cell in labels:
+                warnings.warn(f"{named!r} has the same configuration as {labels[cell]!r}, and only the latter runs.",
+                              Notice, stacklevel=3)  # fmt: skip
+            labels.setdefault(cell, named)

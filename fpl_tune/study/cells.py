@@ -102,8 +102,13 @@ class Cell:
     @property
     def title(self) -> str:
         """The label in tables, with its label as a reference if that is another one."""
+        return f"{self.label}{self.reference_note}"
+
+    @property
+    def reference_note(self) -> str:
+        """` (reference NAME)`; empty for a cell without another label as a reference."""
         reference = self.reference.removesuffix(f", {self.label}")
-        return self.label if reference in ("", self.label) else f"{self.label} (reference {reference})"
+        return "" if reference in ("", self.label) else f" (reference {reference})"
 
     @property
     def candidate(self) -> bool:

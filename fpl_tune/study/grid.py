@@ -66,7 +66,7 @@ def expand(spec: Study) -> list[Cell]:
     cells: dict[str, Cell] = {}
     roles: list[tuple[Role, Iterator[tuple[dict[str, Any], RunSpec]]]] = [
         ("cell", grid(spec)),
-        ("reference", _references(spec)),
+        ("reference", references(spec)),
     ]
     for role, points in roles:
         for varied, run in points:
@@ -113,7 +113,8 @@ def _roots(spec: Study) -> set[str]:
     return {str(root) for bundle in bundles if (root := fields_of(bundle).get("data.root"))}
 
 
-def _references(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:
+def references(spec: Study) -> Iterator[tuple[dict[str, Any], RunSpec]]:
+    """Yields the varied fields and the run of each reference, for the values of the axes that it leaves open."""
     for reference in spec.references:
         if not isinstance(reference, Mapping) or not reference:
             raise ConfigError(

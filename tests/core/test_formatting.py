@@ -10,7 +10,7 @@ import torch
 
 from fpl_tune.core import formatting as f
 
-SHARE, COUNT = "test/acc_mean", "train/loss"
+SHARE, COUNT, BYTES = "test/acc_mean", "train/loss", "comm/total_bytes"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,15 @@ SHARE, COUNT = "test/acc_mean", "train/loss"
         (lambda: f.left(30.0, ending=True, again=" (again)"), "ending after the round (again)"),
         (lambda: f.quantity(SHARE), "test accuracy (%, mean over clients)"),
         (lambda: f.quantity(SHARE, ""), "test accuracy (%)"),
-        (lambda: f.quantity(SHARE, unit=False), "test accuracy"),
+        (lambda: f.words(SHARE), "test accuracy"),
+        (lambda: f.quantity(BYTES), "communication (MB)"),
+        (lambda: f.quantity("time/test_seconds"), "time of testing (s)"),
+        (lambda: f.unit_after(BYTES), " MB"),
+        (lambda: f.unit_after(COUNT), ""),
+        (lambda: f.unit_of_gap(SHARE), " points"),
+        (lambda: f.unit_of_gap("time/seconds"), " s"),
+        (lambda: f.scaled(0.25, SHARE), 25.0),
+        (lambda: f.scaled(250_000.0, "train/parameters"), 0.25),
         (lambda: f.quantity("test/acc_min"), "test accuracy, min (%)"),
         (lambda: f.quantity(COUNT), "train loss"),
         (lambda: f.upper("two words"), "Two words"),
@@ -67,6 +75,8 @@ SHARE, COUNT = "test/acc_mean", "train/loss"
         (lambda: f.figure(0.12345, SHARE, 1), "12.3"),
         (lambda: f.figure(1234.5678, COUNT), "1235"),
         (lambda: f.figure(409_600.4, COUNT), "409,600"),
+        (lambda: f.figure(409_600.0, BYTES), "0.4096"),
+        (lambda: f.signed(-1_500_000.0, BYTES), "-1.5"),
         (lambda: f.figure(None, SHARE), "–"),
         (lambda: f.figure(math.nan, SHARE), "–"),
         (lambda: f.plus_minus(0.5, 0.01, SHARE), "50.00 ± 1.00"),

@@ -31,7 +31,7 @@ from fpl_tune.study.results import rules_of
         ("val/acc_mean", "validation accuracy", "%", True),
         ("test/base/acc_std", "test base accuracy, std", "%", False),
         ("train/parameters", "parameters that a client learns", "M", False),
-        ("comm/total_bytes", "comm total bytes", "B", False),
+        ("comm/total_bytes", "communication", "B", False),
         ("reader/domain1/acc_mean", "reader domain1 accuracy", "%", True),
         ("privacy/accountant_orders", "privacy accountant orders", "", None),
     ],

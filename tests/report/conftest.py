@@ -34,6 +34,14 @@ def findings_of(store: Store, **asked: Any) -> Findings:
     return Findings(store.spec(), store.table(), **asked)
 
 
+def named(trial: Cell) -> str:
+    """A trial in a sentence: its values or, if there are more than three, its number."""
+    assert trial.suggestion is not None
+    fields = {name.rpartition(".")[2]: f"{value:.3g}" for name, value in trial.suggestion.params.items()}
+    values = ", ".join(f"{ {'lam': 'λ', 'mu': 'μ'}.get(name, name) } = {value}" for name, value in fields.items())
+    return f"{values} (trial {trial.trial})" if len(fields) <= 3 else f"trial {trial.trial}"
+
+
 def store_of(findings: Findings) -> Store:
     """The store that findings are of."""
     folder = findings.table.folder

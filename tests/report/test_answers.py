@@ -11,7 +11,7 @@ from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 
 from ..conftest import Asked, drawn_history, there
-from .conftest import findings_of, reach, store_of
+from .conftest import findings_of, named, reach, store_of
 
 AXIS = """axes: {optim.lr: [0.001, 0.002, 0.005, 0.01, 0.02, 0.05]}
 references: [{method: zeroshot}]
@@ -73,7 +73,7 @@ def test_a_value_that_collapses_is_worse_and_does_not_hide_the_others(make_store
     assert "worse at 0.005 (" in text or "up to lr = 0.005" in text
     text = said(along(make_store, [0.9, 0.9, 0.9, 0.9, 0.9, 0.1]))
     assert text.startswith("lr from 0.001 to 0.02 equal within ± 1 point (")
-    assert "falls from lr = 0.05 on (10." in text or "falls from lr = 0.05 on (9." in text
+    assert re.search(r"; accuracy falls to (10\.\d|9\.\d) % at lr = 0\.05\.$", text)
 
 
 def test_references_do_not_widen_the_comparisons_of_an_axis(make_store):
@@ -116,7 +116,7 @@ def test_a_sweep_over_settings_is_of_the_mean_over_them(make_store):
     reach(store, lambda cell: level[cell.run.optim.lr] - (0.3 if cell.run.data.name == "dtd" else 0))
     text = said(findings_of(store))
     assert text.startswith("Over 2 settings, lr from 0.001 to 0.01 equal within ± 1 point (6")
-    assert "accuracy falls from lr = 0.1 on (55." in text or "accuracy falls from lr = 0.1 on (54." in text
+    assert re.search(r"accuracy falls to 5[45]\.\d % at lr = 0\.1\.$", text)
 
 
 def test_the_chart_of_a_sweep_is_scaled_to_its_cells(make_store):
@@ -186,8 +186,8 @@ def test_a_gain_on_the_seeds_that_chose_has_its_interval_and_cost_and_is_said_to
     best = there(findings.best)
     text = said(findings)
     found = there(re.fullmatch(
-        r"Tuning gained \+(\d+\.\d+) points over the published setting on the seeds that chose it, "
-        r"so the value is too good "
+        rf"Tuning gained \+(\d+\.\d+) points over the published setting with {re.escape(named(best))} on the "
+        r"seeds that chose it, so the value is too good "
         r"\(95 % interval (\+.* to \+.*): better\), found after (\S+) of (\S+) full trials\.", text
     ))  # fmt: skip
     assert float(found[1]) == pytest.approx(10, abs=0.3)

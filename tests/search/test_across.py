@@ -2,10 +2,12 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fpl_tune.api import start_study as run_study
+from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import tuned
 from fpl_tune.search.ask import trials_of
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Published points outside")
 
 
 def scored(cell: Cell) -> float:
-    return 1 - 0.1 * math.log10(cell.run.optim.lr / BEST.get(cell.varied["partition"], 0.1)) ** 2
+    return 1 - 0.1 * math.log10(cell.run.optim.lr / BEST.get(cell.varied.get("partition", ""), 0.1)) ** 2
 
 
 def finished(asked: Asked) -> Asked:
@@ -77,6 +79,28 @@ def test_what_a_kill_or_a_new_setting_leaves_out_is_repeated_first(compose: Comp
     wider = finished(Asked(compose(BODY, "axes.partition=[domain,iid,disjoint]"), rows=asked.rows))
     for method in ("promptfl", "fedprox"):
         assert rates(wider, {"method": method, "partition": "domain"}) == rates(asked, {"method": method})
+
+
+def test_a_point_that_cannot_run_in_a_new_setting_is_left_out_there(compose: Compose) -> None:
+    def experts_of(run: Any) -> int:
+        return run.method.experts
+
+    def fits(run: RunSpec) -> None:
+        if experts_of(run) > (run.partition.n_clients or 0):
+            raise ConfigError("experts must be at most the number of clients.")
+
+    space = "only: [method.experts], space: {method.experts: {choices: [2, 3, 9]}}"
+    search = f"search: {{sampler: random, trials: 12, across: settings, {space}}}"
+    body = f"axes: {{partition: {{n_clients: [10]}}}}\n{search}\n"
+    asked = finished(Asked(compose(body, "method=pfedmoap"), fits))
+    experts = {row.cell.trial: experts_of(row.cell.run) for row in asked.rows}
+    assert {*experts.values()} > {9}
+    wider = finished(Asked(compose(body, "method=pfedmoap", "axes.partition.n_clients=[10,4]"), fits, asked.rows))
+    few = {row.cell.trial: experts_of(row.cell.run) for row in wider.rows if row.cell.run.partition.n_clients == 4}
+    assert few == {number: value for number, value in experts.items() if value <= 4}
+    chosen = [part.confirmed(wider.table.design, wider.table.shared_trials(part))[0] for part in wider.search.parts]
+    assert len({experts_of(cell.run) for cell in chosen}) == 1
+    assert chosen[0].trial in few
 
 
 @pytest.mark.parametrize(

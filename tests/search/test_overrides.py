@@ -95,6 +95,23 @@ def test_search_settings_without_a_sampler_are_an_error(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {optim: {lr: [1, 2]}}\nsearch: {space: {method.lam: {low: 1}}}")
     with pytest.raises(ConfigError, match=r"search.space has no effect without a sampler"):
         compose(name)
+    with pytest.raises(ConfigError, match=r"prune.hedge has no effect without a sampler"):
+        compose("lambda_sweep", ["prune.hedge=3"])
+
+
+def test_a_value_of_let_that_the_study_lacks_is_an_error(tmp_path: Path) -> None:
+    name = written(tmp_path, "let: {lams: [0, 1]}\naxes: {method.lam: '${let.lams}'}")
+    assert [cell.label for cell in expand(compose(name, ["let.lams=[0.5]"]))] == ["lam=0.5"]
+    with pytest.raises(ConfigError, match=r"value of let 'lam'.*lams"):
+        compose(name, ["let.lam=[0.5]"])
+
+
+def test_references_of_one_configuration_are_named(tmp_path: Path) -> None:
+    two = "{label: ours, method: promptfl}, {label: theirs, method: promptfl}"
+    name = written(tmp_path, f"axes: {{method: {{lam: [0, 1]}}}}\nreferences: [{two}, {{method: coop}}]")
+    with pytest.warns(Notice, match="'theirs, promptfl' has the same configuration as 'ours, promptfl', and") as told:
+        compose(name)
+    assert len(told) == 1
 
 
 def test_labelled_variants_of_one_configuration_are_named(tmp_path: Path) -> None:
