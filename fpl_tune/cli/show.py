@@ -180,7 +180,7 @@ def _rows(
 
     def table() -> list[dict[str, str]]:
         return [
-            {"trial": f"{cell.trial}{cell.reference_note}"}
+            {"trial": f"{cell.trial_number}{cell.reference_note}"}
             | {fields[name]: values[name][i] for name in columns}
             | figures
             for i, (cell, figures) in enumerate(leading)

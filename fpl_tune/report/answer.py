@@ -102,7 +102,7 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
             text += f"; {gap} ({ruling(findings.metric, test)})"
         else:
             equal = f"equal within {findings.spec.report.rope:g}{points}"
-            text += f"; {gap} ({findings.sure} interval {bounds}, {counted(test['seeds'], 'seed')}): "
+            text += f"; {gap} ({findings.confidence} interval {bounds}, {counted(test['seeds'], 'seed')}): "
             text += equal if test["verdict"] == "equal" else test["verdict"]
     similar = findings.same_group
     if similar and len(similar) < len(findings.own) - 1:
@@ -182,7 +182,7 @@ def _looks(findings: Findings, comparisons: Comparisons) -> str:
     """Which looks were declared, and at which of them comparisons were decided."""
     declared = joined([*map(str, findings.looks)])
     text = f"Comparisons are evaluated after {declared} seeds, as declared before the first result, with intervals "
-    text += f"of {findings.sure} each, so that all verdicts hold jointly at the 95 % level. "
+    text += f"of {findings.confidence} each, so that all verdicts hold jointly at the 95 % level. "
     text += "A cell stops once its verdict is decided."
     if comparisons.frame.empty:
         open_ = any(findings.stored(cell).state is CellState.QUEUED for cell in findings.cells)
@@ -233,7 +233,7 @@ def main_chart(findings: Findings) -> dict[str, tuple[Spec, str]]:
 
 def curve(findings: Findings, axis: str | None, metric: str) -> Spec:
     """A metric along an axis, a series for each combination of the other axes, or by cell; references are dashed."""
-    x = charts.place(findings, axis, "x") if axis else charts.names("x", None)
+    x = charts.channel(findings, axis, "x") if axis else charts.names("x", None)
     numbers = x["type"] == "quantitative"
     families = {cell.id: findings.family(cell) for cell in findings.cells if cell.is_reference}
     own = [cell for cell in findings.finished if cell.candidate]

@@ -69,13 +69,14 @@ def cell_rows(findings: Findings) -> list[dict[str, Any]]:
     for cell in findings.listed:
         row = findings.frame.loc[cell.id].to_dict()
         rows.append({
-            "number": findings.numbers[cell.id], "trial": cell.trial,
+            "number": findings.numbers[cell.id], "trial": cell.trial_number,
             "label": findings.name(cell), "role": cell.role, "status": findings.stored(cell).shown_state,
             "series": findings.axes_label(cell) or ("references" if cell.role == "reference" else "cells"),
             "best": cell.id in findings.marked, "seeds": int(row["n"]),
             **{column(axis): row[axis] for axis in findings.axes}, "validation": row["val"],
             "objective": findings.reached(cell), "cost": findings.costs.get(cell.id),
-            **{name: row[name] for name in ("mean", "std", "seconds", *findings.beside)}, "MB": row["bytes"] / 1e6,
+            **{name: row[name] for name in ("mean", "std", "seconds", *findings.further_metrics)},
+            "MB": row["bytes"] / 1e6,
         })  # fmt: skip
     return rows
 
@@ -109,7 +110,7 @@ def notable(findings: Findings, limit: int) -> list[Cell]:
     return sorted(drawn_cells, key=lambda cell: cell.number)
 
 
-def place(findings: Findings, axis: str, field: str) -> Spec:
+def channel(findings: Findings, axis: str, field: str) -> Spec:
     """The channel of a field that varies: numbers, on a log scale where they are searched so, or names."""
     values = [v for v in dict.fromkeys(findings.frame[axis]) if v is not None and v == v]
     if numeric(values):

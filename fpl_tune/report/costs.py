@@ -64,7 +64,7 @@ def _at_no_higher_cost(findings: Findings, search: Searched) -> str:
         return "no seed is paired at no higher cost"
     points = unit_of_gap(findings.metric)
     mean = signed(math.fsum(gained) / len(gained), findings.metric)
-    return f"at no higher cost, trial {trial.trial} gains {mean}{points} on the seeds that chose it"
+    return f"at no higher cost, trial {trial.trial_number} gains {mean}{points} on the seeds that chose it"
 
 
 def sentence(findings: Findings) -> str:

@@ -43,7 +43,7 @@ def learning(findings: Findings, comparisons: Comparisons) -> Panel | None:
     if left := [findings.name(cell) for cell in findings.finished if cell not in cells]:
         more = f" and {len(left) - 6} more" if len(left) > 6 else ""
         panel.texts.append(f"Left out, since {findings.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
-    own = [name for name in findings.beside if not name.startswith("test/")]
+    own = [name for name in findings.further_metrics if not name.startswith("test/")]
     for metric in dict.fromkeys([VAL, findings.metric, *own]):
         curves = [(cell, curve) for cell in cells if len(curve := charts.curve_of(findings, cell, metric)) > 1]
         rows = [

@@ -90,10 +90,10 @@ def _named(findings: Findings, cell: Cell, *, inside: bool = False) -> str:
         cell: the trial, or the one that confirms it.
         inside: True within a sentence, False at its beginning.
     """
-    fields = [name for name in cell.varied if name in findings.axes and name not in findings.gridded]
+    fields = [name for name in cell.varied if name in findings.axes and name not in findings.grid_axes]
     if not 0 < len(fields) <= _FIELDS:
-        return f"{'trial' if inside else 'Trial'} {cell.trial}"
-    return f"{', '.join(f'{symbol(name)} = {field_text(cell, name)}' for name in fields)} (trial {cell.trial})"
+        return f"{'trial' if inside else 'Trial'} {cell.trial_number}"
+    return f"{', '.join(f'{symbol(name)} = {field_text(cell, name)}' for name in fields)} (trial {cell.trial_number})"
 
 
 def texts(findings: Findings) -> list[str]:
@@ -105,13 +105,13 @@ def texts(findings: Findings) -> list[str]:
     if best is None:
         return []
     parts = []
-    for name in (name for name in best.varied if name not in findings.gridded):
+    for name in (name for name in best.varied if name not in findings.grid_axes):
         text = f"{findings.title(name)} {field_text(best, name)}"
         if published is not None and name in published.varied and field_text(published, name) != field_text(best, name):
             text += f" ({findings.first_point(published)} {field_text(published, name)})"
         parts.append(text)
     edges = tuned.at_edges(findings)
-    return [f"Trial {best.trial}: {', '.join(parts)}.", *([edges] if edges else [])]
+    return [f"Trial {best.trial_number}: {', '.join(parts)}.", *([edges] if edges else [])]
 
 
 def leads(findings: Findings) -> str:
@@ -287,7 +287,7 @@ def matters(findings: Findings) -> Panel | None:
 
 def slices(findings: Findings) -> Panel | None:
     """Which values of each field are good?"""
-    fields = [axis for axis in findings.axes if axis not in findings.gridded][:SLICES]
+    fields = [axis for axis in findings.axes if axis not in findings.grid_axes][:SLICES]
     if len(findings.own) < 4 or not fields:
         return None
     y, _, _ = charts.focused(charts.measured(findings.objectives[0], "objective"), _range(findings), [], "", "")
@@ -298,7 +298,7 @@ def slices(findings: Findings) -> Panel | None:
     ], small=True)  # fmt: skip
     published = [cell for cell in findings.own if cell.id in findings.published]
     for axis in fields:
-        x = {**charts.place(findings, axis, column(axis)), "title": axis_name(axis)}
+        x = {**charts.channel(findings, axis, column(axis)), "title": axis_name(axis)}
         numbers = x["type"] == "quantitative"
         tooltip = charts.tips(charts.names("label", "cell"), x, y, charts.number("seeds", "seeds"))
         points = charts.trials({"x": x, "y": y, "tooltip": tooltip, "opacity": charts.visible(legend=False),
@@ -335,7 +335,8 @@ def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], va
                 "number": findings.numbers[cell.id], "published": cell.id in findings.published}
                for (a, b), v, cell in zip(places, heights, valued, strict=True)]  # fmt: skip
     x, y = (
-        {**charts.place(findings, axis, key), "title": axis_name(axis)} for axis, key in zip(fields, "xy", strict=True)
+        {**charts.channel(findings, axis, key), "title": axis_name(axis)}
+        for axis, key in zip(fields, "xy", strict=True)
     )
     for channel in (x, y):
         channel["scale"] = {**channel["scale"], "nice": False}

@@ -25,13 +25,13 @@ def sentence(findings: Findings) -> str:
     """Names the plateau and where it ends; over several settings by the mean over them."""
     sweep, axis = findings.sweep, str(findings.swept)
     name, unit, means = symbol(axis), unit_after(findings.metric), sweep.means
-    value = {group[0].id: shown(group[0].varied[axis]) for group in sweep.places}
+    value = {group[0].id: shown(group[0].varied[axis]) for group in sweep.cells_by_value}
     best, verdicts, higher = sweep.best, sweep.result, sign(findings.metric) >= 0
     if best is None:
         return "No value is chosen, since no two finished cells are comparable on validation."
     if verdicts is None:
         return f"{name} = {value[best]} alone has results: {figure(means[best], findings.metric, 1)}{unit}."
-    settings = len(sweep.places[0])
+    settings = len(sweep.cells_by_value[0])
     what = "accuracy" if findings.metric.endswith("/acc_mean") else words(findings.metric)
     over = f"Over {counted(settings, 'setting')}, " if settings > 1 else ""
 

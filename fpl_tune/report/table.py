@@ -47,7 +47,7 @@ def table(findings: Findings, comparisons: Comparisons, shown: Sequence[Cell] | 
     """
     tested, cells = comparisons.frame.to_dict("index"), findings.listed if shown is None else shown
     lines = [_columns(findings, cell, comparisons.reference.title, tested.get(cell.id, {})) for cell in cells]
-    beside = [quantity(other, over="") for other in findings.beside]
+    beside = [quantity(other, over="") for other in findings.further_metrics]
     fixed = [*findings.titles.values(), "status", "MB", "time", *beside]
     columns = [
         name
@@ -73,7 +73,7 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
     if cell.id in findings.published:
         name = f"{name} ({findings.first_point(cell)})"
     name += cell.reference_note
-    compared = [f"Δ vs {reference}", f"{findings.sure} interval", "verdict"]
+    compared = [f"Δ vs {reference}", f"{findings.confidence} interval", "verdict"]
     fields = {name: Td(field_text(cell, axis)) for axis, name in findings.titles.items()}
     letters = {"group": Td(findings.letters.get(cell.id, "–"))} if findings.letters else {}
     return {
@@ -84,7 +84,7 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
         **letters,
         **dict(zip(compared, map(Td, judged(findings.metric, test) if test else "–––"), strict=True)),
         "seeds": Td(str(row["n"]) if row["n"] >= wanted else f"{row['n']} of {wanted}"),
-        **{quantity(other, over=""): Td(figure(row[other], other)) for other in findings.beside},
+        **{quantity(other, over=""): Td(figure(row[other], other)) for other in findings.further_metrics},
         **fields,
         "status": Td(findings.stored(cell).shown_state),
         "MB": Td(megabytes(row["bytes"])),
@@ -120,7 +120,7 @@ def note(findings: Findings, comparisons: Comparisons) -> str:
         together = "hold for all rows together"
     return (
         f"± is the standard deviation over seeds; {findings.basis}. {bold}. Δ is paired over seeds; its "
-        f"{findings.sure} intervals {together}, and decide the verdict.{groups}"
+        f"{findings.confidence} intervals {together}, and decide the verdict.{groups}"
         f"{equal if percent(findings.metric) else ''}{f' {findings.rates}' if findings.rates else ''}"
     )
 
@@ -191,8 +191,8 @@ def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
         over = [signed(mean, findings.metric), "", counts]
         body.append([other, *(judged(findings.metric, met[0]) if len(met) == 1 else over)])
     text = (
-        f"{name} less each of the others, paired over seeds; {findings.sure} intervals hold for all of the study's "
-        "cells together."
+        f"{name} less each of the others, paired over seeds; {findings.confidence} intervals hold for all of the "
+        "study's cells together."
     )
-    header = ["against", "difference", f"{findings.sure} interval", "verdict"]
+    header = ["against", "difference", f"{findings.confidence} interval", "verdict"]
     return Panel(f"{name} against each", [text], tables=[plain_table(header, body)])

@@ -365,7 +365,7 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     if (gained := gains(findings)) is not None:
         points = ", in points" if percent(findings.metric) else ""
         result.texts.append(
-            f"The second table is the gain over {_first(findings)}{points}, with {findings.sure} intervals that "
+            f"The second table is the gain over {_first(findings)}{points}, with {findings.confidence} intervals that "
             "hold together in each column."
         )
         result.tables.append(gained)
@@ -386,8 +386,8 @@ def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
         for other, tests in compared.by_setting.items()
     ]  # fmt: skip
     text = (
-        f"{compared.method} less each of the others on the same seeds; {findings.sure} intervals hold together in each "
-        "column."
+        f"{compared.method} less each of the others on the same seeds; {findings.confidence} intervals hold together "
+        "in each column."
     )
     header = ["against", *(c or "difference" for c in columns), *([_MEAN] if len(columns) > 1 else [])]
     return Panel(f"{compared.method} against each", [text], tables=[plain_table(header, rows)])

@@ -51,7 +51,7 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
     Raises:
         ConfigError: the method rejects nearly every combination.
     """
-    number, tried = 1 + max((row.cell.trial for row in rows), default=-1), {row.cell.id for row in rows}
+    number, tried = 1 + max((row.cell.trial_number for row in rows), default=-1), {row.cell.id for row in rows}
     if repeated := search.to_repeat(rows):
         return search.trial(repeated[0])
     for key, point in search.published.items():
@@ -98,11 +98,11 @@ def study_of(
     trials = trials_of(search, design, rows, gp=isinstance(sampler, GPSampler))
     for trial in trials:
         storage.create_new_trial(0, trial)
-    last = max(rows, key=lambda row: row.cell.trial, default=None)
+    last = max(rows, key=lambda row: row.cell.trial_number, default=None)
     if (
         last is not None
         and last.cell.suggestion is not None
-        and len({row.cell.trial for row in rows}) == sum(CELL in trial.user_attrs for trial in trials)
+        and len({row.cell.trial_number for row in rows}) == sum(CELL in trial.user_attrs for trial in trials)
     ):
         for name, value in last.cell.suggestion.attrs.get("study", {}).items():
             storage.set_study_system_attr(0, name, value)
@@ -140,7 +140,7 @@ def trials_of(
     partial = TrialState.COMPLETE if gp else TrialState.PRUNED
     together: dict[int, list[Row]] = {}
     for row in rows:
-        together.setdefault(row.cell.trial, []).append(row)
+        together.setdefault(row.cell.trial_number, []).append(row)
     by_number = {number: _joint(search, design, mine) for number, mine in together.items()}
     seen = [
         figures.values for _, state, figures in by_number.values() if figures.values and state is not CellState.DIVERGED

@@ -139,8 +139,8 @@ class CellSearch:
 
         One that cannot run in this setting, such as one that was added later, is left out.
         """
-        by_number = {row.cell.trial: row.cell.suggestion for row in rows}
-        mine = {row.cell.trial for row in rows if self.holds(row.cell)}
+        by_number = {row.cell.trial_number: row.cell.suggestion for row in rows}
+        mine = {row.cell.trial_number for row in rows if self.holds(row.cell)}
         missing = [s for number, s in sorted(by_number.items()) if number not in mine and s is not None]
         return [suggestion for suggestion in missing if self._can_run(suggestion.params)]
 
@@ -222,7 +222,7 @@ class CellSearch:
             trial = next(filter(self.holds, choice.cells if choice is not None else ()), None)
             if trial is not None:
                 key = confirming_id(trial.id)
-                point = first_point(self.search, self.file or {}) if trial.published else f"trial {trial.trial}"
+                point = first_point(self.search, self.file or {}) if trial.published else f"trial {trial.trial_number}"
                 name = f"{self.name} ({point})"
                 cells.setdefault(key, replace(trial, id=key, number=number, label=name, role=role, reference=""))
         return [*cells.values()]

@@ -59,7 +59,7 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
             except DuplicatedStudyError:
                 raise ConfigError(f"{url} already has a study {name!r}. Delete it, or name another storage.") from None
             study.set_metric_names(list(spec.search.objectives))
-            finished = {stored.cell.trial: _finished(stored) for stored in mine}
+            finished = {stored.cell.trial_number: _finished(stored) for stored in mine}
             rows = [stored.row for stored in mine]
             for trial in trials_of(search, table.design, rows, diverged_as_worst=False):
                 number = len(study.get_trials(deepcopy=False))

@@ -107,11 +107,11 @@ class Search:
             by_number = dict[int, Suggestion]()
             for cell in restored if part.settings else ():
                 if part.shares(cell) and cell.suggestion is not None:
-                    first = by_number.setdefault(cell.trial, cell.suggestion)
+                    first = by_number.setdefault(cell.trial_number, cell.suggestion)
                     if first.params != cell.suggestion.params:
                         raise ConfigError(
-                            f"search.across=settings continues trials that ran in all settings, but trial {cell.trial} "
-                            f"of {part.spec.name} differs between them. Run it under another name: "
+                            f"search.across=settings continues trials that ran in all settings, but trial "
+                            f"{cell.trial_number} of {part.spec.name} differs between them. Run it under another name: "
                             f"name={part.spec.name}_2."
                         )
         return restored

@@ -121,7 +121,7 @@ class Cell:
         return self.role in ("trial", "tuned", "published")
 
     @property
-    def trial(self) -> int:
+    def trial_number(self) -> int:
         """The number of a trial within its search; for other cells, their number in the study."""
         return self.number if self.suggestion is None else self.suggestion.number
 

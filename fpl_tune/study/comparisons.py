@@ -92,7 +92,7 @@ class Reference:
     @cached_property
     def _places(self) -> tuple[list[str], dict[tuple[str | None, ...], Cell]]:
         """The axes on which the reference's cells differ, and these cells by their values there."""
-        places = [self._findings.place(member) for member in self._members]
+        places = [self._findings.axis_values(member) for member in self._members]
         axes = [axis for axis in self._findings.axes if len({place.get(axis) for place in places}) > 1]
         pairs = zip((tuple(map(place.get, axes)) for place in places), self._members, strict=True)
         return axes, dict(reversed(list(pairs)))  # of several cells at one place, the first
@@ -101,7 +101,7 @@ class Reference:
         """The reference's cell that a cell is compared with: the one with the same values on the axes on which the
         reference's cells differ."""
         axes, by_place = self._places
-        return by_place.get(tuple(map(self._findings.place(cell).get, axes)))
+        return by_place.get(tuple(map(self._findings.axis_values(cell).get, axes)))
 
 
 @dataclass(frozen=True)

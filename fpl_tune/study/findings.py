@@ -62,7 +62,7 @@ class Searched:
 class SweptAxis:
     """The values of a swept axis. With several settings, the first cell of a value stands for all its cells."""
 
-    places: Sequence[Sequence[Cell]]
+    cells_by_value: Sequence[Sequence[Cell]]
     """The compared cells of each value, in ascending order of the values."""
     means: dict[str, float]
     """Mean of the metric, by the id of the first cell of each value."""
@@ -107,7 +107,7 @@ class Findings:
         """Numbers of the cells on the page, by id: a study numbers its trials and its references separately."""
         self.objectives = objectives_of(spec)
         """Metrics that choose: validation accuracy, or the objectives of the study's search."""
-        self.gridded = list(axes_of(spec.axes))
+        self.grid_axes = list(axes_of(spec.axes))
         """Dotted names of the study's axes, without searched fields."""
         names = dict.fromkeys(name for cell in self.own for name in cell.varied)
         self.axes = [n for n in names if len({repr(cell.varied.get(n)) for cell in self.own}) > 1]
@@ -119,10 +119,10 @@ class Findings:
         """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
         self.level = 1 - 0.05 / max(len(self.looks), 1)
         """Confidence level of the intervals of one look."""
-        self.sure = f"{100 * self.level:.3g} %"
+        self.confidence = f"{100 * self.level:.3g} %"
         """The same as text."""
         fixed = (VAL, self.metric, *COSTS, TOTAL_BYTES)
-        self.beside = [name for name in dict.fromkeys([*table.metrics, *self.objectives]) if name not in fixed]
+        self.further_metrics = [name for name in dict.fromkeys([*table.metrics, *self.objectives]) if name not in fixed]
         """Further metrics that tables show: other test sets, a method's own, objectives."""
         ran = any(self.stored(cell).results for cell in self.cells)
         if metric is not None and ran and not any(self.by_seed(cell, metric) for cell in self.cells):
@@ -155,12 +155,12 @@ class Findings:
     def frame(self) -> pd.DataFrame:
         """One row per cell, indexed by `cell`: label, role, axes, status, n, mean, std, sem, val, bytes (up and down)
         and seconds per seed, and the means of `beside`."""
-        rows = pd.DataFrame(self.table.summary(self.rule, self.metric, *self.beside)).set_index("cell")
+        rows = pd.DataFrame(self.table.summary(self.rule, self.metric, *self.further_metrics)).set_index("cell")
         rows = rows.loc[[cell.id for cell in self.cells]].rename(columns={VAL: "val", "time/seconds": "seconds"})
         rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
         axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
         fixed = ["status", "n", "mean", "std", "sem", "val", "bytes", "seconds"]
-        columns = dict.fromkeys(["label", "role", *axes, *fixed, *self.beside])
+        columns = dict.fromkeys(["label", "role", *axes, *fixed, *self.further_metrics])
         return rows.assign(**axes).reindex(columns=list(columns))
 
     @cached_property
@@ -209,7 +209,7 @@ class Findings:
     @property
     def settings(self) -> list[str]:
         """The study's axes that say where a cell ran, not what it ran: data, partition, protocol."""
-        return [axis for axis in self.gridded if axis.split(".")[0] in SETTING or axis in DATA]
+        return [axis for axis in self.grid_axes if axis.split(".")[0] in SETTING or axis in DATA]
 
     def title(self, name: str) -> str:
         """The title of a field in tables and charts."""
@@ -217,11 +217,11 @@ class Findings:
 
     def axes_label(self, cell: Cell) -> str:
         """The label of a cell's values on the study's axes, without searched fields; empty if there are no axes."""
-        return axes_label(cell, self.gridded)
+        return axes_label(cell, self.grid_axes)
 
     def name(self, cell: Cell) -> str:
         """A cell's name in charts and sentences: its label or, if that is long, its values on the axes and number."""
-        kind, number = ("trial", cell.trial) if cell.role == "trial" else ("cell", cell.number)
+        kind, number = ("trial", cell.trial_number) if cell.role == "trial" else ("cell", cell.number)
         return cell.label if len(cell.label) <= LONG else f"{self.axes_label(cell)[:LONG]} {kind} {number}".strip()
 
     @cached_property
@@ -233,9 +233,9 @@ class Findings:
                 by_axis.setdefault(axis, set()).add(shown(value))
         return by_axis
 
-    def place(self, cell: Cell) -> dict[str, str]:
+    def axis_values(self, cell: Cell) -> dict[str, str]:
         """A cell's values on the axes, as texts. A value that only a reference has belongs to its name instead."""
-        axes = [axis for axis in self.axes if not self.searched or axis in self.gridded]
+        axes = [axis for axis in self.axes if not self.searched or axis in self.grid_axes]
         return {n: shown(v) for n, v in cell.varied.items() if n in axes and shown(v) in self.taken.get(n, ())}
 
     def family(self, cell: Cell) -> str:
@@ -253,7 +253,7 @@ class Findings:
 
     def named(self, cell: Cell) -> list[str]:
         """The values of a cell on the axes, such as `lam=0` or `promptfl`; empty for references."""
-        return [label({axis: cell.varied[axis]}) for axis in self.place(cell)] if cell.candidate else []
+        return [label({axis: cell.varied[axis]}) for axis in self.axis_values(cell)] if cell.candidate else []
 
     @staticmethod
     def scalar(cell: Cell, axis: str) -> Any:
@@ -446,7 +446,7 @@ class Findings:
         costs = {}
         for search in self.searches:
             spent, seeds = 0.0, len(self.spec.seed_list())
-            tuned = "protocol.rounds" in {*self.axes} - {*self.gridded}
+            tuned = "protocol.rounds" in {*self.axes} - {*self.grid_axes}
             trials = [(cell, [*self.stored(cell).results.values()]) for cell in search.trials]
             ended = [(max(r["finished"] for r in ran), cell.number, cell, ran) for cell, ran in trials if ran]
             for _, _, cell, ran in sorted(ended, key=lambda trial: trial[:2]):
@@ -544,7 +544,7 @@ class Findings:
                 settings[column] = list(dict.fromkeys(cell.id for cell in cells if self.compared(cell)))
         for cell in self.finished if self.kind == "table" else ():
             if self.compared(cell):
-                settings.setdefault(setting_of(cell, self.gridded), []).append(cell.id)
+                settings.setdefault(setting_of(cell, self.grid_axes), []).append(cell.id)
         for ids in settings.values():
             seeds = max((int(self.frame.loc[key, "n"]) for key in ids), default=0)
             if 2 <= len(ids) <= MOST and seeds > 1:

@@ -252,7 +252,7 @@ class Store:
         cells = self.cells()
         trials = [cell for cell in cells if cell.role == "trial"]
         named = [cell for cell in cells if cell.label == key]
-        found = named or [cell for cell in trials or cells if str(cell.trial) == key]
+        found = named or [cell for cell in trials or cells if str(cell.trial_number) == key]
         if len(found) == 1:
             return found[0]
         if found:

@@ -200,7 +200,7 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     assert any(line.split()[:1] == ["zeroshot"] for line in lines[: lines.index("trials")]), "before the trials"
     rates = {f"{cell.varied['optim.lr']:.3g}" for cell in trials}
     assert rows[0].split()[header.index("lr")] in rates, "three significant digits"
-    (best,) = (cell for cell in trials if cell.trial == int(rows[0].split()[0]))
+    (best,) = (cell for cell in trials if cell.trial_number == int(rows[0].split()[0]))
     assert rows[0].split()[header.index("lr")] == f"{best.varied['optim.lr']:.3g}", "by the number of the trial"
     assert len(list(csv.DictReader(command("show", "toy", "--format", "csv").out.splitlines()))) == 1 + len(trials)
 
@@ -230,7 +230,7 @@ def test_a_search_s_table_fits_the_console_and_names_the_columns_that_it_leaves_
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # which wraps captions, too
     store = searched(make_store, here / "outputs", SEVEN)
     fields = {"lr", "momentum", "weight_decay", "n_ctx", "epochs", "participation", "batch"}
-    trials = {str(cell.trial): cell for cell in store.cells() if cell.role == "trial"}
+    trials = {str(cell.trial_number): cell for cell in store.cells() if cell.role == "trial"}
     dotted = {name.rpartition(".")[2]: name for cell in trials.values() for name in cell.varied}
     assert dotted.keys() == fields
 
@@ -317,9 +317,9 @@ def test_export_counts_trials_as_tables_do(make_store: MakeStore, here: Path, co
     body = "{}references: [{{method: zeroshot}}]\nseeds: 2\nsearch: {{sampler: random, trials: 4, confirm: 0}}\n"
     store = searched(make_store, here / "outputs", body.format(""))
     for cell in (cell for cell in store.cells() if cell.role == "trial"):
-        assert cell.number != cell.trial
-        assert command("export", "toy", f"trial{cell.trial}", "--cell", str(cell.trial)).code == 0
-        assert (here / f"trial{cell.trial}" / f"toy-{cell.id}.yaml").is_file()
+        assert cell.number != cell.trial_number
+        assert command("export", "toy", f"trial{cell.trial_number}", "--cell", str(cell.trial_number)).code == 0
+        assert (here / f"trial{cell.trial_number}" / f"toy-{cell.id}.yaml").is_file()
     shutil.rmtree(store.folder)
     searched(make_store, here / "outputs", body.format("axes: {data: {shots: [2, 4]}}\n"))
     refused = command("export", "toy", "other", "--cell", "1")

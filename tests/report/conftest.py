@@ -39,7 +39,7 @@ def named(trial: Cell) -> str:
     assert trial.suggestion is not None
     fields = {name.rpartition(".")[2]: f"{value:.3g}" for name, value in trial.suggestion.params.items()}
     values = ", ".join(f"{ {'lam': 'λ', 'mu': 'μ'}.get(name, name) } = {value}" for name, value in fields.items())
-    return f"{values} (trial {trial.trial})" if len(fields) <= 3 else f"trial {trial.trial}"
+    return f"{values} (trial {trial.trial_number})" if len(fields) <= 3 else f"trial {trial.trial_number}"
 
 
 def store_of(findings: Findings) -> Store:

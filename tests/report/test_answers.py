@@ -221,7 +221,7 @@ def test_a_gain_that_costs_more_is_said_with_the_gain_at_no_higher_cost(trials, 
         return
     found = there(re.fullmatch(rf"{said_of_it}\.", more))
     if found.groups():
-        (trial,) = (cell for cell in findings.own if cell.trial == int(found[1]))
+        (trial,) = (cell for cell in findings.own if cell.trial_number == int(found[1]))
         assert trial.run.protocol.epochs == 5
 
 
@@ -232,7 +232,7 @@ def test_fields_of_the_chosen_trial_stand_beside_the_published_values_that_diffe
     findings = trials(lambda cell, published: 0.8 + 0.1 * (cell.run.protocol.epochs == 2), body=body)
     best = there(findings.best)
     (text,) = search.texts(findings)
-    assert text.startswith(f"Trial {best.trial}: ")
+    assert text.startswith(f"Trial {best.trial_number}: ")
     fields = text.rstrip(".").partition(": ")[2].split(", ")
     assert {"epochs 2 (published 5)", f"batch {best.run.optim.batch}"} < {*fields}, "the published one has no batch"
 
@@ -245,7 +245,7 @@ def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
         history[-1] |= {"test/acc_mean": 0.75, "clients/test": [0.75] * 4}
         store_of(findings).put(best, seed, history, make_result("done", history, split_hash=f"split{seed}"))
     text = said(findings_of(store_of(findings)))
-    assert re.match(rf"Tuning gained nothing: trial {best.trial}, the best on validation, is -[45]\.\d+ points "
+    assert re.match(rf"Tuning gained nothing: trial {best.trial_number}, the best on validation, is -[45]\.\d+ points "
                     r"from the published setting on the seeds that chose it, so the value is too good "
                     r"\(95 % interval -", text), text  # fmt: skip
 

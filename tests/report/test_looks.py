@@ -28,7 +28,7 @@ def looked(make_store: Any, reached: dict[int, int]) -> Any:
 def test_the_page_says_at_which_look_a_verdict_was_there(make_store: Any) -> None:
     findings = findings_of(looked(make_store, REACHED))
     comparisons = compare(findings)
-    assert findings.sure == "98.3 %"
+    assert findings.confidence == "98.3 %"
     assert comparisons.frame["look"].tolist() == [3, 5, 0]
     main = table.table(findings, comparisons)
     assert "98.3 % interval" in main.header

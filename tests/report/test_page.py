@@ -125,7 +125,7 @@ def test_fields_that_only_some_cells_have_are_axes_too(make_store):
 def test_only_axes_of_a_wide_range_are_logarithmic(make_store):
     for high, kind in ((0.02, None), (0.1, "log")):
         findings = findings_of(make_store(body=f"axes: {{optim.lr: [0.01, {high}]}}\nseeds: 1\n"))
-        assert charts.place(findings, "optim.lr", "x")["scale"].get("type") == kind
+        assert charts.channel(findings, "optim.lr", "x")["scale"].get("type") == kind
     assert charts.measured("test/acc_mean")["scale"].get("type") is None
 
 

@@ -99,7 +99,7 @@ def test_references_of_a_name_are_one_series_of_the_history(make_store):
 def test_trials_are_numbered_in_each_search(searched):
     for part in ("promptfl", "fedprox"):
         mine = [cell for cell in searched.own if searched.axes_label(cell) == part]
-        assert [cell.trial for cell in sorted(mine, key=lambda cell: cell.number)] == list(range(6))
+        assert [cell.trial_number for cell in sorted(mine, key=lambda cell: cell.number)] == list(range(6))
     assert {row["label"] for row in charts.cell_rows(searched)} >= {"promptfl trial 0", "fedprox trial 0"}
 
 

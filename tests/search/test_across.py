@@ -44,7 +44,7 @@ def finished(asked: Asked) -> Asked:
 
 def rates(asked: Asked, place: dict[str, str]) -> dict[int, float]:
     """The rates of the trials by number, in a cell of the axes."""
-    return {row.cell.trial: row.cell.run.optim.lr for row in asked.rows if row.cell.is_at(place)}
+    return {row.cell.trial_number: row.cell.run.optim.lr for row in asked.rows if row.cell.is_at(place)}
 
 
 def test_every_trial_runs_in_all_settings_and_the_sampler_gets_the_mean(compose: Compose) -> None:
@@ -93,14 +93,16 @@ def test_a_point_that_cannot_run_in_a_new_setting_is_left_out_there(compose: Com
     search = f"search: {{sampler: random, trials: 12, across: settings, {space}}}"
     body = f"axes: {{partition: {{n_clients: [10]}}}}\n{search}\n"
     asked = finished(Asked(compose(body, "method=pfedmoap"), fits))
-    experts = {row.cell.trial: experts_of(row.cell.run) for row in asked.rows}
+    experts = {row.cell.trial_number: experts_of(row.cell.run) for row in asked.rows}
     assert {*experts.values()} > {9}
     wider = finished(Asked(compose(body, "method=pfedmoap", "axes.partition.n_clients=[10,4]"), fits, asked.rows))
-    few = {row.cell.trial: experts_of(row.cell.run) for row in wider.rows if row.cell.run.partition.n_clients == 4}
+    few = {
+        row.cell.trial_number: experts_of(row.cell.run) for row in wider.rows if row.cell.run.partition.n_clients == 4
+    }
     assert few == {number: value for number, value in experts.items() if value <= 4}
     chosen = [part.confirmed(wider.table.design, wider.table.shared_trials(part))[0] for part in wider.search.parts]
     assert len({experts_of(cell.run) for cell in chosen}) == 1
-    assert chosen[0].trial in few
+    assert chosen[0].trial_number in few
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_a_study_runs_continues_and_shows_one_choice_for_all_settings(compose: C
     assert outcome.pending == 0
     store = Store.open(tmp_path, "tiny")
     findings = Findings(store.spec(), store.table())
-    assert sorted(cell.trial for cell in findings.own) == sorted([0, 1, 2] * 4)
+    assert sorted(cell.trial_number for cell in findings.own) == sorted([0, 1, 2] * 4)
     by_batch = {batch: {cell.run.optim.lr for _, cell in findings.tuned if cell.run.optim.batch == batch}
                 for batch in (8, 16)}  # fmt: skip
     assert len(findings.tuned) == 4

@@ -82,7 +82,7 @@ def test_points_that_are_known_are_gaps_and_a_sampler_without_new_ones_ends(comp
     while (cell := asked.request()) is not None:
         asked.note(cell, drawn_results(cell.run.method.n_ctx / 10))  # pyright: ignore[reportAttributeAccessIssue]
     assert sorted(row.cell.varied["method.n_ctx"] for row in asked.rows) == [1, 2, 4, 8]
-    assert len({row.cell.trial for row in asked.rows}) == 4
+    assert len({row.cell.trial_number for row in asked.rows}) == 4
 
 
 def test_trials_outside_of_the_space_are_kept_and_told_to_no_sampler(compose: Compose) -> None:
@@ -92,12 +92,14 @@ def test_trials_outside_of_the_space_are_kept_and_told_to_no_sampler(compose: Co
     narrow = Asked(compose(TWO, "search.sampler=gp", f"search.space={NARROW}"), rows=asked.rows)
     part, design = narrow.search.parts[0], narrow.table.design
     told = trials_of(part, design, narrow.rows)
-    inside = {row.cell.trial for row in narrow.rows if row.cell.varied["optim.lr"] <= 0.3}
+    inside = {row.cell.trial_number for row in narrow.rows if row.cell.varied["optim.lr"] <= 0.3}
     assert 0 < len(inside) < 8
     assert {number for number, trial in enumerate(told) if trial.params} == inside
     new = there(ask(part, design, narrow.rows))
     assert new.varied["optim.lr"] <= 0.3
-    assert new.trial == 1 + max(row.cell.trial for row in asked.rows), "another sampler goes on with the numbers"
+    assert new.trial_number == 1 + max(row.cell.trial_number for row in asked.rows), (
+        "another sampler goes on with the numbers"
+    )
 
 
 def test_a_widened_space_tries_the_published_point_that_was_outside(compose: Compose) -> None:
@@ -129,7 +131,7 @@ def test_samplers_are_told_what_trials_have_reached(compose: Compose) -> None:
         ended(asked, cell, state)
         if state == "failed":
             asked.table.rows[cell.id] = Row(cell, {1: Run(Status.FAILED, 0)})
-        told[state] = cell.trial
+        told[state] = cell.trial_number
     part, design = asked.search.parts[0], asked.table.design
     trials = trials_of(part, design, asked.rows)
     found = {state: trials[number] for state, number in told.items()}

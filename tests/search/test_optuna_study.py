@@ -42,7 +42,7 @@ def test_trials_have_the_numbers_values_and_states_of_the_tables(store: Store, t
     states = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
     for cell in cells:
         trial = trials[cell.id]
-        assert (trial.number, trial.state) == (cell.trial, states[store.read(cell).state])
+        assert (trial.number, trial.state) == (cell.trial_number, states[store.read(cell).state])
         assert trial.params == {"optim.lr": cell.run.optim.lr}
         results = store.read(cell).results.values()
         ends = [datetime.fromisoformat(result["finished"]).astimezone().replace(tzinfo=None) for result in results]

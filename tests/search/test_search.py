@@ -77,7 +77,7 @@ def test_combinations_that_cannot_run_cost_nothing(compose: Compose) -> None:
     cells = asked.all()
     assert len({cell.id for cell in cells}) == 8
     assert min(cell.run.optim.lr for cell in cells) >= 0.01
-    numbers = [cell.trial for cell in cells]
+    numbers = [cell.trial_number for cell in cells]
     assert numbers == sorted(numbers)
     assert numbers[-1] > 8, "what was refused is a gap"
 
