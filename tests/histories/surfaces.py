@@ -196,8 +196,9 @@ def printed(mean: float, std: float, metric: str, digits: int) -> str:
     if math.isnan(mean):
         return "–"
     share = metric.rpartition("/")[2] in _SHARES
-    large = [f"{v:,.0f}" if v >= 9999.5 else f"{v:.4g}" for v in (mean, std) if not math.isnan(v)]
-    return " ± ".join([f"{100 * v:.{digits}f}" for v in (mean, std) if not math.isnan(v)] if share else large)
+    factor = 100 if share else 1e-6 if metric.endswith("_bytes") else 1
+    values = [factor * v for v in (mean, std) if not math.isnan(v)]
+    return " ± ".join(f"{v:.{digits}f}" if share else f"{v:,.0f}" if v >= 9999.5 else f"{v:.4g}" for v in values)
 
 
 def alike(one: str, other: str) -> bool:
@@ -471,7 +472,7 @@ def _by_setting(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> None:
         cells = [judge.facts.cell(key) for keys in chosen for key in keys]
         cells += [c for c in judge.facts.cells if c.role == "reference" or (c.reference and c not in cells)]
     columns = [name.removesuffix(" std") for name in rows[0] if name == "std" or name.endswith(" std")]
-    settings = [column for column in columns if column != "mean"]
+    settings = [column for column in columns if column != "over settings"]
     for row in rows:
         for column in settings:
             start = "" if column == "std" else f"{column} "
