@@ -133,7 +133,7 @@ def image_features(model: CLIP, images: Tensor) -> tuple[Tensor, Tensor]:
     """Unit features of uint8 images [n, 32, 32, 3]: of the class token [n, D] and of the mean patch [n, D]."""
     visual = cast(Any, model.visual)
     visual.output_tokens = True
-    mean, std = torch.tensor(compact.MEAN), torch.tensor(compact.STD)
+    mean, std = torch.tensor(compact.PREPROCESSING.mean), torch.tensor(compact.PREPROCESSING.std)
     pixels = ((images.float() / 255 - mean) / std).movedim(-1, 1).contiguous()
     pooled, tokens = visual(pixels)
     visual.output_tokens = False

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data.shapes import COLOURS, SHAPES, STYLES, TEXTURES
+from fpl_tune.data.transform import Transform
 
 if TYPE_CHECKING:
     from open_clip import CLIP
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 N_POSITIONS = 40  # start, 16 context tokens, a name spelled in up to 21 characters, full stop, end
 EMBED_DIM = 96
 WIDTH, N_LAYERS, HEAD_WIDTH, PATCH = 128, 4, 32, 8
-MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+PREPROCESSING = Transform(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
 FRAMES = (
     "a photo of a {}.",

@@ -12,14 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fpl_tune.clip import preprocessing
 from fpl_tune.clip._openclip import ensure_importable
-from fpl_tune.clip.towers import OPENAI_MEAN, OPENAI_STD, Towers
+from fpl_tune.clip.towers import Towers
 from fpl_tune.core import plugins
 from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
 from fpl_tune.core.paths import local
 from fpl_tune.core.sources import source_of
 from fpl_tune.data.pool import digest
+from fpl_tune.data.transform import CLIP, Transform
 
 COMPACT = "compact"
 _FOLDER = "local-dir:"  # open_clip's prefix of a folder with `open_clip_config.json`
@@ -51,6 +53,7 @@ def load_towers(
     pretrained: str | None = None,
     *,
     quick_gelu: bool | str = "auto",
+    preprocess: str = "auto",
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
@@ -65,20 +68,24 @@ def load_towers(
             layout; None gives random weights drawn from `seed`, and warns. `compact` takes a file that `make weights`
             wrote; None is the shipped one.
         quick_gelu: whether an open_clip model has QuickGELU; `auto` takes what the name, the tag or the file says.
+        preprocess: for a file, the tag whose images were resized and normalised alike; `auto` takes what OpenAI's
+            layout, the folder or all tags of the model say.
 
     Raises:
         ConfigError: unknown name or tag, a text tower that takes no context, a checkpoint that does not fit or does
-            not state its activation.
+            not state its activation or preprocessing.
         EnvironmentProblem: weights that cannot be downloaded or read.
     """
     quick = None if quick_gelu == "auto" else bool(quick_gelu)
     if quick is not None and (name == COMPACT or name in plugins.names("towers")):
         raise ConfigError(f"The activation of {name!r} is part of its towers; leave out clip.quick_gelu={quick_gelu}.")
+    if preprocess != "auto" and not local(pretrained or "").is_file():
+        raise ConfigError(f"clip.preprocess={preprocess} is for weights from a file; leave it out.")
     if name == COMPACT:
         from fpl_tune.clip import compact
 
         model, tokenizer = compact.load(None if pretrained is None else local(pretrained))
-        return Towers(_cast(model, device, dtype), tokenizer, name=name, mean=compact.MEAN, std=compact.STD)
+        return Towers(_cast(model, device, dtype), tokenizer, name=name, preprocessing=compact.PREPROCESSING)
     if name in plugins.names("towers"):
         return plugins.load("towers", name)(pretrained, device=device, dtype=dtype, seed=seed)
     ensure_importable()
@@ -100,17 +107,18 @@ def load_towers(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = _created(name, quick)
+        how = preprocessing.of_config(model.visual.preprocess_cfg)
     elif pretrained in tags:
         model = _tagged(name, pretrained, quick)
+        how = preprocessing.of_tags(name)[pretrained]
     elif path.is_file():
-        model = _from_file(name, path, quick)
+        model, stated = _from_file(name, path, quick)
+        how = preprocessing.of_file(name, path, preprocess, stated)
     else:
         raise ConfigError(
             f"pretrained={pretrained!r} is neither a file nor a tag of {name}. {did_you_mean(pretrained, tags)}"
         )
-    mean = getattr(model.visual, "image_mean", None) or OPENAI_MEAN
-    std = getattr(model.visual, "image_std", None) or OPENAI_STD
-    return Towers(_cast(model, device, dtype), tokenizer, name=given, mean=mean, std=std)
+    return Towers(_cast(model, device, dtype), tokenizer, name=given, preprocessing=how)
 
 
 def weights_print(name: str, pretrained: str | None = None) -> str:
@@ -165,7 +173,7 @@ def _tagged(name: str, tag: str, quick: bool | None) -> Any:
     url, hub = config.get("url", ""), config.get("hf_hub", "").rstrip("/")
     cached = Path("~/.cache/clip").expanduser() / url.rpartition("/")[2]
     if url and cached.is_file():
-        return _from_file(name, cached, quick)
+        return _from_file(name, cached, quick)[0]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "QuickGELU mismatch")  # judged before `quick` is applied
@@ -174,12 +182,12 @@ def _tagged(name: str, tag: str, quick: bool | None) -> Any:
         source = url or f"https://huggingface.co/{hub}/resolve/main/open_clip_model.safetensors"
         raise EnvironmentProblem(
             f"The weights {tag!r} of {name} could not be fetched ({_first_line(error)}): download {source} and set "
-            f"clip.pretrained to its path and clip.quick_gelu={str(trained).lower()}."
+            f"clip.pretrained to its path, clip.quick_gelu={str(trained).lower()} and clip.preprocess={tag}."
         ) from error
 
 
-def _from_file(name: str, path: Path, quick: bool | None) -> Any:
-    """The model in float32 with the tensors of a file.
+def _from_file(name: str, path: Path, quick: bool | None) -> tuple[Any, Transform | None]:
+    """The model in float32 with the tensors of a file, and its preprocessing if the file or the folder states it.
 
     The tensors of a CLIP with QuickGELU have the names and shapes of one with GELU. So the activation is `quick`, or
     what tells it: the name (`-quickgelu`), a configuration of one's own, or that the file is OpenAI's.
@@ -207,7 +215,8 @@ def _from_file(name: str, path: Path, quick: bool | None) -> Any:
     except RuntimeError as error:
         first = " ".join(str(error).split())[:200]
         raise ConfigError(f"{path} does not fit {name}: give the name of the checkpoint's model ({first}).") from error
-    return model
+    folder = preprocessing.of_config(model.visual.preprocess_cfg) if name.startswith(_FOLDER) else None
+    return model, CLIP if openai else folder
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -21,11 +22,8 @@ from fpl_tune.clip.sentences import Position, Sentences, Tokenizer, tokenise
 from fpl_tune.clip.text import TextTower
 from fpl_tune.core.device import usable_bytes
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.data.transform import CLIP, Transform
 from fpl_tune.method import Adapter
-
-Triple = tuple[float, float, float]
-OPENAI_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
-OPENAI_STD: Triple = (0.26862954, 0.26130258, 0.27577711)
 
 _PIXELS_CPU, _PIXELS_GPU = 8 * 224**2, 1024 * 224**2
 """At most in one pass of the image tower: more is not faster, and on CPUs costs page faults."""
@@ -46,7 +44,7 @@ class Towers:
         n_text_blocks: transformer blocks of the text tower.
         n_vision_blocks: transformer blocks of the image tower; None if it is not a ViT.
         scale: exp(logit_scale), the inverse temperature of the logits.
-        mean, std: pixel normalisation per channel, of values in [0, 1].
+        preprocessing: resizing and normalisation of images, as the weights were trained.
     """
 
     def __init__(
@@ -55,8 +53,7 @@ class Towers:
         tokenizer: Tokenizer,
         *,
         name: str,
-        mean: Triple = OPENAI_MEAN,
-        std: Triple = OPENAI_STD,
+        preprocessing: Transform = CLIP,
     ) -> None:
         """Freezes `model`.
 
@@ -73,7 +70,7 @@ class Towers:
             )
         self.text = TextTower(text)
         self.tokenizer = tokenizer
-        self.name, self.mean, self.std = name, mean, std
+        self.name, self.preprocessing = name, preprocessing
         visual = self.model.visual
         size = visual.image_size
         self.image_size = int(size[0] if isinstance(size, Sequence) else size)
@@ -94,8 +91,11 @@ class Towers:
 
     @cached_property
     def fingerprint(self) -> str:
-        """64 hex digits over weights, sizes and pixel normalisation; equal towers give equal features."""
-        digest = hashlib.sha256(f"{self.mean} {self.std} argmax {_activation(self.model)}".encode())
+        """64 hex digits over weights, sizes and preprocessing; equal towers give equal features."""
+        how = self.preprocessing
+        digest = hashlib.sha256(f"{how.mean} {how.std} argmax {_activation(self.model)}".encode())
+        if how != replace(CLIP, mean=how.mean, std=how.std):
+            digest.update(f"{how.resize} {how.interpolation} {how.fill}".encode())
         for key, value in self.model.state_dict().items():
             digest.update(f"{key} {tuple(value.shape)} {value.dtype}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -206,7 +206,9 @@ class Towers:
     @cached_property
     def _pixels(self) -> Tensor:
         """[2, 3, 1, 1] mean and deviation of a channel, moved to the device once."""
-        return torch.tensor([self.mean, self.std], dtype=self.dtype, device=self.device)[..., None, None]
+        return torch.tensor([self.preprocessing.mean, self.preprocessing.std], dtype=self.dtype, device=self.device)[
+            ..., None, None
+        ]
 
     def blocks_below(self, last: int | None) -> int:
         """Blocks of the image tower below its `last` ones; 0 with None, or where it is not a ViT."""

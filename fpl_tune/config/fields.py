@@ -188,7 +188,8 @@ def _stage_method(method: Method, node: Any, stored: bool) -> Method:
     return inner
 
 
-_NEWER = {"protocol": ("unseen", "global_model", "own_classes", "cross", "validation"), "data": ("names", "content")}
+_NEWER = {"protocol": ("unseen", "global_model", "own_classes", "cross", "validation"), "data": ("names", "content"),
+          "clip": ("preprocess",)}  # fmt: skip
 """Fields that were added after results had been stored, by group; see `Method.newer`."""
 _FORMER = {"clip": {"tf32": False}, "data": {"split_seed": 1}, "partition": {"balanced": True}}
 """Removed fields with the value that they had, so that the ids of cells do not change."""

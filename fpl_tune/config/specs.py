@@ -79,6 +79,9 @@ class ClipSpec:
     """Hand-written prompts: `generic` ("a photo of a {}."), `dataset` (the data set's own), or a string with {}."""
     quick_gelu: Literal["auto", True, False] = "auto"
     """auto: as the name, the tag or the checkpoint says; true or false if they do not say."""
+    preprocess: str = "auto"
+    """How images are resized and normalised. auto: as the tag, the folder or OpenAI's checkpoint says. For another
+    file: the tag of weights that were trained alike, such as `dfn5b`, if tags of the model differ."""
     class_position: Position = "end"
     """Position of the class name among the context tokens."""
 

@@ -128,7 +128,7 @@ class _Job:
 
     def run(self, into: NDArray[Any]) -> None:
         """Fills `into` batch by batch. Several threads read the files of a batch."""
-        n, how, done = len(self.pool), transform(self.pool.transform), 0
+        n, how, done = len(self.pool), transform(self.pool.transform, self.towers.preprocessing), 0
         batches = read_in_threads(self._shrunk, n, _BATCH)
         with ThreadPool(self._abreast()) as threads:
             while group := list(islice(batches, self._abreast())):
@@ -147,7 +147,7 @@ class _Job:
         picture, size = self.pool.read(row), self.towers.image_size
         if self.view is not None:
             picture = look(self.view, picture, size, self.pool.names[row])
-        return transform(self.pool.transform).shrink(picture, size)
+        return transform(self.pool.transform, self.towers.preprocessing).shrink(picture, size)
 
     @torch.no_grad()
     def _encode(self, shrunk: Tensor, how: Transform) -> NDArray[Any]:
@@ -158,7 +158,7 @@ class _Job:
         if self.blocks:  # from rounded pixels, as if pixels were cached
             encoded = towers.encode_images(towers.normalise(pixels.round().to(torch.uint8)), blocks=self.blocks)
         else:
-            pixels = how.normalise(pixels, towers.mean, towers.std).to(towers.dtype)
+            pixels = how.normalise(pixels).to(towers.dtype)
             encoded = towers.encode_images(pixels, patches=self.kind == "patches")
         return encoded.float().cpu().numpy().astype(self.dtype)
 

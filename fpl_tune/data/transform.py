@@ -1,15 +1,15 @@
 """Image transforms of the protocols: from a picture to the input of an image tower.
 
-There are two: CLIP's (bicubic resize of the shorter side, centre crop) and, for CIFAR in the PromptFL family, bilinear
-enlargement without antialiasing, with CIFAR's statistics. Random views for training depend on the image's name and the
-number of the view only.
+Images are resized and normalised as the towers' weights were trained, to the same bits as by open_clip; those of CIFAR
+in the PromptFL family by bilinear enlargement without antialiasing, with CIFAR's statistics. Random views for training
+depend on the image's name and the number of the view only.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -24,24 +24,38 @@ from fpl_tune.core.errors import unknown
 from fpl_tune.data.pool import Dataset, Pool
 
 Picture = Image.Image | NDArray[np.uint8]
+Triple = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Transform:
-    """Maps a picture to pixels [3, S, S] and normalises them."""
+    """Maps a picture to pixels [3, S, S] and normalises them. The defaults are those of OpenAI's CLIP."""
 
-    resize: Literal["crop", "stretch"]
-    """`crop`: shorter side to S, bicubic, centre crop. `stretch`: both sides to S, bilinear, no antialiasing."""
-    mean: tuple[float, float, float] | None = None
-    """None for the statistics of the towers."""
-    std: tuple[float, float, float] | None = None
+    resize: Literal["shortest", "longest", "squash", "stretch"] = "shortest"
+    """`shortest`: shorter side to S, then the centre crop; `longest`: longer side to S, then a frame around it;
+    `squash`: both sides to S. `stretch`: as `squash`, but bilinear without antialiasing."""
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    mean: Triple = (0.48145466, 0.4578275, 0.40821073)
+    """By channel, of values in [0, 1]."""
+    std: Triple = (0.26862954, 0.26130258, 0.27577711)
+    fill: int = 0
+    """Grey level of the frame, from 0 to 255."""
 
     def shrink(self, picture: Picture, size: int) -> NDArray[np.uint8]:
-        """The input of `pixels`, uint8 [3, h, w]: the crop [3, size, size], or the whole picture for `stretch`."""
+        """The input of `pixels`, uint8 [3, size, size], or the whole picture [3, h, w] for `stretch`."""
         image = as_image(picture)
-        if self.resize == "crop" and image.size != (size, size):
-            image = _crop(image, size)
+        if self.resize != "stretch" and image.size != (size, size):
+            how = Image.Resampling[self.interpolation.upper()]
+            image = {"shortest": _crop, "longest": self._framed, "squash": _squashed}[self.resize](image, size, how)
         return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+    def _framed(self, image: Image.Image, size: int, how: Image.Resampling) -> Image.Image:
+        """Resizes the longer side to `size`, and centres the image in a square."""
+        longest = max(image.size)
+        width, height = (round(side * size / longest) for side in image.size)
+        square = Image.new("RGB", (size, size), (self.fill,) * 3)
+        square.paste(image.resize((width, height), how), ((size - width) // 2, (size - height) // 2))
+        return square
 
     def pixels(self, shrunk: Tensor, size: int) -> Tensor:
         """Float pixels [n, 3, size, size] in [0, 255], not normalised, from uint8 [n, 3, h, w]."""
@@ -50,27 +64,30 @@ class Transform:
             return pixels
         return F.interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=False)
 
-    def normalise(self, pixels: Tensor, towers_mean: Sequence[float], towers_std: Sequence[float]) -> Tensor:
-        """Normalises pixels [..., 3, H, W] in [0, 255] by the transform's statistics, or those of the towers."""
-        mean, std = (
-            torch.tensor(own or theirs, device=pixels.device)[:, None, None]
-            for own, theirs in ((self.mean, towers_mean), (self.std, towers_std))
-        )
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Normalises pixels [..., 3, H, W] in [0, 255]."""
+        mean, std = (torch.tensor(of, device=pixels.device)[:, None, None] for of in (self.mean, self.std))
         return (pixels.float() / 255 - mean) / std
 
 
-TRANSFORMS = {
-    "clip": Transform("crop"),
-    "cifar10": Transform("stretch", (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    "cifar100": Transform("stretch", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+CLIP = Transform()
+_OWN = {
+    "cifar10": Transform("stretch", "bilinear", (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": Transform("stretch", "bilinear", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
+"""The transforms of data sets that do not take that of the towers."""
 
 
-def transform(name: str) -> Transform:
-    """The transform `name`. Raises `ConfigError` for an unknown name."""
-    if name not in TRANSFORMS:
-        raise unknown("transform", name, TRANSFORMS)
-    return TRANSFORMS[name]
+def transform(name: str, towers: Transform) -> Transform:
+    """The transform of a pool: that of the towers for `clip`, else the data set's own.
+
+    Raises:
+        ConfigError: unknown name.
+    """
+    by_name = {"clip": towers, **_OWN}
+    if name not in by_name:
+        raise unknown("transform", name, by_name)
+    return by_name[name]
 
 
 def as_image(picture: Picture) -> Image.Image:
@@ -81,8 +98,12 @@ def as_image(picture: Picture) -> Image.Image:
 _LONG = 16  # times the shorter side
 
 
-def _crop(image: Image.Image, size: int) -> Image.Image:
-    """Resizes the shorter side to `size` (bicubic), and crops the centre with torchvision's rounding.
+def _squashed(image: Image.Image, size: int, how: Image.Resampling) -> Image.Image:
+    return image.resize((size, size), how)
+
+
+def _crop(image: Image.Image, size: int, how: Image.Resampling) -> Image.Image:
+    """Resizes the shorter side to `size`, and crops the centre with torchvision's rounding.
 
     If an image is longer than `_LONG`, only its centre is scaled, since the whole may take gigabytes. The results of
     both ways differ by at most two grey levels, except next to pixels that the first of Pillow's two passes clips to 0
@@ -94,8 +115,8 @@ def _crop(image: Image.Image, size: int) -> Image.Image:
     if max(width, height) > _LONG * size:
         x, y = w / width, h / height
         middle = (left * x, top * y, (left + size) * x, (top + size) * y)
-        return image.resize((size, size), Image.Resampling.BICUBIC, box=middle)
-    return image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+        return image.resize((size, size), how, box=middle)
+    return image.resize((width, height), how).crop((left, top, left + size, top + size))
 
 
 # ---- random views ----------------------------------------------------------------------------------------------------

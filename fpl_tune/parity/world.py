@@ -66,7 +66,7 @@ def export_world(
     state = openai_state(towers, first.classes)
     with atomic_write(folder) as home:
         home.mkdir()
-        paths = _write_images(partitions, home / "images", towers.image_size, progress)
+        paths = _write_images(partitions, home / "images", towers, progress)
         torch.save(state, home / "clip_state_dict.pt")
         save_torchscript(state, home / "clip.pt")
         for clients in partitions:
@@ -123,13 +123,13 @@ def read_world(folder: str | Path) -> World:
     return world
 
 
-def _write_images(partitions: Sequence[Clients], home: Path, size: int, progress: Any) -> dict[str, str]:
+def _write_images(partitions: Sequence[Clients], home: Path, towers: Towers, progress: Any) -> dict[str, str]:
     """Writes every image of the clients after the transform, and returns the paths below `home` by file name.
 
     Forks treat images of another shape differently: without random crops, Dassl stretches training images.
     """
     dataset, paths = partitions[0].dataset, dict[str, str]()
-    how = transform(dataset.train.transform)
+    how = transform(dataset.train.transform, towers.preprocessing)
     rows = {
         "train": [rows for clients in partitions for rows in (*clients.split.train, *clients.split.val)],
         "test": [rows for clients in partitions for rows in clients.test.index],
@@ -138,7 +138,7 @@ def _write_images(partitions: Sequence[Clients], home: Path, size: int, progress
     for done, (side, row) in enumerate(used):
         pool = dataset.train if side == "train" else dataset.test
         place = "".join(c if c.isalnum() else "_" for c in dataset.classes[pool.label[row]])
-        pixels, name = how.shrink(pool.read(row), size), file_name(side, row)
+        pixels, name = how.shrink(pool.read(row), towers.image_size), file_name(side, row)
         (home / place).mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.transpose(1, 2, 0)).save(home / place / name)
         paths[name] = f"{place}/{name}"
@@ -175,7 +175,8 @@ def _heads(model: nn.Module) -> dict[str, int]:
 
 def _dassl(towers: Towers) -> str:
     """Options for the command line of Dassl: the towers' pixels, without random crops, workers and GPU."""
-    size, mean, std = (str(tuple(x)).replace(" ", "") for x in ((towers.image_size,) * 2, towers.mean, towers.std))
+    how = towers.preprocessing
+    size, mean, std = (str(tuple(x)).replace(" ", "") for x in ((towers.image_size,) * 2, how.mean, how.std))
     pixels = f"INPUT.SIZE {size} INPUT.PIXEL_MEAN {mean} INPUT.PIXEL_STD {std} INPUT.INTERPOLATION bicubic"
     machine = "DATALOADER.NUM_WORKERS 0 USE_CUDA False MODEL.BACKBONE.NAME ViT-B/16"
     return f"{pixels} INPUT.TRANSFORMS ('normalize',) {machine}\n"

@@ -37,8 +37,8 @@ class Prompts:
     def __init__(self, run: config.RunSpec, tensors: dict[str, Tensor], facts: dict[str, Any], device: str) -> None:
         self.classes: tuple[str, ...] = tuple(facts["classes"])
         self.clients = int(facts["clients"])
-        self._method, self._how = run.stages[-1].method, transform(facts["transform"])
-        self._towers = towers_for(run.clip, device)
+        self._method, self._towers = run.stages[-1].method, towers_for(run.clip, device)
+        self._how = transform(facts["transform"], self._towers.preprocessing)
         if facts["weights"] != weights_print(run.clip.name, run.clip.pretrained):
             raise ConfigError(
                 f"The prompts were learned with other weights than clip.name={run.clip.name} "
@@ -107,7 +107,7 @@ class Prompts:
         pixels = torch.cat([self._how.pixels(one[None].to(towers.device), size) for one in pixels])
         if self._method.needs == "pixels":
             return towers.normalise(pixels.round().to(torch.uint8)).float()
-        seen = self._how.normalise(pixels, towers.mean, towers.std).to(towers.dtype)
+        seen = self._how.normalise(pixels).to(towers.dtype)
         return towers.encode_images(seen, patches=self._method.needs == "patches").float()
 
 

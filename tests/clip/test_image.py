@@ -263,7 +263,7 @@ def test_normalise_takes_both_layouts_and_types(vit):
     images = rng.integers(0, 256, (2, 5, 7, 3), dtype=np.uint8)
     pixels = vit.normalise(images)
     assert pixels.shape == (2, 3, 5, 7)
-    expected = (images[1, 2, 3] / 255 - np.array(vit.mean)) / np.array(vit.std)
+    expected = (images[1, 2, 3] / 255 - np.array(vit.preprocessing.mean)) / np.array(vit.preprocessing.std)
     np.testing.assert_allclose(pixels[1, :, 2, 3].numpy(), expected, rtol=1e-12)
     first = torch.from_numpy(images).movedim(-1, 1)
     torch.testing.assert_close(vit.normalise(first), pixels)

@@ -83,12 +83,17 @@ def test_results_of_before_a_field_came_or_went_are_found_again() -> None:
     del node["data"]["root"]
     for group, former in (("clip", {"tf32": False}), ("data", {"split_seed": 1}), ("partition", {"balanced": True})):
         node[group] |= former
-    newer = {"protocol": "unseen global_model own_classes cross validation", "data": "names content"}
+    newer = {
+        "protocol": "unseen global_model own_classes cross validation",
+        "data": "names content",
+        "clip": "preprocess",
+    }
     for group, names in newer.items():
         for name in names.split():
             del node[group][name]
     assert identity(run) == digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
-    assert identity(run) != identity(compose_run(["method=promptfl", "protocol.unseen=0.5"]))
+    for changed in ("protocol.unseen=0.5", "clip.preprocess=dfn5b"):
+        assert identity(run) != identity(compose_run(["method=promptfl", changed]))
 
 
 def test_seeds_may_be_left_to_the_comparisons() -> None:

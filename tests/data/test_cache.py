@@ -14,6 +14,7 @@ import torch
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data import DataSpec, Pool, cache, features, load
+from fpl_tune.data.transform import Transform
 from fpl_tune.testing import toy_towers
 
 
@@ -25,8 +26,7 @@ class Eye:
     embed_dim: int = 3
     image_size: int = 8
     n_patches: int | None = 4
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    preprocessing = Transform(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     fingerprint: str = "eye-1"
     seen: int = 0
     largest: int = 0
@@ -57,7 +57,7 @@ def pool() -> Pool:
 
 def means(pool: Pool) -> np.ndarray:
     """The same in a plain loop: the shapes are 32×32, resized to 8×8."""
-    how = cache.transform(pool.transform)
+    how = Eye.preprocessing
     return np.stack([how.shrink(pool.read(i), 8).reshape(3, -1).mean(1) / 255 for i in range(len(pool))])
 
 
@@ -156,12 +156,14 @@ _BUILD = """
 import sys, time, torch
 from types import SimpleNamespace
 from fpl_tune.data import DataSpec, features, load
+from fpl_tune.data.transform import Transform
 def encode(pixels, patches=False):
     time.sleep(float(sys.argv[2]))
     print(len(pixels), flush=True)
     return pixels.mean((-1, -2))
-towers = SimpleNamespace(name="eye", embed_dim=3, image_size=8, n_patches=4, mean=(0.0,) * 3, std=(1.0,) * 3,
-                         fingerprint="eye-1", device=torch.device("cpu"), dtype=torch.float32, encode_images=encode)
+towers = SimpleNamespace(name="eye", embed_dim=3, image_size=8, n_patches=4,
+                         preprocessing=Transform(mean=(0.0,) * 3, std=(1.0,) * 3), fingerprint="eye-1",
+                         device=torch.device("cpu"), dtype=torch.float32, encode_images=encode)
 spec = DataSpec("shapes", train_per_class=2, test_per_class=1, domains=["photo", "sketch"])
 features(load(spec).train, towers, cache_dir=sys.argv[1])
 """

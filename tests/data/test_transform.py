@@ -9,7 +9,7 @@ from PIL import Image
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import DataSpec, features, load
-from fpl_tune.data.transform import TRANSFORMS, View, _region, look, pools_and_views
+from fpl_tune.data.transform import CLIP, Transform, View, _region, look, pools_and_views, transform
 from fpl_tune.testing import toy_towers
 
 
@@ -29,7 +29,7 @@ ORDINARY = [(40, 25), (25, 40), (16, 16), (9, 31), (200, 16), (33, 47), (256, 16
 @pytest.mark.parametrize(("width", "height"), ORDINARY)
 def test_crop_is_bicubic_resize_of_the_shorter_side_and_the_middle(width: int, height: int, size: int) -> None:
     image = noise(width, height)
-    assert np.array_equal(TRANSFORMS["clip"].shrink(image, size), plain(image, size))
+    assert np.array_equal(CLIP.shrink(image, size), plain(image, size))
 
 
 @pytest.mark.parametrize("size", [16, 33])
@@ -38,7 +38,7 @@ def test_crop_is_bicubic_resize_of_the_shorter_side_and_the_middle(width: int, h
 )
 def test_of_a_long_image_the_middle_is_what_it_would_be_of_the_whole(width: int, height: int, size: int) -> None:
     image = noise(width, height).point([64 + level // 2 for level in range(256)] * 3)  # no sum is below 0 or above 255
-    kept = TRANSFORMS["clip"].shrink(image, size).astype(int)
+    kept = CLIP.shrink(image, size).astype(int)
     assert kept.shape == (3, size, size)
     assert np.abs(kept - plain(image, size)).max() <= 2
 
@@ -48,25 +48,32 @@ def test_a_long_image_is_never_scaled_as_a_whole(size: tuple[int, int]) -> None:
     image = Image.new("RGB", size, "red")
     with pytest.raises((MemoryError, OverflowError, ValueError)):  # more pixels than Pillow can count
         plain(image, 224)
-    kept = TRANSFORMS["clip"].shrink(image, 224)
+    kept = CLIP.shrink(image, 224)
     assert np.array_equal(kept, np.broadcast_to(np.array([[[255]], [[0]], [[0]]]), (3, 224, 224)))
 
 
 def test_cifar_normalising_before_enlarging_is_enlarging_before_normalising() -> None:
-    how = TRANSFORMS["cifar10"]
+    how = transform("cifar10", CLIP)
     picture = np.asarray(noise(32, 32))
     kept = torch.from_numpy(how.shrink(picture, 48))[None]
     assert kept.shape == (1, 3, 32, 32)
-    ours = how.normalise(how.pixels(kept, 48), (0.0,) * 3, (1.0,) * 3)
+    ours = how.normalise(how.pixels(kept, 48))
     mean, std = (torch.tensor(values)[:, None, None] for values in (how.mean, how.std))
     theirs = torch.nn.functional.interpolate((kept / 255 - mean) / std, size=(48, 48), mode="bilinear")
     assert torch.allclose(ours, theirs, atol=1e-5)
 
 
-def test_statistics_are_the_towers_where_the_transform_has_none() -> None:
-    pixels = torch.full((1, 3, 2, 2), 51.0)
-    scaled = TRANSFORMS["clip"].normalise(pixels, (0.1, 0.2, 0.3), (0.5, 1.0, 2.0))
+def test_pixels_are_normalised_by_channel() -> None:
+    scaled = Transform(mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0)).normalise(torch.full((1, 3, 2, 2), 51.0))
     assert torch.allclose(scaled[0, :, 0, 0], torch.tensor([0.2, 0.0, -0.05]))
+
+
+def test_images_are_seen_as_by_the_towers_but_for_those_of_cifar() -> None:
+    towers = Transform("squash")
+    assert transform("clip", towers) == towers
+    assert transform("cifar100", towers).resize == "stretch"
+    with pytest.raises(ConfigError, match="no transform 'cifar'"):
+        transform("cifar", towers)
 
 
 def noise(width: int = 40, height: int = 30) -> Image.Image:

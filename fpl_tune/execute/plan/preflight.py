@@ -68,7 +68,7 @@ class Loaded:
         return self._cache[text]
 
     def towers_of(self, run: RunSpec) -> Towers:
-        key = (run.clip.name, run.clip.pretrained, run.clip.quick_gelu)
+        key = (run.clip.name, run.clip.pretrained, run.clip.quick_gelu, run.clip.preprocess)
         return self._once(lambda: towers_for(run.clip, dtype="float32"), "towers", key)
 
     def dataset_of(self, run: RunSpec) -> Dataset:

@@ -29,7 +29,8 @@ def towers_for(clip: ClipSpec, device: str = "cpu", dtype: str | None = None) ->
     """The towers of a specification, in `dtype` or the specified one; turns TF32 off for the process."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # it keeps three digits of float32
     kind = getattr(torch, dtype or clip.dtype)
-    return load_towers(clip.name, clip.pretrained, quick_gelu=clip.quick_gelu, device=device, dtype=kind)
+    options = {"quick_gelu": clip.quick_gelu, "preprocess": clip.preprocess}
+    return load_towers(clip.name, clip.pretrained, **options, device=device, dtype=kind)
 
 
 _Arrays = Sequence[np.ndarray]
