@@ -100,7 +100,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     if by_place:
         others.sort(key=lambda record: record["role"] == "reference")
     if len(by_place) > 1 and _print_tuned(store, table, rule, title):
-        notes.append(f"{counted(sum(map(len, by_place.values())), 'trial')} with --format csv and on the report page")
+        notes[-1] = f"{counted(sum(map(len, by_place.values())), 'trial')} with --format csv and on the report page"
         by_place, others = {}, []
     elif others and by_place:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
@@ -148,7 +148,7 @@ def _print_tuned(store: Store, table: StudyTable, rule: str, title: str) -> bool
 
     best, note = [methods.index(method) for method in chosen], tuned.note(findings, bold="*")
     output.emit(rows(tuned.table(findings)), "table", title=title, best=best, caption=note, narrow=True)
-    output.emit(rows(tuned.values(findings)), "table", title="chosen values", caption=tuned.STARRED, narrow=True)
+    output.emit(rows(tuned.values(findings)), "table", title="chosen values", caption=tuned.MARKED, narrow=True)
     return True
 
 

@@ -184,7 +184,8 @@ def config_error(problem: ValidationError, where: str, of: Any = None) -> Config
     if kind in ("missing", "string_too_short", "too_short"):
         return ConfigError(f"{name} is missing. Give it a value.")
     if kind == "value_error":
-        return ConfigError(f"{name} {details['error']}, but is {shown(value)}." if name else str(first["msg"]))
+        text = str(details["error"])  # a rule, or of several fields together a whole sentence
+        return ConfigError(text if text.endswith(".") or not name else f"{name} {text}, but is {shown(value)}.")
     for bound in _SIGNS.keys() & details.keys():
         limit = details[bound] if isinstance(details[bound], int) else f"{details[bound]:g}"
         return ConfigError(f"{name} must be {_SIGNS[bound]} {limit}, but is {shown(value)}.")

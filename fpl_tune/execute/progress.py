@@ -16,7 +16,8 @@ from fpl_tune.execute.decide import LiveTable
 from fpl_tune.execute.job import Job
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import results as tables
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, axes_of
+from fpl_tune.study.crossed import settings_of
 from fpl_tune.study.results import VAL
 from fpl_tune.study.selection import objectives_of, selecting_rule, sign
 from fpl_tune.study.standing import CellState, Row, Run, standing, wanted
@@ -76,6 +77,7 @@ class ProgressMeter:
     def __init__(self, table: LiveTable, spec: StudySpec, paces: Mapping[str, float]) -> None:
         self._table, self._search, self._paces, self._ablated = table, spec.search, paces, bool(spec.ablate)
         self._objectives, self._rule = objectives_of(spec), selecting_rule(spec.report.rule)
+        self._settings = settings_of(axes_of(spec.axes))
         self._pace: work.Pace | None = None
         self._slots = 1  # maximum number of concurrent jobs
         self._values = WeakKeyDictionary[Row, float]()  # cache for cells that are done, so histories are read once
@@ -140,7 +142,12 @@ class ProgressMeter:
         return min(most, work.used(design, ran, self._search)), most, "trial" if number else "full trial", 0, 0
 
     def _best(self) -> str:
-        """The best of the cells that are done, of those that confirm a search if there are any; the first in a tie."""
+        """The best of the cells that are done, of those that confirm a search if there are any; the first in a tie.
+
+        Empty in a study of several settings, which are not ranked against each other.
+        """
+        if self._settings:
+            return ""
         name, *others = self._objectives
         values = [(row.cell, self._value(row, name)) for row in self._table.rows.values() if not others]
         done = [(cell, value) for cell, value in values if not math.isnan(value)]

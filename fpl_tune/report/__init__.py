@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fpl_tune.core.files import digest, stamps
 from fpl_tune.core.formatting import counted
-from fpl_tune.study import tracking
+from fpl_tune.study import edited, tracking
 
 if TYPE_CHECKING:
     from fpl_tune.report.notebook import Summary
@@ -52,7 +52,8 @@ def build(
     folder = store.folder if out is None else out
     seen = [stamp for each in (store.folder / "cells", Path(__file__).parent) for stamp in stamps(each)]
     study = (store.folder / "study.yaml").read_text(encoding="utf-8")
-    state = digest(repr([study, seen, metric, rule, reference, running, tracking.lasting(store.folder)]))
+    stale = edited.note(store.table())
+    state = digest(repr([study, seen, metric, rule, reference, running, tracking.lasting(store.folder), stale]))
     files = [folder / "report.html", *(folder / f"table.{kind}" for kind in ("md", "tex", "csv"))]
     if figures or not all(file.is_file() for file in files) or state not in files[0].read_text("utf-8")[:2000]:
         from fpl_tune.report.page import write  # these take their time to load

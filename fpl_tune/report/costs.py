@@ -79,7 +79,7 @@ def sentence(findings: Findings) -> str:
 def texts(findings: Findings) -> list[str]:
     """A line for each search whose chosen point costs more than its published or default one."""
     return [
-        f"{search.label} costs more than the {findings.first_point(search.tuned)} setting: {more}."
+        f"{search.label} costs more than the {findings.first_point(search.published or search.tuned)} setting: {more}."
         for search in findings.searches
         if search.tuned is not None and (more := text(findings, search))
     ]

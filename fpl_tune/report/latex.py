@@ -18,7 +18,15 @@ _LATEX = {
     **{sign: f"\\{sign}" for sign in "{}$&#%_"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "…": r"\dots{}"},
     **{"±": r"$\pm$", "“": "``", "”": "''", "×": r"$\times$", "<": "$<$", ">": "$>$", "→": r"$\to$", "≤": r"$\leq$"},
-    **{"≥": r"$\geq$", "≈": r"$\approx$", "∞": r"$\infty$", "−": "$-$", "²": "$^2$", "·": r"$\cdot$"},
+    **{
+        "≥": r"$\geq$",
+        "≈": r"$\approx$",
+        "∞": r"$\infty$",
+        "−": "$-$",
+        "²": "$^2$",
+        "·": r"$\cdot$",
+        "†": r"$\dagger$",
+    },
     **{sign: rf"$\{codepoint2name[ord(sign)]}$" for sign in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"},
 }
 """Signs that LaTeX reads as its own, or has commands for."""
@@ -74,7 +82,7 @@ def values(findings: Findings) -> str:
     page_table = tuned.values(findings)
     rows = [[text_of(td.text) for td in row.cells] for row in page_table.rows]
     head = rf"{' & '.join(map(text_of, page_table.header))} \\ \midrule"
-    return _tabular(findings, f"Chosen values. {tuned.STARRED}", "l" * len(page_table.header), [head], rows)
+    return _tabular(findings, f"Chosen values. {tuned.MARKED}", "l" * len(page_table.header), [head], rows)
 
 
 def _by_setting(findings: Findings, crossed: Crossed) -> str:

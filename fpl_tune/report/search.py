@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import (
     axis_name,
     counted,
     numeric,
     plus_minus,
     signed,
+    some,
     symbol,
     unit_after,
     unit_of_gap,
@@ -48,7 +50,7 @@ def sentence(findings: Findings) -> str:
     what = words(findings.metric)
     reached = f"{plus_minus(row['mean'], row['std'], findings.metric)}{unit} {what}"
     others = [cell for cell in findings.own if cell.id not in findings.published]
-    first = f"{findings.first_point(best)} setting"
+    first = f"{findings.first_point(search.published or best)} setting"
     if best.published and len(findings.whole) == 1:
         return f"Only the {first} has completed, with {reached}; too early to judge tuning."
     if best.published:
@@ -247,13 +249,17 @@ def matters(findings: Findings) -> Panel | None:
     panel, bars, seed = Panel("What matters"), list[dict[str, Any]](), findings.spec.seed_list()[0]
     drawn: dict[str, tuple[Spec, str]] = {}
     objective = words(findings.objectives[0])
-    for search, space in zip(findings.searches, stored_searches(findings.spec, findings.table.effective), strict=True):
+    try:
+        spaces = stored_searches(findings.spec, findings.table.effective)
+    except ConfigError:  # a method of a user's own in a folder that came without it
+        return None
+    few: dict[int, list[str]] = {}
+    for search, space in zip(findings.searches, spaces, strict=True):
         mine, before = search.trials, f"{search.label}: " if len(findings.searches) > 1 else ""
         rounds, values = early(findings, mine)
         importance = searched.importance(mine, values, space.space, higher=sign(findings.objectives[0]) > 0)
         if importance.empty:
-            least = f"at least {searched.LEAST} with different values, and {searched.PER_FIELD} for each field"
-            panel.texts.append(f"{before}too few trials ({len(values)}): {least}, are needed.")
+            few.setdefault(len(values), []).append(search.label)
             continue
         for name, row in importance.iterrows():
             title = f"{before}{findings.title(str(name))}"
@@ -275,6 +281,10 @@ def matters(findings: Findings) -> Panel | None:
             caption = f"{before}{objective} over {over}, at the same round and seed, smoothed over trials near by; "
             caption += "points are trials, diamonds published settings; blank where none is near."
             drawn["contour"] = _contour(findings, mine, numbers, values), caption
+    for number, labels in few.items():
+        where = f"{some(labels, 4, '; ')}: " if len(findings.searches) > 1 else ""
+        least = f"at least {searched.LEAST} with different values, and {searched.PER_FIELD} for each field"
+        panel.texts.append(f"{where}too few trials ({number}): {least}, are needed.")
     if bars:
         caption = (
             "Share of each field by Optuna. PED-ANOVA: how much it decides whether a trial is among the best tenth; "

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune import analysis
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import (
     counted,
     joined,
@@ -177,18 +178,20 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
 # -- chosen values -------------------------------------------------------------------------------------------
 
 
-STARRED = f"* lies within {100 * EDGE:g} % of an end of its range."
+MARKED = f"† lies within {100 * EDGE:g} % of an end of its range."
 """Explains the marks of the chosen values."""
 
 
 def values(findings: Findings) -> PageTable:
-    """The chosen values: a row for each method, a column for each setting; * marks the end of a range."""
+    """The chosen values: a row for each method and field, a column for each setting; † marks the end of a range."""
     crossed, ranges = _crossed(findings), _ranges(findings)
     rows = []
     for method in _searched(findings):
         cells = map(crossed.rows[method].get, crossed.columns)
-        rows.append([method, *(_chosen(findings, cell, ranges) if cell is not None else "–" for cell in cells)])
-    return plain_table(["method", *(column or "chosen values" for column in crossed.columns)], rows)
+        chosen = [_chosen(findings, cell, ranges) if cell is not None else {} for cell in cells]
+        for i, name in enumerate(dict.fromkeys(name for values in chosen for name in values)):
+            rows.append([method if i == 0 else "", name, *(values.get(name, "–") for values in chosen)])
+    return plain_table(["method", "field", *(column or "chosen value" for column in crossed.columns)], rows)
 
 
 def _searched(findings: Findings) -> list[str]:
@@ -196,10 +199,12 @@ def _searched(findings: Findings) -> list[str]:
     return _crossed(findings).rows_of(cell.id for _, cell in findings.tuned)
 
 
-def _chosen(findings: Findings, cell: Cell, ranges: Mapping[str, Mapping[str, Param]]) -> str:
+def _chosen(findings: Findings, cell: Cell, ranges: Mapping[str, Mapping[str, Param]]) -> dict[str, str]:
+    """The chosen values of a cell as texts, by the titles of the fields."""
     params, edges = cell.suggestion.params if cell.suggestion else {}, _edges(cell, ranges)
-    searched = {name: v for name, v in params.items() if name not in ranges[cell.id] or _varies(ranges[cell.id][name])}
-    return ", ".join(f"{findings.title(n)}={shown(v, 3)}{'*' * (n in edges)}" for n, v in searched.items())
+    own = ranges.get(cell.id, {})
+    searched = {name: v for name, v in params.items() if name not in own or _varies(own[name])}
+    return {findings.title(name): f"{shown(value, 3)}{'†' * (name in edges)}" for name, value in searched.items()}
 
 
 def _varies(param: Param) -> bool:
@@ -209,18 +214,21 @@ def _varies(param: Param) -> bool:
 
 @lru_cache(maxsize=1)  # one study is written at a time, and asks several times
 def _ranges(findings: Findings) -> dict[str, dict[str, Param]]:
-    """The searched fields of each search by name, by the id of its tuned cell."""
+    """The searched fields of each search by name, by the id of its tuned cell; empty if a method cannot be imported."""
     from fpl_tune.search.search import stored_searches  # with Optuna
 
-    spaces = [search.space.params for search in stored_searches(findings.spec, findings.table.effective)]
+    try:
+        spaces = [search.space.params for search in stored_searches(findings.spec, findings.table.effective)]
+    except ConfigError:  # a method of a user's own in a folder that came without it
+        return {}
     pairs = zip(findings.searches, spaces, strict=True)
     return {search.tuned.id: {p.name: p for p in params} for search, params in pairs if search.tuned is not None}
 
 
 def _edges(cell: Cell, ranges: Mapping[str, Mapping[str, Param]]) -> list[str]:
     """The searched fields whose chosen value is at an end of its range."""
-    params = cell.suggestion.params if cell.suggestion else {}
-    return [name for name, value in params.items() if name in ranges[cell.id] and at_edge(ranges[cell.id][name], value)]
+    params, own = cell.suggestion.params if cell.suggestion else {}, ranges.get(cell.id, {})
+    return [name for name, value in params.items() if name in own and at_edge(own[name], value)]
 
 
 def at_edge(param: Param, value: Any) -> bool:
@@ -284,8 +292,8 @@ def gains(findings: Findings) -> PageTable | None:
 def _first(findings: Findings) -> str:
     """The settings that gains refer to, in words."""
     by_word: dict[str, list[str]] = {"published": [], "default": []}
-    for _, cell in findings.tuned:
-        by_word[findings.first_point(cell)].append(cell.id)
+    for search, cell in findings.tuned:
+        by_word[findings.first_point(search.published or cell)].append(cell.id)
     own = _crossed(findings).rows_of(by_word["default"])
     if not own or not by_word["published"]:
         return f"the {'default' if own else 'published'} setting"
@@ -310,6 +318,8 @@ class Against(NamedTuple):
     """Other method -> setting -> comparison; the method less the other."""
     over_settings: dict[str, Mapping[Any, Any]]
     """Other method -> comparison of the means over settings; empty for a study in one setting."""
+    chosen: bool
+    """True if the method is compared because it was chosen as the best, which its intervals allow for."""
 
 
 def against(findings: Findings, asked: str | None) -> Against | None:
@@ -344,7 +354,7 @@ def against(findings: Findings, asked: str | None) -> Against | None:
         for other, test in each_other(findings.values, cells).items():
             by_setting.setdefault(other, {})[column] = test
     over = {name: cells[0].id for name, cells in _groups(findings).items()} if len(crossed.columns) > 1 else {}
-    return Against(method, by_setting, each_other(_over_settings(findings), over) if over else {})
+    return Against(method, by_setting, each_other(_over_settings(findings), over) if over else {}, bias)
 
 
 def panel(findings: Findings, comparisons: Comparisons) -> Panel | None:
@@ -359,7 +369,7 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     if findings.tuned_table is None:
         return None
     edges = at_edges(findings, places=True)
-    text = f"The values that {findings.chosen_on} chose.{f' * {edges}' if edges else ''}"
+    text = f"The values that {findings.chosen_on} chose.{f' † {edges}' if edges else ''}"
     result = Panel("Chosen values", [text], tables=[values(findings)])
     result.texts += costs.texts(findings)
     if (gained := gains(findings)) is not None:
@@ -387,8 +397,10 @@ def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
     ]  # fmt: skip
     text = (
         f"{compared.method} less each of the others on the same seeds; {findings.confidence} intervals hold together "
-        "in each column."
+        "in each column. They are fewer than all pairs, so that they can decide where letters do not."
     )
+    if compared.chosen:
+        text += f" They allow for the choice of {compared.method} among the methods by {findings.chosen_on}."
     header = ["against", *(c or "difference" for c in columns), *([_MEAN] if len(columns) > 1 else [])]
     return Panel(f"{compared.method} against each", [text], tables=[plain_table(header, rows)])
 

@@ -222,7 +222,9 @@ class CellSearch:
             trial = next(filter(self.holds, choice.cells if choice is not None else ()), None)
             if trial is not None:
                 key = confirming_id(trial.id)
-                point = first_point(self.search, self.file or {}) if trial.published else f"trial {trial.trial_number}"
+                point = f"trial {trial.trial_number}"
+                if trial.published and trial.suggestion is not None:
+                    point = first_point(self.search, self.file or {}, trial.suggestion.params)
                 name = f"{self.name} ({point})"
                 cells.setdefault(key, replace(trial, id=key, number=number, label=name, role=role, reference=""))
         return [*cells.values()]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fpl_tune import config
-from fpl_tune.config import GROUPS, Given, Override, PruneSpec, SearchSpec, Study
+from fpl_tune.config import GROUPS, Given, Override, PruneSpec, RunSpec, SearchSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice, unknown
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.core.spec import UNTIL_DECIDED
@@ -69,6 +69,10 @@ def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> 
     """Raises `ConfigError` if the report names a metric, an axis or a reference that the study does not have."""
     report, axes = spec.report, axes_of(spec.axes)
     check_reported(report.metric)
+    runs = [part.run for part in search.parts] if search is not None else [cell.run for cell in cells]
+    if report.metric.startswith("test/global/") and not any(run.protocol.global_model for run in runs):
+        raise ConfigError(f"report.metric: {report.metric} needs a test of the server's model. Set "
+                          "protocol.global_model=true.")  # fmt: skip
     parts = search.parts if search is not None else []
     fields = [*axes, *(param.name for part in parts for param in part.space.params)]
     if report.x is not None and report.x not in fields:
@@ -132,9 +136,14 @@ def _check(override: Override, spec: Study, search: Search | None, work_without:
 def _work(spec: Study, search: Search | None) -> Any:
     """What overrides of a run can change: the cells, or the references, first trials and rounds of a search."""
     if search is None:
-        return [config.as_dict(cell.run) for cell in expand(spec)]
+        return [_used(cell.run) for cell in expand(spec)]
     rounds = [] if spec.search.trials else [part.run.rounds for part in search.parts]  # which a budget depends on
-    return [config.as_dict(cell.run) for cell in search.references], [part.points for part in search.parts], rounds
+    return [_used(cell.run) for cell in search.references], [part.points for part in search.parts], rounds
+
+
+def _used(run: RunSpec) -> dict[str, Any]:
+    """The plain dict of a run, without the optimiser of one that trains nothing."""
+    return {name: value for name, value in config.as_dict(run).items() if run.learns or name != "optim"}
 
 
 def _work_without(override: Override, name: str, given: Sequence[Override]) -> Any:

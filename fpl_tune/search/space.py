@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from fpl_tune import config, methods
 from fpl_tune.config import SearchSpec
-from fpl_tune.core.errors import ConfigError, did_you_mean
+from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.core.nested import MAPPINGS
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import SPEC, shown, validated
@@ -187,13 +187,15 @@ def read_space(
     overrides = config.flatten(search.space, whole=_is_entry)
     entries: dict[str, Any] = {**file.get("space", {}), **overrides}
     every = {name: _param(name, entry, _is_integer(name, node or {})) for name, entry in entries.items()}
-    for name in overrides:
-        if node and not _is_field(name, node):
-            raise ConfigError(f"search.space.{name}: {config.no_field(name, node)}")
+    if node and "method" not in every:
+        own = str(node["method"]["name"])
+        every = _of_method(every, {own, *names} - {own.rpartition(":")[0]})
+    if node:
+        _check_fields(every, overrides, node)
     for name in search.only:
-        if name not in every or search.only.count(name) > 1:
-            twice = "Remove one." if name in every else did_you_mean(name, every)
-            raise ConfigError(f"search.only names {name!r}{' twice' if name in every else ''}. {twice}")
+        if name not in entries or search.only.count(name) > 1:
+            twice = "Remove one." if name in entries else did_you_mean(name, every)
+            raise ConfigError(f"search.only names {name!r}{' twice' if name in entries else ''}. {twice}")
     searched = {name: param for name, param in every.items() if name in (search.only or every)}
     if not searched:
         raise ConfigError(
@@ -233,17 +235,19 @@ def read_file(names: Sequence[str], kind: type[Method] = Method) -> dict[str, An
 
     Args:
         names: names of files in search_spaces/; the first that exists is used.
-        kind: the method's class. Without a file, it has the space of the nearest class that it derives from, but not
-            what is published of that class.
+        kind: the method's class. A class of a user's own also has the space of the nearest method that it derives from,
+            but not what is published of that method.
     """
     content = _content(names)
-    if not content:
-        named = {other: name for name, other in methods.catalogue().items()}
-        content = _content([named[parent] for parent in kind.__mro__ if parent in named])
-        content.pop("published", None)
-    space = dict(content.get("space", {}))
-    for name, entry in (_content(["default"])["space"] if kind.learns else {}).items():
-        space.setdefault(name, entry)
+    named = {other: name for name, other in methods.catalogue().items()}
+    spaces = [content.get("space", {})]
+    if kind not in named:
+        spaces.append(_content([named[parent] for parent in kind.__mro__ if parent in named]).get("space", {}))
+    if kind.learns:
+        spaces.append(_content(["default"])["space"])
+    space: dict[str, Any] = {}
+    for each in spaces:
+        space |= {name: entry for name, entry in each.items() if name not in space}
     return {**content, "space": space} if space else {}
 
 
@@ -251,8 +255,46 @@ def _content(names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         for path in (Path.cwd() / "search_spaces" / f"{name}.yaml", shipped("search_spaces", f"{name}.yaml")):
             if path.is_file():
-                return config.read_mapping(path, "A search space")
+                content = config.read_mapping(path, "A search space")
+                for key in content.keys() - {"space", "published"}:
+                    raise ConfigError(f"{path}: {unknown('field', key, ['space', 'published'])}")
+                return content
     return {}
+
+
+def _of_method(space: Mapping[str, Param], names: Set[str]) -> dict[str, Param]:
+    """The fields that are searched for a method, without their condition on it.
+
+    Args:
+        space: the fields by name. None of them is the method, which stays the same in a search.
+        names: the method's names in conditions.
+
+    Raises:
+        ConfigError: a condition names no method.
+    """
+    own: dict[str, Param] = {}
+    for name, param in space.items():
+        for method in map(str, param.when.get("method", ())):
+            known = {*config.options("method"), *methods.catalogue()}
+            if ":" in method:
+                methods.find(method)
+            elif method not in known:
+                raise ConfigError(f"search.space.{name}.when: {unknown('method', method, known)}")
+        if names & {*param.when.get("method", names)}:
+            own[name] = param._replace(when={f: values for f, values in param.when.items() if f != "method"})
+    return own
+
+
+def _check_fields(space: Mapping[str, Param], overrides: Iterable[str], node: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` if a run lacks a field that a study searches, or that a condition names."""
+    for name in overrides:
+        if name in space and not _is_field(name, node):
+            hint = " For one method of several, add when: {method: <its name>}." if name.startswith("method.") else ""
+            raise ConfigError(f"search.space.{name}: {config.no_field(name, node)}{hint}")
+    for name, param in space.items():
+        for other in param.when.keys() - space.keys():
+            if not _is_field(other, node):
+                raise ConfigError(f"search.space.{name}.when: {config.no_field(other, node)}")
 
 
 def _is_integer(name: str, node: Mapping[str, Any]) -> bool:

@@ -125,8 +125,10 @@ class Findings:
         self.further_metrics = [name for name in dict.fromkeys([*table.metrics, *self.objectives]) if name not in fixed]
         """Further metrics that tables show: other test sets, a method's own, objectives."""
         ran = any(self.stored(cell).results for cell in self.cells)
-        if metric is not None and ran and not any(self.by_seed(cell, metric) for cell in self.cells):
-            raise ConfigError(f"A metric is a name in the records, such as test/acc_mean, but none holds {metric!r}.")
+        if ran and not any(self.by_seed(cell, self.metric) for cell in self.cells):
+            raise ConfigError(
+                f"A metric is a name in the records, such as test/acc_mean, but none holds {self.metric!r}."
+            )
 
     # -- cells -----------------------------------------------------------------------------------------------
 
@@ -421,7 +423,9 @@ class Findings:
 
     def first_point(self, cell: Cell) -> str:
         """What the first trials of a cell's search are: `published` points, or the `default` one."""
-        return first_point(self.spec.search, self.table.effective.spaces.get(self.axes_label(cell) or label({}), {}))
+        file = self.table.effective.spaces.get(self.axes_label(cell) or label({}), {})
+        params = cell.suggestion.params if cell.suggestion is not None and cell.published else None
+        return first_point(self.spec.search, file, params)
 
     @property
     def tuned(self) -> list[tuple[Searched, Cell]]:

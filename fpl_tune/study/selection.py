@@ -204,15 +204,20 @@ def choose(
     return Choice(chosen, tuple(names), values, by, tuple(seeds), test["mean"], test["std"], tuple(sorted(tests)))
 
 
-def first_point(search: SearchSpec, file: Mapping[str, Any]) -> str:
+def first_point(search: SearchSpec, file: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> str:
     """What the first trials of a search are: `published` points, or the `default` one where none is known.
 
     Args:
         search: the study's `search`.
         file: content of the file of the space.
+        params: the values of a first trial, which may have run before there were published points.
     """
-    named = {name for point in published_points(search, file) for name in point}
-    return "published" if named & {*(search.only or named)} else "default"
+    points = published_points(search, file)
+    named = {name for point in points for name in point}
+    if not named & {*(search.only or named)}:
+        return "default"
+    known = params is None or any(all(params.get(n, v) == v for n, v in point.items()) for point in points)
+    return "published" if known else "default"
 
 
 def published_points(search: SearchSpec, file: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fpl_tune.core.errors import ConfigError, unknown
+from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.core.files import digest, remove, write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
@@ -244,6 +244,8 @@ class Store:
     def cell(self, key: str) -> Cell:
         """A cell by its id, its label, or its number: in a study that searches that of a trial, as tables count.
 
+        The name of a search, such as "promptfl, alpha=0.5", is its tuned cell.
+
         Raises:
             ConfigError: there is no such cell, several searches have a trial of that number, or its file is damaged.
         """
@@ -251,14 +253,19 @@ class Store:
             return self._cell(key)
         cells = self.cells()
         trials = [cell for cell in cells if cell.role == "trial"]
+        tuned = [cell for cell in cells if cell.role == "tuned" and cell.id not in self.earlier]
         named = [cell for cell in cells if cell.label == key]
+        named = named or [cell for cell in tuned if cell.label.startswith(f"{key} (")]
         found = named or [cell for cell in trials or cells if str(cell.trial_number) == key]
         if len(found) == 1:
             return found[0]
         if found:
             ids = ", ".join(f"{cell.id} ({cell.label})" for cell in found)
             raise ConfigError(f"{self.name} has several cells {key!r}. Name one by its id: {ids}.")
-        raise ConfigError(f"There is no cell {key!r} in {self.name}. Cells have an id, a number and a label.")
+        labels = dict.fromkeys(cell.label for cell in [*tuned, *cells])
+        alike = [each for each in labels if key in each]
+        hint = did_you_mean(key, labels, alike, listing=f"fpl-tune show {self.name}")
+        raise ConfigError(f"There is no cell {key!r} in {self.name}: cells have an id, a number and a label. {hint}")
 
     def add(self, cell: Cell, prints: dict[str, Any]) -> None:
         """Adds a cell of a search, such as a trial that it has suggested, with the fingerprints of its run.

@@ -270,10 +270,9 @@ def test_a_search_of_several_methods_has_the_table_of_the_tuned_ones(
     text = command("show", "toy").out
     rows = [line.split() for line in text.splitlines()]
     assert [row[0] for row in rows if row[:1] in (["promptfl"], ["fedprox"])] == ["promptfl", "fedprox"] * 2
-    values = text.partition("chosen values")[2]
-    assert [("mu=" in line) for line in values.splitlines() if line.split()[:1] in (["promptfl"], ["fedprox"])] == [
-        False, True
-    ]  # fmt: skip
+    first, second = text.partition("chosen values")[2].split("\n  fedprox ")
+    assert " mu " not in first
+    assert " mu " in f" {second}"
     assert "16 trials with --format csv" in text
 
 
@@ -338,3 +337,29 @@ def test_trials_are_exported_to_a_storage_of_optuna(make_store: MakeStore, here:
     trials = [cell for cell in store.cells() if cell.role == "trial"]
     assert study.n_trials == len(trials)
     assert done.out.startswith(f"'{study.study_name}': {len(trials)} trials in sqlite:///{here}/trials.db; ")
+
+
+MINE = """
+import fpl_tune.method as fl
+from fpl_tune.methods.promptfl import PromptFL
+
+@fl.dataclass
+class Mine(PromptFL):
+    pass
+"""
+
+
+def test_results_of_a_method_whose_file_is_elsewhere_are_shown(
+    make_store: MakeStore, here: Path, command: Command
+) -> None:
+    (here / "mine.py").write_text(MINE)
+    body = "axes: {method: ['mine:Mine', promptfl]}\nseeds: 2\nsearch: {sampler: random, trials: 3, only: [optim.lr]}\n"
+    searched(make_store, here / "outputs", body)
+    whole = command("show", "toy").out
+    (here / "mine.py").unlink()
+    sys.modules.pop("mine", None)
+    moved = command("show", "toy")
+    unmarked = (whole.replace("†", " ").split(), moved.out.replace("†", " ").split())
+    assert unmarked[0] == unmarked[1], "without the marks of ends of ranges"
+    assert command("report", "toy", "--out", str(here / "page")).code == 0
+    assert (here / "page" / "values.tex").is_file()

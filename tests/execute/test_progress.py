@@ -167,6 +167,12 @@ def test_the_best_cell_so_far_is_the_one_that_is_chosen_in_the_end(compose: Any,
     assert again.told[0].done == 3
 
 
+def test_settings_have_no_best_cell_in_common(compose: Any, tmp_path: Path) -> None:
+    log, spec = Log(), compose("axes: {partition: [iid, disjoint]}", "protocol.rounds=2", "seeds=1")
+    start_study(spec, root=tmp_path, callbacks=[log])
+    assert {told.best for told in log.told} == {""}
+
+
 def test_rounds_of_a_checkpoint_are_no_work_of_this_process(compose: Any, tmp_path: Path) -> None:
     """They are there at once: the pace would be that of reading a file."""
     spec, log = compose("axes: {}", "protocol.rounds=8"), Log(stop=5)

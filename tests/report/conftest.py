@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fpl_tune.report import tuned
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import rules_of
@@ -40,6 +41,16 @@ def named(trial: Cell) -> str:
     fields = {name.rpartition(".")[2]: f"{value:.3g}" for name, value in trial.suggestion.params.items()}
     values = ", ".join(f"{ {'lam': 'λ', 'mu': 'μ'}.get(name, name) } = {value}" for name, value in fields.items())
     return f"{values} (trial {trial.trial_number})" if len(fields) <= 3 else f"trial {trial.trial_number}"
+
+
+def chosen_values(findings: Findings) -> dict[str, dict[str, list[str]]]:
+    """The table of chosen values: method -> field -> texts by setting."""
+    method, chosen = "", dict[str, dict[str, list[str]]]()
+    for row in tuned.values(findings).rows:
+        first, name, *texts = (td.text for td in row.cells)
+        method = first or method
+        chosen.setdefault(method, {})[name] = texts
+    return chosen
 
 
 def store_of(findings: Findings) -> Store:

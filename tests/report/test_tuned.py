@@ -21,6 +21,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from fpl_tune import analysis, api, config, report
 from fpl_tune.cli.show import print_results
 from fpl_tune.config import Study
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import answer, latex, tuned
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.space import Param
@@ -32,7 +33,7 @@ from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, drawn_history, there
-from .conftest import findings_of, named, store_of, typeset
+from .conftest import chosen_values, findings_of, named, store_of, typeset
 
 HEAD = """
 defaults: [/study, override /partition: dirichlet, _self_]
@@ -395,16 +396,16 @@ def test_choices_that_are_no_numbers_have_no_edge(choices):
 
 def test_values_at_an_end_of_their_range_are_marked_and_named_in_the_sentence(findings, kept):
     parts = {repr(part.varied): part for part in Asked(kept.spec()).search.parts}
-    texts = {row.cells[0].text: [td.text for td in row.cells[1:]] for row in tuned.values(findings).rows}
+    texts = chosen_values(findings)
     marked = set[str]()
     for part in parts.values():
         (cell,) = (cell for _, cell in findings.tuned if cell.is_at(part.varied))
-        found = texts[method_of(cell)][COLUMNS.index(f"alpha={cell.varied['partition.alpha']:g}")].split(", ")
+        column = COLUMNS.index(f"alpha={cell.varied['partition.alpha']:g}")
+        found = {name: values[column] for name, values in texts[method_of(cell)].items() if values[column] != "–"}
         params = {param.name: param.distribution for param in part.space.params}
-        assert [text.partition("=")[0] for text in found] == [
-            n.rpartition(".")[2] for n in there(cell.suggestion).params
-        ]
-        for text, (name, value) in zip(found, there(cell.suggestion).params.items(), strict=True):
+        assert {*found} == {n.rpartition(".")[2] for n in there(cell.suggestion).params}
+        for name, value in there(cell.suggestion).params.items():
+            text = found[name.rpartition(".")[2]]
             of = params[name]
             if isinstance(of, CategoricalDistribution):
                 numbers = [float(str(choice)) for choice in of.choices]
@@ -413,8 +414,8 @@ def test_values_at_an_end_of_their_range_are_marked_and_named_in_the_sentence(fi
                 assert isinstance(of, IntDistribution | FloatDistribution)
                 place = scaled(of.low, of.high, value, of.log)
                 edge = min(place, 1 - place) <= tuned.EDGE
-            assert text.endswith("*") == edge
-            assert float(text.partition("=")[2].strip("*")) == pytest.approx(float(value), rel=0.01)
+            assert text.endswith("†") == edge
+            assert float(text.strip("†")) == pytest.approx(float(value), rel=0.01)
             if edge:
                 marked.add("μ" if name == "method.mu" else name.rpartition(".")[2])
     assert marked
@@ -545,12 +546,21 @@ def test_every_surface_holds_the_same_means(kept, tmp_path, capsys, findings):
         assert frame.loc[method, f"{column} best"] == entry.best
     assert tuned.note(findings) in page.read_text()
     assert (tmp_path / "table.md").read_text().count("**") == 2 * sum(entry.best for entry in means.values())
-    assert tuned.STARRED in (tmp_path / "table.md").read_text()
-    assert tuned.STARRED in shown
+    assert tuned.MARKED in (tmp_path / "table.md").read_text()
+    assert tuned.MARKED in shown
 
 
 def test_the_answer_is_the_same_on_the_page_and_in_a_notebook(kept, findings):
     assert report.sentence(kept) == said(findings) == api.StudyResults(kept).answer
+
+
+def test_the_name_of_a_search_is_its_tuned_cell(kept, findings):
+    for search, cell in findings.tuned:
+        assert kept.cell(search.label).id == cell.id
+    with pytest.raises(
+        ConfigError, match=r"There is no cell 'alpha=5, fedprx' in .* Did you mean 'alpha=5, fedprox \("
+    ):
+        kept.cell("alpha=5, fedprx")
 
 
 def test_text_in_latex_is_escaped(compose):
@@ -558,7 +568,7 @@ def test_text_in_latex_is_escaped(compose):
     findings = findings_of(compose(axes, "references=[]").store())
     text = latex.table(findings, compare(findings), tuned.table(findings))
     assert r"50\% \& A\_B & \textbf{" in text or r"50\% \& A\_B & 7" in text
-    assert r"n\_ctx=" in latex.values(findings)
+    assert r" & n\_ctx & " in latex.values(findings)
     body = "\n".join(line for line in (text + latex.values(findings)).splitlines() if not line.startswith("% "))
     assert not re.search(r"(?<!\\)[%_#]", body)
     assert text.count(r" \\") == 2 + len(tuned.entries(findings)) - 1

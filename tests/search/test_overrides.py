@@ -91,6 +91,27 @@ def test_a_searched_field_is_named_with_the_way_to_fix_it() -> None:
     assert {cell.run.protocol.rounds for cell in itertools.islice(iter(asked.request, None), 8)} == {2}
 
 
+def test_a_rate_that_only_untrained_references_have_changes_nothing(tmp_path: Path) -> None:
+    body = "axes: {method: [promptfl]}\nsearch: {sampler: random, trials: 2}\nreferences: [{method: %s}]"
+    with pytest.raises(ConfigError, match=r"optim.lr=0.1 has no effect: the study searches it"):
+        compose(written(tmp_path, body % "zeroshot"), ["optim.lr=0.1"])
+    with pytest.warns(UserWarning, match="does not fix optim.lr: the study searches it"):
+        compose(written(tmp_path, body % "coop"), ["optim.lr=0.1"])
+
+
+def test_a_search_has_trials_or_a_budget(tmp_path: Path) -> None:
+    name = written(tmp_path, "axes: {method: [promptfl]}\nsearch: {sampler: random, trials: 2, budget: 5}")
+    with pytest.raises(ConfigError, match=r"^A search has .*: trials=2 and budget=5\. Remove one, as .* does\.$"):
+        compose(name)
+
+
+def test_a_metric_of_the_servers_model_needs_its_test() -> None:
+    metric = "report.metric=test/global/acc_mean"
+    with pytest.raises(ConfigError, match=r"test/global/acc_mean needs .* Set protocol\.global_model=true\."):
+        compose("lambda_sweep", [metric])
+    assert compose("lambda_sweep", [metric, "protocol.global_model=true"]).report.metric == metric.partition("=")[2]
+
+
 def test_search_settings_without_a_sampler_are_an_error(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {optim: {lr: [1, 2]}}\nsearch: {space: {method.lam: {low: 1}}}")
     with pytest.raises(ConfigError, match=r"search.space has no effect without a sampler"):

@@ -23,6 +23,7 @@ from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
 from fpl_tune.search.space import Param, read_space
+from fpl_tune.study.selection import first_point
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, Compose, there
@@ -332,9 +333,48 @@ def test_a_method_of_ones_own_may_have_a_file_with_published_points(own, name: s
     text = "space: {method.beta: {low: 0.0, high: 1.0}}\npublished: [{method.beta: 0.25, optim.lr: 0.01}]"
     Path("search_spaces", f"{name}.yaml").write_text(text)
     search = own()
-    assert names(search) == {"method.beta", "optim.lr", "optim.batch"}
+    assert names(search) == {"method.beta", "method.n_ctx", "optim.lr", "optim.batch"}, "with those of its parent"
     (point,) = search.points
     assert (point["method.beta"], point["optim.lr"]) == (0.25, 0.01)
+
+
+@pytest.mark.parametrize("key", ["publised", "spaces"])
+def test_a_misspelled_part_of_a_file_is_an_error(own, key: str) -> None:
+    Path("search_spaces").mkdir()
+    Path("search_spaces", "twice.yaml").write_text(f"space: {{method.beta: [0.1, 0.5]}}\n{key}: []")
+    with pytest.raises(ConfigError, match=rf"twice\.yaml: There is no field '{key}'"):
+        own()
+
+
+def test_a_field_of_ones_own_is_searched_beside_methods_that_lack_it(own, compose: Compose) -> None:
+    del own
+
+    def planned(when: str) -> list[CellSearch]:
+        space = f"method.beta: {{low: 0.0, high: 1.0{when}}}"
+        only = "only: [optim.lr, method.beta]"
+        body = f"axes: {{method: [promptfl, 'twice:Twice']}}\nsearch: {{sampler: random, {only}, space: {{{space}}}}}"
+        return there(Search.plan(compose(body))).parts
+
+    first, second = planned(", when: {method: 'twice:Twice'}")
+    assert names(first) == {"optim.lr"}
+    assert names(second) == {"optim.lr", "method.beta"}
+    assert all("method.beta" in point for point in second.points)
+    with pytest.raises(ConfigError, match=r"promptfl has no field 'beta'.*add when: \{method: <its name>\}"):
+        planned("")
+    with pytest.raises(
+        ConfigError, match=r"search\.space\.method\.beta\.when: There is no method 'pfedmop'.*'pfedmoap'"
+    ):
+        planned(", when: {method: pfedmop}")
+    with pytest.raises(ConfigError, match=r"twice has no class 'Twise'.*'Twice'"):
+        planned(", when: {method: 'twice:Twise'}")
+    with pytest.raises(ConfigError, match=r"search\.space\.method\.beta\.when: twice:Twice has no field 'gate_'"):
+        planned(", when: {method: 'twice:Twice', method.gate_: 1}")
+
+
+def test_a_default_that_ran_before_there_were_published_points_stays_the_default() -> None:
+    search = SearchSpec(sampler="random", published=[{"optim.lr": 0.05}, {"optim.lr": 0.02}])
+    assert first_point(search, {}) == first_point(search, {}, {"optim.lr": 0.02, "optim.batch": 8}) == "published"
+    assert first_point(search, {}, {"optim.lr": 0.01, "optim.batch": 8}) == "default"
 
 
 def test_a_rate_can_be_searched_in_every_method(own, compose: Compose) -> None:
