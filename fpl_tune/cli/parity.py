@@ -20,7 +20,9 @@ def parity(
     world: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The exported world; the file's folder by default.")
     ] = None,
-    tolerance: Annotated[float, typer.Option(min=0, help="Relative difference that still agrees.")] = 1e-4,
+    tolerance: Annotated[
+        float | None, typer.Option(min=0, help="Relative difference that agrees; by default ten times rounding.")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Write what fpl-tune computes to FILE.")] = False,
     format: FormatOption = "table",
 ) -> None:

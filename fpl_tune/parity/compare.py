@@ -19,12 +19,11 @@ from fpl_tune.parity.weights import standard_tokenizer
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.worlds import threads_of
 
-TOLERANCE = 1e-4
-"""Largest difference of arrays that agree, relative to the largest number of the array."""
+_DIGIT, _TIMES, _FLOOR = 1e-6, 10.0, 5e-6
+"""Numbers agree within a multiple of the effect of a change of `_DIGIT` at the start. The floor is for numbers that
+hardly depend on the start: float32 has seven digits, of which sums in another order keep more than five."""
 _POINTS = 1e-3
 """Tolerance of accuracies in %, which is less than one image."""
-_DIGIT, _TIMES = 1e-6, 10.0
-"""Training amplifies rounding: later numbers agree within this multiple of the effect of a change of the last digit."""
 
 
 class ComparedArray(NamedTuple):
@@ -32,13 +31,13 @@ class ComparedArray(NamedTuple):
 
     name: str
     verdict: str
-    """`equal`, `agrees` (within the tolerance or rounding), `differs`, `taken over` or `not compared`."""
+    """`equal`, `agrees` (within rounding or the tolerance), `differs`, `taken over` or `not compared`."""
     difference: float | None
     """The largest difference, relative to the largest number of fpl-tune's array; for accuracies, in points."""
     where: str
     """First place that differs, or the reason why nothing was compared."""
     rounding: float | None = None
-    """The difference between two runs of fpl-tune, one of them with a change in the last digit of its start."""
+    """The same difference between two runs of fpl-tune, one of them with a change in the last digit of its start."""
 
 
 class Comparison(NamedTuple):
@@ -51,7 +50,7 @@ class Comparison(NamedTuple):
     ours: Trace
     """The arrays of fpl-tune."""
     notes: tuple[str, ...] = ()
-    """Differences between the lengths of the trace and the run, which do not count as differences of numbers."""
+    """Leaves that the trace does not have, and other lengths than the run's. They are not differences of numbers."""
     seconds: tuple[float, float] | None = None
     """Median seconds of a round in the trace and in a simulation on this machine; None if the trace has none."""
 
@@ -66,7 +65,7 @@ def compare_trace(
     given: Trace,
     seed: int = 1,
     *,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     fingerprint: str | None = None,
     cache_dir: Path | None = None,
     progress: Any = None,
@@ -77,7 +76,8 @@ def compare_trace(
         run: the configuration of the trace, or overrides as for `fpl_tune.run`.
         given: the trace; see `fpl_tune.parity.trace.NAMES`.
         seed: seed of the clients' partition.
-        tolerance: largest difference, relative to the largest number of each array.
+        tolerance: largest difference that agrees, relative to the largest number of each array; by default ten times
+            the effect of rounding, see `ComparedArray.rounding`.
         fingerprint: fingerprint of the trace's data set; None if it is not known.
         cache_dir: folder of image features; the usual one if None.
         progress: called while images are encoded.
@@ -91,17 +91,25 @@ def compare_trace(
         return Comparison(finding, [], {})
     with fixed_settings(threads_of(run)):
         ours = compute(cell, given)
-        rows = [_row(name, ours, given, tolerance) for name in _ordered(given)]
-        if any(row.verdict == "differs" for row in rows):
-            nearby = compute(cell, {**given, **_nudged(ours)})
-            rows = [_rounded(row, nearby, ours, given) for row in rows]
+        nearby = compute(cell, {**given, **_nudged(ours)})
+    rows = [_row(name, ours, nearby, given, tolerance) for name in _ordered(given)]
     seconds = None
     if len(given.get("seconds", ())) and len(given.get("steps", ())):
         seconds = float(np.median(given["seconds"])), _pace(cell, given, progress)
-    finding = _finding(rows, given, ours)
+    lacking = _lacking(given, ours)
+    finding = _finding(rows, given, ours, lacking)
     if not finding and not any(row.verdict in ("equal", "agrees") for row in rows):
         finding = "Nothing could be compared: the trace needs `steps` and `images`, or arrays that depend on neither."
-    return Comparison(finding, rows, ours, tuple(_notes(cell, given)), seconds)
+    notes = [lacking] if lacking and not finding else []
+    return Comparison(finding, rows, ours, (*notes, *_notes(cell, given)), seconds)
+
+
+def _lacking(given: Trace, ours: Trace) -> str:
+    """A sentence about leaves of the start that the trace does not have; "" if it has all or needs none."""
+    names = [name for name in ours if name.startswith("initial/") and name not in given]
+    if not names or not {"images", "accuracy/0"} & given.keys():
+        return ""
+    return f"The trace does not have {' and '.join(names)}: fpl-tune used its own start. Record what you start from."
 
 
 def _notes(cell: SeedRun, given: Trace) -> Iterator[str]:
@@ -217,8 +225,6 @@ _ORDER = (
     "classes", "train/<client>", "test/<client>", "tokens", "initial/<leaf>", "accuracy/0", "steps", "images", "labels",
     "rates", "first/features", "first/logits", "losses", "first/gradient/<leaf>",
 )  # fmt: skip
-_MAY_LACK = ("after/", "accuracy/", "rates")
-"""Arrays in which nan means that a number was not recorded."""
 _TAKEN = ("classes", "train/<client>", "test/<client>", "tokens", "initial/<leaf>", "steps", "images", "labels")
 
 
@@ -238,22 +244,12 @@ def _ordered(given: Trace) -> list[str]:
 
 def _nudged(ours: Trace) -> Trace:
     """The initial leaves with a change in the last digit of every number."""
-    rng, leaves = np.random.default_rng(0), {n: leaf for n, leaf in ours.items() if n.startswith("initial/")}
-    return {n: leaf * (1 + rng.uniform(-1, 1, leaf.shape) * _DIGIT).astype(leaf.dtype) for n, leaf in leaves.items()}
+    rng = np.random.default_rng(0)
+    leaves = {n: x for n, x in ours.items() if n.startswith("initial/") and x.dtype.kind == "f"}
+    return {n: np.asarray(x * (1 + rng.uniform(-1, 1, x.shape) * _DIGIT), x.dtype) for n, x in leaves.items()}
 
 
-def _rounded(row: ComparedArray, nearby: Trace, ours: Trace, given: Trace) -> ComparedArray:
-    """The row with the effect of rounding on fpl-tune's own numbers."""
-    late = row.name == "losses" or row.name.startswith(("after/", "accuracy/"))
-    if row.difference is None or not late:
-        return row
-    noise = _row(row.name, ours, {**given, row.name: nearby[row.name]}, 0.0).difference or 0.0
-    if row.verdict == "differs" and row.difference <= _TIMES * noise:
-        row = row._replace(verdict="agrees", where="")
-    return row._replace(rounding=noise)
-
-
-def _row(name: str, ours: Trace, given: Trace, tolerance: float) -> ComparedArray:
+def _row(name: str, ours: Trace, nearby: Trace, given: Trace, tolerance: float | None) -> ComparedArray:
     kind = name if name in NAMES else kind_of(name)
     if kind in _TAKEN and (kind != "tokens" or name in ours):
         return ComparedArray(name, "taken over" if kind in ("steps", "images", "initial/<leaf>") else "equal", None, "")
@@ -264,52 +260,72 @@ def _row(name: str, ours: Trace, given: Trace, tolerance: float) -> ComparedArra
     mine, theirs = ours[name], given[name]
     if mine.shape != theirs.shape:
         return ComparedArray(name, "differs", None, f"shape {list(theirs.shape)}, here {list(mine.shape)}")
-    mine, theirs = mine.astype(np.float64), theirs.astype(np.float64)
-    if name.startswith(_MAY_LACK):
-        theirs = np.where(np.isnan(theirs), mine, theirs)
-    if kind == "first/features":
-        theirs, mine = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (theirs, mine))
-    apart = np.nan_to_num(np.abs(theirs - mine), nan=np.inf)
+    absent = _absent(name, given)
+    if absent.all():
+        return ComparedArray(name, "not compared", None, "the trace has only nan")
+    apart = _apart(name, np.where(absent, mine, theirs), mine)
+    difference, rounding = float(apart.max()), float(_apart(name, nearby[name], mine).max())
+    limit, smallest = max(_TIMES * rounding, _FLOOR) if tolerance is None else tolerance, 0.0
     if kind == "accuracy/<round>":
-        wrong = np.flatnonzero(apart > _POINTS)
-        where = [f"client {c}: {theirs[c]:.4f}, here {mine[c]:.4f}" for c in wrong[:1]]
-        return ComparedArray(
-            name, "differs" if where else "equal", float(apart.max()) if where else 0.0, "".join(where)
-        )
-    apart = apart / (np.abs(mine).max() or 1.0)
-    worst = float(apart.max())
-    if worst == 0:
-        return ComparedArray(name, "equal", 0.0, "")
-    return ComparedArray(
-        name, "agrees" if worst <= tolerance else "differs", worst, _where(name, apart, tolerance, given)
-    )
+        limit, smallest = max(_TIMES * rounding, _POINTS), _POINTS
+    if difference <= smallest:
+        return ComparedArray(name, "equal", 0.0, "", rounding)
+    verdict = "agrees" if difference <= limit else "differs"
+    return ComparedArray(name, verdict, difference, _where(name, apart > limit, given, ours), rounding)
 
 
-def _where(name: str, apart: np.ndarray, tolerance: float, given: Trace) -> str:
-    """The first place beyond the tolerance."""
-    beyond = np.argwhere(apart > tolerance)
-    if not len(beyond):
+def _absent(name: str, given: Trace) -> np.ndarray:
+    """Mask of numbers of an array that were not recorded: nan as rate, or for a client that was not tested."""
+    array = given[name]
+    nan = np.isnan(array)
+    if not name.startswith(("after/", "accuracy/")):
+        return nan if name == "rates" else np.zeros_like(nan)
+    number, n = name.split("/")[1], len(array)
+    of_round = [x for other, x in given.items() if other.split("/")[:2] in (["after", number], ["accuracy", number])]
+    tested = np.any([~np.isnan(x).reshape(n, -1).all(1) for x in of_round if len(x) == n], axis=0)
+    return np.broadcast_to(~tested.reshape(n, *[1] * (array.ndim - 1)), array.shape)
+
+
+def _apart(name: str, theirs: np.ndarray, mine: np.ndarray) -> np.ndarray:
+    """Differences relative to the largest finite number of `mine`; of accuracies, in points. -inf equals -inf."""
+    theirs, mine = theirs.astype(np.float64), mine.astype(np.float64)
+    if name == "first/features":
+        theirs, mine = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (theirs, mine))
+    with np.errstate(invalid="ignore"):
+        apart = np.nan_to_num(np.where(theirs == mine, 0.0, np.abs(theirs - mine)), nan=np.inf)
+    if name.startswith("accuracy/"):
+        return apart
+    return apart / (np.abs(mine[np.isfinite(mine)]).max(initial=0.0) or 1.0)
+
+
+def _where(name: str, beyond: np.ndarray, given: Trace, ours: Trace) -> str:
+    """The first place of a mask, which is beyond the limit; "" if there is none."""
+    if not beyond.any():
         return ""
-    first = beyond[0].tolist()
+    first = np.argwhere(beyond)[0].tolist()
     if name in ("losses", "rates"):
         number, client, epoch = given["steps"][first[0]].tolist()
         return f"step {first[0]}: round {number}, client {client}, epoch {epoch}"
+    if name.startswith("accuracy/"):
+        return f"client {first[0]}: {given[name][first[0]]:.4f}, here {ours[name][first[0]]:.4f}"
     return f"client {first[0]}" if name.startswith("after/") else f"[{', '.join(map(str, first))}]"
 
 
-def _finding(rows: list[ComparedArray], given: Trace, ours: Trace) -> str:
-    """A sentence about the first array that differs, and the cause if its numbers prove one; "" if none differs."""
+def _finding(rows: list[ComparedArray], given: Trace, ours: Trace, lacking: str) -> str:
+    """A sentence about the first array that differs, and the cause: `lacking`, or what the numbers prove; else ""."""
     wrong = [row for row in rows if row.verdict == "differs"]
     if not wrong:
         return ""
     name, _, _, where, _ = min(wrong, key=lambda row: _when(row, given))
-    proven = _proven(name, where, given[name], ours[name], rows) if given[name].shape == ours[name].shape else ""
+    proven = lacking
+    if not lacking and given[name].shape == ours[name].shape:
+        proven = _proven(name, where, given[name], ours[name], rows)
     return f"{name} is the first to differ{f' ({where})' if where else ''}.{proven and f' {proven}'}"
 
 
 def _proven(name: str, where: str, theirs: np.ndarray, mine: np.ndarray, rows: list[ComparedArray]) -> str:
     """The cause of a difference, if two arrays of the same shape prove it, else ""."""
-    if not name.startswith(_MAY_LACK) and not np.isfinite(theirs).all():
+    if (np.isfinite(mine) & ~np.isfinite(theirs) & (name != "rates")).any():
         return "It has numbers that are not finite."
     if name == "rates":
         step = int(where[5:].partition(":")[0])
@@ -325,9 +341,9 @@ def _proven(name: str, where: str, theirs: np.ndarray, mine: np.ndarray, rows: l
 
 def _when(row: ComparedArray, given: Trace) -> tuple[int, int, int]:
     """Round of the first difference, the array's position in the round, and the step."""
-    places = [*_ORDER, "steps after the first", "after/", "accuracy/"]
+    places = [*_ORDER, "steps after the first", "after/", "server/", "accuracy/"]
     place = next(i for i, name in enumerate(places) if row.name.startswith(name.partition("<")[0]))
-    if row.name.startswith(("after/", "accuracy/")):
+    if row.name.startswith(("after/", "server/", "accuracy/")):
         return int(row.name.split("/")[1]), place, 0
     if row.name in ("losses", "rates") and row.where.startswith("step ") and "steps" in given:
         step = int(row.where[5:].partition(":")[0])
@@ -337,6 +353,7 @@ def _when(row: ComparedArray, given: Trace) -> tuple[int, int, int]:
 
 def _of_logits(theirs: np.ndarray, mine: np.ndarray) -> str:
     """The cause of differing logits [B, K]: the order of classes, the temperature, or the length of features."""
+    theirs, mine = (np.where(np.isneginf(x), 0.0, x) for x in (theirs, mine))  # of classes that are left out
     same = np.abs(theirs[:, :, None] - mine[:, None, :]).max(0) <= 1e-3 * np.abs(mine).max()  # [theirs, mine]
     if not same.diagonal().all() and (same.sum(0) == 1).all() and (same.sum(1) == 1).all():
         i, j = next((i, j) for i, j in np.argwhere(same).tolist() if i != j)
@@ -352,6 +369,6 @@ def _of_logits(theirs: np.ndarray, mine: np.ndarray) -> str:
 def _factors(theirs: np.ndarray, mine: np.ndarray, axis: int | None = None) -> np.ndarray | None:
     """The factors between two arrays, one for all numbers or one per line along an axis; None if there are none."""
     squares = (mine * mine).sum(axis, keepdims=True)
-    factors = (theirs * mine).sum(axis, keepdims=True) / np.where(squares > 0, squares, 1.0)
+    factors = np.where(squares > 0, (theirs * mine).sum(axis, keepdims=True) / np.where(squares > 0, squares, 1.0), 1.0)
     fits = np.allclose(theirs, factors * mine, rtol=1e-3, atol=1e-4 * np.abs(theirs).max())
     return factors.squeeze() if fits and (np.abs(factors - 1) > 0.01).any() else None

@@ -1,7 +1,8 @@
 """The part of `fpl-tune parity` that runs in a fork: connects it to this world, and records its results.
 
 `fpl-tune world` copies this file into the world; it needs PyTorch and NumPy. In code derived from Dassl (PromptFL,
-FedOTP, FedPGP, pFedMoAP), these lines after the imports of `federated_main.py` are enough::
+FedOTP, FedPGP, pFedMoAP, PromptFolio, FedPHA, FedSEPT), these lines after the imports of `federated_main.py` are
+enough::
 
     import sys
     sys.path.insert(0, "path/of/the/world")
@@ -16,10 +17,11 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import inspect
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ WEIGHTS = os.path.join(HERE, "clip.pt")
 with open(os.path.join(HERE, "world.json"), encoding="utf-8") as _file:
     WORLD = json.load(_file)
 Named = dict[str, Any]  # by name: tensors, arrays
+Leaves = Callable[[Named], Named]
 
 
 def adapt(model: Any) -> Any:
@@ -51,14 +54,16 @@ def clients(side: str, seed: int) -> list[list[tuple[str, int]]]:
     return [[(os.path.join(HERE, "images", path), label) for path, label in one] for one in listed]
 
 
-def attach(path: str, leaves: Callable[[Named], Named] | None = None, seed: int | None = None) -> Recorder:
+def attach(path: str, leaves: Leaves | None = None, seed: int | None = None, start: Leaves | None = None) -> Recorder:
     """Lets the modules of a fork of Dassl use this world, and records a run, which is written when the process ends.
 
     Args:
         path: path of the trace.
-        leaves: returns the learned leaves with fpl-tune's names, given the model's parameters by name. It is also
-            called with their gradients. Default: the context as `prompt`.
+        leaves: returns the learned leaves with fpl-tune's names, given the model's parameters and buffers by name. It
+            is also called with their gradients, which are zero for buffers. Default: the context as `prompt`.
         seed: seed of the clients' split; by default the first exported one.
+        start: the same for all leaves before the first step, if they have other names or are more than the learned
+            ones. `fpl-tune ls methods NAME` lists them. Default: `leaves`.
     """
     chosen: int = WORLD["seeds"][0] if seed is None else seed
     try:
@@ -73,7 +78,7 @@ def attach(path: str, leaves: Callable[[Named], Named] | None = None, seed: int 
     base: Any = importlib.import_module(f"{root}.data.datasets.base_dataset")
     manager: Any = importlib.import_module(f"{root}.data.data_manager")
     manager.build_dataset = lambda cfg: _dataset(cfg, base, chosen)
-    recorder = Recorder(path, leaves)
+    recorder = Recorder(path, leaves, start)
     _watch(importlib.import_module(f"{root}.engine.trainer"), recorder)
     atexit.register(recorder.save)
     return recorder
@@ -92,16 +97,21 @@ def _dataset(cfg: Any, base: Any, seed: int) -> Any:
     train, test = ([item for one in parts[side] for item in one] for side in ("train", "test"))
     trained = {item.label for item in train}
     named = train + [item for item in test if item.label not in trained]  # classes are counted by what is listed here
-    return base.DatasetBase(train_x=named, federated_train_x=parts["train"], federated_test_x=parts["test"], test=test)
+    dataset = base.DatasetBase(
+        train_x=named, federated_train_x=parts["train"], federated_test_x=parts["test"], test=test
+    )
+    dataset.data_test = test  # read in place of `test` by FedPHA and FedSEPT
+    return dataset
 
 
 class Recorder:
     """Collects a trace. All calls are optional, and names are those in the documentation of fpl-tune."""
 
-    def __init__(self, path: str, leaves: Callable[[Named], Named] | None = None) -> None:
+    def __init__(self, path: str, leaves: Leaves | None = None, start: Leaves | None = None) -> None:
         """See `attach`."""
         self.path = path
-        self._leaves = leaves or (lambda params: {"prompt": params["prompt_learner.ctx"]})
+        self._leaves: Leaves = leaves or (lambda params: {"prompt": params["prompt_learner.ctx"]})
+        self._start = start or self._leaves
         self._arrays: Named = {}
         self._steps: list[Any] = []
         self._tested: dict[str, dict[int, Any]] = {}
@@ -113,7 +123,7 @@ class Recorder:
             self._arrays[name] = np.array(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
 
     def note_leaves(self, prefix: str, params: Named) -> None:
-        for name, leaf in self._leaves(params).items():
+        for name, leaf in (self._start if prefix == "initial" else self._leaves)(params).items():
             self.note(f"{prefix}/{name}", leaf)
 
     def step(
@@ -174,17 +184,18 @@ def _watch(trainer: Any, recorder: Recorder) -> None:
             _describe(self, recorder)
             step = self.forward_backward
 
-            def forward_backward(batch: Any, *args: Any, **more: Any) -> Any:
-                now["batch"] = batch
-                recorder.note_leaves("initial", dict(self.model.named_parameters()))
-                return step(batch, *args, **more)
+            def forward_backward(*args: Any, **more: Any) -> Any:
+                now["batch"] = next(given for given in (*args, *more.values()) if isinstance(given, Mapping))
+                recorder.note_leaves("initial", _tensors(self.model))
+                return step(*args, **more)
 
             self.forward_backward = forward_backward
-            self.model.register_forward_hook(lambda module, given, output: now.update(logits=output))
+            self.model.register_forward_hook(lambda module, given, output: now.update(output=output))
             encoder = getattr(self.model, "image_encoder", None)
             if encoder is not None:
                 encoder.register_forward_hook(lambda module, given, output: now.update(features=output))
-        now.update(round=max(global_epoch, 0) + 1, client=max(idx, 0))
+        first = now.setdefault("first", global_epoch)
+        now.update(round=global_epoch - first + 1, client=max(idx, 0))
         return looped(self, idx, global_epoch, *args, **more)
 
     def model_backward(self: Any, loss: Any) -> Any:
@@ -192,31 +203,57 @@ def _watch(trainer: Any, recorder: Recorder) -> None:
         return backward(self, loss)
 
     def model_update(self: Any, names: Any = None) -> Any:
-        batch = now["batch"]
+        labels = now["batch"]["label"]
         if "step" not in now:
             now["step"] = True
-            logits = now["logits"][-1] if isinstance(now["logits"], (tuple, list)) else now["logits"]
-            recorder.note("first/logits", logits)
-            if torch.is_tensor(now.get("features")) and now["features"].shape[:1] == logits.shape[:1]:
+            logits = _logits(now["output"], (len(labels), len(self.dm.dataset.classnames)))
+            if logits is not None:
+                recorder.note("first/logits", logits)
+            if torch.is_tensor(now.get("features")) and now["features"].shape[:1] == (len(labels),):
                 recorder.note("first/features", now["features"])
-            named = self.model.named_parameters()
-            gradient = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}
+            named = _tensors(self.model)
+            gradient = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named.items()}
             recorder.note_leaves("first/gradient", gradient)
         rate = next(iter(self._optims.values())).param_groups[0]["lr"]
         place = now["round"], now["client"], self.epoch
-        recorder.step(*place, batch["impath"], batch["label"], now["loss"], rate)
+        recorder.step(*place, _files(self, now["client"], now["batch"]), labels, now["loss"], rate)
         return update(self, names)
 
     def test(self: Any, *args: Any, **more: Any) -> Any:
         results = tested(self, *args, **more)
-        client = more.get("idx", args[3] if len(args) > 3 else 0)
+        called = inspect.signature(tested).bind(self, *args, **more)
+        called.apply_defaults()
         if now["round"] == 0:
             _describe(self, recorder)
-        recorder.test(now["round"], max(client, 0), results[0], dict(self.model.named_parameters()))
+        split = called.arguments.get("split")
+        if split == now.setdefault("split", split):  # not that of other clients' images, which FedSEPT tests next
+            accuracy = next(iter(results.values() if isinstance(results, Mapping) else results))
+            recorder.test(now["round"], max(called.arguments["idx"], 0), accuracy, _tensors(self.model))
         return results
 
     trainer.TrainerX.run_epoch, trainer.SimpleTrainer.test = run_epoch, test
     base.model_backward, base.model_update = model_backward, model_update
+
+
+def _tensors(model: Any) -> Named:
+    """The parameters and buffers of a model by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _logits(output: Any, shape: tuple[int, int]) -> Any:
+    """The first tensor of a shape [B, K] among the outputs of a model; None if there is none."""
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    outputs = output if isinstance(output, (tuple, list)) else [output]
+    return next((x for x in outputs if torch.is_tensor(x) and x.shape == shape), None)
+
+
+def _files(trainer: Any, client: int, batch: Any) -> list[str]:
+    """The image files of a batch, which has their paths or their places among those of the client."""
+    if "impath" in batch:
+        return batch["impath"]
+    items = trainer.fed_train_loader_x_dict[client].dataset.data_source
+    return [items[int(place)].impath for place in batch["index"]]
 
 
 def _describe(trainer: Any, recorder: Recorder) -> None:

@@ -97,7 +97,7 @@ class SeedRun(Clients):
         """Loads towers and encodes images.
 
         Raises:
-            ConfigError: the run has several stages.
+            ConfigError: the run has several stages, or its method does not fit the sizes of the task.
         """
         super().__init__(run, seed)
         self.cache_dir = cache_dir or cache_root()
@@ -107,6 +107,7 @@ class SeedRun(Clients):
         self.task: ClientTask = task_of(world, run, seed)
         stage = next(iter(run.stages))
         self.method: Method = checked(stage.method)
+        self.method.check(self.task)
         self.epochs = stage.epochs
 
     def _exact(self, world: SharedData) -> SharedData:
@@ -168,16 +169,17 @@ def compute(cell: SeedRun, given: Trace) -> Trace:
         spec = replace(spec, batch=given["images"].shape[1])
     trace = _described(cell)
     state = method.init(task, torch.Generator().manual_seed(derive("init", cell.seed)))
-    state = _started(state, given, task.n_clients)
+    state = _started(cell.run.method, state, given)
     everyone = torch.arange(task.n_clients)
     first = task.during(1, cell.run.rounds, derive("method", cell.seed, 1))
-    initial = method.start(first, state, everyone[:1]).params
-    trace |= {f"initial/{name}": _numbers(leaf[0]) for name, leaf in initial.items()}
+    learned = method.start(first, state, everyone[:1]).params
+    names = leaf_names(state)
+    trace |= {f"initial/{name}": _numbers(getattr(state, kind)[leaf]) for name, (kind, leaf) in names.items()}
     trace["accuracy/0"] = _accuracy(method, task, state)
     cohorts = _given_cohorts(cell, given) if "images" in given else None
     rounds = cell.run.rounds if cohorts is None else max(cohorts, default=0)
     steps, losses = list[dict[str, np.ndarray]](), list[float]()
-    for number in range(1, (rounds if initial else 0) + 1):
+    for number in range(1, (rounds if learned else 0) + 1):
         cohort = _own_cohort(cell, number) if cohorts is None else cohorts.get(number)
         if cohort is None or not len(cohort.clients):
             continue
@@ -194,6 +196,7 @@ def compute(cell: SeedRun, given: Trace) -> Trace:
         losses += recorded.losses
         after = method.deploy(task, state, everyone).params
         trace |= {f"after/{number}/{name}": _numbers(leaf) for name, leaf in after.items()}
+        trace |= {f"server/{number}/{name}": _numbers(leaf) for name, leaf in state.server.items()}
         trace[f"accuracy/{number}"] = _accuracy(method, task, state)
     if steps:
         trace |= {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
@@ -240,23 +243,43 @@ def sentences(cell: SeedRun) -> list[str]:
     return [template.format(name.replace("_", " ")) for name in cell.classes]
 
 
-def _started(state: State, given: Trace, n_clients: int) -> State:
-    """The state before round 1 with the shared and personal leaves of a trace."""
-    leaves = {name.removeprefix("initial/"): value for name, value in given.items() if name.startswith("initial/")}
-    shared, personal = dict(state.shared), dict(state.personal)
-    for name, value in leaves.items():
-        like = shared.get(name, personal[name][0] if name in personal else None)
-        if like is None:
-            own = f"It has {', '.join([*shared, *personal])}." if shared or personal else "It learns nothing."
-            raise ConfigError(f"The trace has initial/{name}, but the run's method has no leaf {name!r}. {own}")
-        if value.shape != tuple(like.shape):
-            raise ConfigError(f"initial/{name} must have the shape {list(like.shape)}, but has {list(value.shape)}.")
-        leaf = torch.from_numpy(value).to(like)
-        if name in shared:
-            shared[name] = leaf
-        else:
-            personal[name] = replicate(leaf, n_clients)
-    return State(shared, personal, state.server)
+def leaf_names(state: State) -> dict[str, tuple[str, str]]:
+    """The kind (`shared`, `personal` or `server`) and leaf by name in `initial/<name>`.
+
+    That is the name of the leaf, after its kind if a leaf of an earlier kind has the same one: `personal.prompt`.
+    """
+    names: dict[str, tuple[str, str]] = {}
+    for kind, tree in state._asdict().items():
+        names |= {f"{kind}.{leaf}" if leaf in names else leaf: (kind, leaf) for leaf in tree}
+    return names
+
+
+def _started(method: Method, state: State, given: Trace) -> State:
+    """The state before round 1 with the leaves of a trace."""
+    names, started = leaf_names(state), State(*map(dict, state))
+    for name in (name for name in given if name.startswith("initial/")):
+        if name.removeprefix("initial/") not in names:
+            own = f"It has {', '.join(names)}." if names else "It learns nothing."
+            raise ConfigError(f"The trace has {name}, but the run's method has no leaf {name[8:]!r}. {own}")
+        kind, leaf = names[name.removeprefix("initial/")]
+        like, value = getattr(state, kind)[leaf], torch.from_numpy(given[name])
+        if kind == "personal" and value.ndim < like.ndim:
+            value = replicate(value, len(like))
+        if value.shape != like.shape:
+            wanted, has = (list(x.shape[kind == "personal" :]) for x in (like, value))
+            raise ConfigError(f"{name} must have the shape {wanted}, but has {has}.{_remedy(method, wanted, has)}")
+        getattr(started, kind)[leaf] = value.to(like)
+    return started
+
+
+def _remedy(method: Method, wanted: list[int], has: list[int]) -> str:
+    """What to set if a shape differs in one number, which is that of some fields of the method; else ""."""
+    different = [pair for pair in zip(wanted, has, strict=False) if pair[0] != pair[1]]
+    if len(wanted) != len(has) or len(different) != 1:
+        return ""
+    ((mine, theirs),) = different
+    names = [name for name, value in vars(method).items() if type(value) is int and value == mine]
+    return f" Set {' or '.join(f'method.{name}={theirs}' for name in names)}." if names else ""
 
 
 def _given_cohorts(cell: SeedRun, given: Trace) -> dict[int, Cohort]:

@@ -24,7 +24,10 @@ NAMES: dict[str, tuple[str, str]] = {
     "tokens": ("[K, L]", "ids of the sentences under CLIP's own tokenizer, zeros after the end token"),
     "train/<client>": ("[n] text", "files of a client's training images"),
     "test/<client>": ("[n] text", "files of a client's test images"),
-    "initial/<leaf>": ("as the leaf", "learned leaf before the first step; of a leaf of every client, one client's"),
+    "initial/<leaf>": (
+        "as the leaf",
+        "leaf before the first step, as in `fpl-tune ls methods NAME`; of a personal leaf [N, ...] or one for all",
+    ),
     "steps": ("[T, 3]", "round (from 1), client (from 0) and local epoch (from 0) of each step"),
     "images": (
         "[T, B] text",
@@ -37,6 +40,7 @@ NAMES: dict[str, tuple[str, str]] = {
     "first/logits": ("[B, K]", "logits of the first step, temperature included"),
     "first/gradient/<leaf>": ("as the leaf", "gradient of the first step's loss"),
     "after/<round>/<leaf>": ("[N, ...]", "leaf with which each client is tested after a round; nan if it is not"),
+    "server/<round>/<leaf>": ("as the leaf", "leaf of the server after a round"),
     "seconds": ("[R]", "wall-clock seconds of each round, its tests included"),
     "accuracy/<round>": (
         "[N]",
@@ -109,7 +113,7 @@ def _check(arrays: Trace, what: str) -> None:
         axes = 1 if kind in _ONE else 2 if kind in _TWO else array.ndim
         if array.ndim != axes or (kind == "steps" and array.shape[1:] != (3,)):
             raise ConfigError(f"{name} of {what} must be {NAMES[kind][0]}, but its shape is {list(array.shape)}.")
-        fits = array.dtype.kind in ("U" if kind in _TEXT else "Uiu" if kind == "images" else "fiu")
+        fits = array.dtype.kind in ("U" if kind in _TEXT else "Uiu" if kind == "images" else "fiub")
         if not fits:
             wanted = "text" if kind in _TEXT else "numbers"
             raise ConfigError(f"{name} of {what} must contain {wanted}, but contains {array.dtype}.")

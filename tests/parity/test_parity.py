@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import fpl_tune.method as fl
-from fpl_tune import config, parity
+from fpl_tune import config, methods, parity
 from fpl_tune.clip import load_towers
 from fpl_tune.config import RunSpec
 from fpl_tune.config.specs import Stage
@@ -27,6 +27,7 @@ from fpl_tune.data.shapes import COLOURS
 from fpl_tune.method import Batch, Local, Task
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.parity import Trace, compare_trace, export_world, read_trace, trace_of, write_trace
+from fpl_tune.parity.run import SeedRun, leaf_names
 from fpl_tune.parity.weights import standard_tokenizer
 
 FORK = Path(__file__).parent / "fork"
@@ -108,6 +109,37 @@ def test_the_plain_loop_drops_incomplete_batches_as_its_trace_says(of_fork: Call
     assert np.unique(steps[:, 0]).tolist() == [1, 2]
 
 
+def test_a_later_fork_computes_the_same(of_fork: Callable[..., Trace]) -> None:
+    """Batches have an index in place of a path and come second, and the learned context includes a buffer."""
+    trace, cell = of_fork("later"), run("optim.weight_decay=0")
+    found = compare_trace(cell, trace)
+    assert found.agrees, found.finding
+    assert found.notes == ()
+    assert set(verdicts(found).values()) <= {"equal", "agrees", "taken over"}
+    assert {"losses", "first/gradient/prompt", "after/1/prompt", "after/2/prompt", "accuracy/2"} <= trace.keys()
+    assert {name.rpartition("/")[2][:6] for name in trace["images"][0] if name} == {"train-"}
+
+
+def test_rounds_are_counted_from_the_first_of_the_fork(of_fork: Callable[..., Trace]) -> None:
+    trace = of_fork("later")
+    assert np.unique(trace["steps"][:, 0]).tolist() == [1, 2]
+    assert {name for name in trace if name.startswith("accuracy/")} == {"accuracy/1", "accuracy/2"}
+
+
+def test_of_several_outputs_the_first_with_the_shape_of_logits_is_recorded(of_fork: Callable[..., Trace]) -> None:
+    """The first output is text features, the last one twice the logits."""
+    trace = of_fork("later")
+    ours = trace_of(run("optim.weight_decay=0"), given=trace)
+    np.testing.assert_allclose(trace["first/logits"], ours["first/logits"], rtol=1e-4)
+
+
+def test_a_test_of_another_split_is_not_recorded(of_fork: Callable[..., Trace]) -> None:
+    """Clients have 7 or 6 classes with 3 test images each; the other split has those of the other clients."""
+    trace = of_fork("later")
+    for accuracy, images in zip(trace["accuracy/2"], (21, 21, 18), strict=True):
+        assert accuracy * images / 100 == pytest.approx(round(accuracy * images / 100), abs=1e-3)
+
+
 def test_a_fork_with_other_numbers_of_clients_ends_with_a_line_and_writes_nothing(world: Path, tmp_path: Path) -> None:
     words = [sys.executable, str(FORK / "federated_main.py"), str(world), str(tmp_path / "trace.npz"), "users"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -126,6 +158,7 @@ def test_a_fork_with_other_numbers_of_clients_ends_with_a_line_and_writes_nothin
             r"^losses is the first to differ \(step [1-9]: round 1, client 0, epoch 0\)\.$",
         ),
         ("average", r"^after/1/prompt is the first to differ \(client 0\)\.$"),
+        ("decay", r"^after/1/prompt is the first to differ \(client 0\)\.$"),  # by 1.5e-5: 6 steps of 0.005 · 5e-4
     ],
 )
 def test_a_fault_is_named(fault: str, message: str, of_fork: Callable[..., Trace]) -> None:
@@ -238,6 +271,71 @@ def test_clients_that_are_not_tested_do_not_count(ours: Trace, feature_cache: Pa
     assert compare_trace(run(), {**ours, **holes}, cache_dir=feature_cache).agrees
 
 
+def test_nan_of_a_tested_client_differs(ours: Trace, feature_cache: Path) -> None:
+    leaf = ours["after/2/prompt"].copy()
+    leaf[1] = np.nan
+    found = compare_trace(run(), {**ours, "after/2/prompt": leaf}, cache_dir=feature_cache)
+    assert found.finding == "after/2/prompt is the first to differ (client 1). It has numbers that are not finite."
+    accuracy = ours["accuracy/2"].copy()
+    accuracy[2] = np.nan
+    found = compare_trace(run(), {**ours, "accuracy/2": accuracy}, cache_dir=feature_cache)
+    assert found.finding.startswith("accuracy/2 is the first to differ (client 2: nan, here ")
+    leaf[1] = ours["after/2/prompt"][1]
+    leaf[0, 0, 0] = np.nan
+    found = compare_trace(run(), {"after/2/prompt": leaf, **steps_of(ours)}, cache_dir=feature_cache)
+    assert verdicts(found)["after/2/prompt"] == "differs"
+
+
+def steps_of(trace: Trace) -> Trace:
+    return {name: trace[name] for name in ("initial/prompt", "steps", "images")}
+
+
+def test_an_array_of_nan_is_not_compared(ours: Trace, feature_cache: Path) -> None:
+    names = ("rates", "after/1/prompt", "accuracy/1")
+    given = {**steps_of(ours), **{name: np.full(ours[name].shape, np.nan) for name in names}}
+    found = compare_trace(run(), given, cache_dir=feature_cache)
+    assert {name: verdicts(found)[name] for name in names} == dict.fromkeys(names, "not compared")
+    assert found.finding.startswith("Nothing could be compared")
+
+
+def test_equal_infinities_do_not_differ(feature_cache: Path) -> None:
+    """FedTPG's logits of classes that a client does not have are -inf."""
+    cell = run("method=fedtpg", "method.n_ctx=4", "protocol.rounds=1")
+    theirs = trace_of(cell, cache_dir=feature_cache)
+    assert np.isneginf(theirs["first/logits"]).any()
+    assert compare_trace(cell, theirs, cache_dir=feature_cache).agrees
+    given = {**theirs, "first/logits": theirs["first/logits"] * 2}
+    found = compare_trace(cell, given, cache_dir=feature_cache)
+    assert "They are 2 times those here: another temperature." in found.finding
+
+
+def test_what_exceeds_ten_times_its_rounding_differs(ours: Trace, feature_cache: Path) -> None:
+    """Without weight decay the prompt is 16 steps · 0.005 · 5e-4 = 4e-5 larger, less than 1e-4."""
+    found = compare_trace(run("optim.weight_decay=0"), ours, cache_dir=feature_cache)
+    rows = {row.name: row for row in found.rows}
+    last = rows["after/2/prompt"]
+    assert last.verdict == "differs"
+    assert last.rounding is not None
+    assert last.difference is not None
+    assert 1e-8 < 10 * last.rounding < last.difference < 1e-4
+    assert found.finding.startswith("after/1/prompt is the first to differ")
+    assert rows["first/features"].rounding == 0.0
+    assert compare_trace(run("optim.weight_decay=0"), ours, tolerance=1e-4, cache_dir=feature_cache).agrees
+    near = {**ours, "first/features": ours["first/features"] * (1 + 1e-6 * np.arange(-4, 4)[:, None])}
+    assert compare_trace(run(), near, cache_dir=feature_cache).agrees
+
+
+def test_a_leaf_that_the_start_does_not_have_is_named(ours: Trace, feature_cache: Path) -> None:
+    given = {name: value for name, value in ours.items() if name != "initial/prompt"}
+    told = "The trace does not have initial/prompt: fpl-tune used its own start. Record what you start from."
+    assert compare_trace(run(), given, cache_dir=feature_cache).notes == (told,)
+    given = {**given, "first/logits": 2 * given["first/logits"]}
+    found = compare_trace(run(), given, cache_dir=feature_cache)
+    assert found.finding == f"first/logits is the first to differ ([0, 0]). {told}"
+    names = compare_trace(run(), {"classes": ours["classes"]}, cache_dir=feature_cache)
+    assert names.notes == ()
+
+
 def test_places_of_images_stand_for_their_names(ours: Trace, feature_cache: Path) -> None:
     own = [{name: i for i, name in enumerate(ours[f"train/{c}"].tolist())} for c in range(3)]
     rows = zip(ours["steps"].tolist(), ours["images"].tolist(), strict=True)
@@ -303,18 +401,66 @@ def test_another_start_is_taken_over(ours: Trace, feature_cache: Path) -> None:
     assert compare_trace(run(), theirs, cache_dir=feature_cache).agrees
 
 
-@pytest.mark.parametrize("method", ["fedpgp", "fedotp", "pfedmoap", "zeroshot", "coop"])
-def test_traces_of_other_methods(method: str, feature_cache: Path) -> None:
-    """Personal leaves, patches in single precision, what is learned in later rounds only, and nothing at all."""
-    small = [text for text in SMALL if method != "zeroshot" or not text.startswith("method.")]
-    more = {"pfedmoap": ["method.experts=2", "method.heads=2"], "fedpgp": ["method.rank=2"]}.get(method, [])
-    cell = config.compose_run([*small, *PLAIN, f"method={method}", *more])
-    theirs = trace_of(cell, cache_dir=feature_cache)
+WRAPPERS = {name for name, kind in methods.catalogue().items() if kind.__module__.startswith("fpl_tune.wrappers.")}
+OWN_SIZES = {
+    "pfedmoap": ["method.experts=2"],
+    "pfedmoap_dp": ["method.inner.experts=2"],
+    "fedmaple": ["method.depth=2"],
+    "fedmap": ["method.depth=2"],
+    "promptsrc": ["method.depth=2"],
+    "sgpt": ["method.shared_blocks=1", "method.group_blocks=1"],
+}
+TINY = (
+    "data.domains=[clipart,sketch]", "data.shots=2", "data.train_per_class=6", "data.test_per_class=2",
+    "partition.n_clients=3", "protocol.rounds=2", "protocol.epochs=1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", sorted(set(config.options("method")) - WRAPPERS))
+def test_a_methods_own_trace_is_equal(method: str, feature_cache: Path) -> None:
+    """From another start than the run's own. Of several stages, the first one."""
+    whole = config.compose_run([*TINY, f"method={method}", *OWN_SIZES.get(method, [])])
+    cell = replace(whole, stages=whole.stages[:1])
+    ready = SeedRun(cell, 1, cache_dir=feature_cache)
+    state = ready.method.init(ready.task, torch.Generator().manual_seed(7))
+    start = {f"initial/{name}": getattr(state, kind)[leaf].numpy() for name, (kind, leaf) in leaf_names(state).items()}
+    theirs = trace_of(cell, given=start, cache_dir=feature_cache)
+    assert {name for name in theirs if name.startswith("initial/")} == start.keys()
+    assert all(np.array_equal(theirs[name], leaf, equal_nan=True) for name, leaf in start.items())
     found = compare_trace(cell, theirs, cache_dir=feature_cache)
-    assert found.agrees
-    learned = {name.removeprefix("initial/") for name in theirs if name.startswith("initial/")}
-    assert {f"after/2/{leaf}" for leaf in learned} <= theirs.keys()
-    assert {name.rpartition("/")[2] for name in theirs if name.startswith("first/gradient/")} == learned
+    assert found.agrees, found.finding
+    assert found.notes == ()
+    assert set(verdicts(found).values()) <= {"equal", "taken over"}
+    assert {f"server/2/{leaf}" for leaf in state.server} <= verdicts(found).keys() or not cell.method.learns
+
+
+def test_a_difference_in_the_servers_state_is_named(feature_cache: Path) -> None:
+    cell = config.compose_run([*TINY, "method=fedavgm"])
+    theirs = trace_of(cell, cache_dir=feature_cache)
+    name = next(name for name in theirs if name.startswith("server/1/"))
+    found = compare_trace(cell, {**theirs, name: 1.01 * theirs[name]}, cache_dir=feature_cache)
+    assert found.finding.startswith(f"{name} is the first to differ ([")
+
+
+def test_a_personal_leaf_may_be_one_for_all_clients(feature_cache: Path) -> None:
+    cell = config.compose_run([*TINY, "method=fedpgp", "method.rank=2"])
+    theirs = trace_of(cell, cache_dir=feature_cache)
+    one = theirs["initial/u"][0]
+    assert compare_trace(cell, {**theirs, "initial/u": one}, cache_dir=feature_cache).agrees
+    found = compare_trace(cell, {**theirs, "initial/u": 2 * one}, cache_dir=feature_cache)
+    assert found.finding.startswith("first/")
+
+
+def test_two_leaves_of_one_name_are_told_apart(feature_cache: Path) -> None:
+    """FedAMP's clients have a prompt, and the server a cloud prompt for each."""
+    theirs = trace_of(config.compose_run([*TINY, "method=fedamp"]), cache_dir=feature_cache)
+    assert {name for name in theirs if name.startswith("initial/")} >= {"initial/prompt", "initial/server.prompt"}
+
+
+def test_a_method_that_does_not_fit_the_task_is_refused(feature_cache: Path) -> None:
+    cell = config.compose_run([*TINY, "method=pfedmoap"])
+    with pytest.raises(ConfigError, match=r"method\.experts"):
+        compare_trace(cell, {"classes": np.array(["a"])}, cache_dir=feature_cache)
 
 
 @fl.dataclass
@@ -376,7 +522,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             {"initial/context": np.zeros((4, 128))},
             "has initial/context, but the run's method has no leaf 'context'. It has prompt",
         ),
-        ({"initial/prompt": np.zeros((2, 128))}, r"initial/prompt must have the shape \[4, 128\], but has \[2, 128\]"),
+        (
+            {"initial/prompt": np.zeros((2, 128))},
+            r"initial/prompt must have the shape \[4, 128\], but has \[2, 128\]\. Set method\.n_ctx=2\.$",
+        ),
+        (
+            {"initial/prompt": np.zeros((4, 64))},
+            r"initial/prompt must have the shape \[4, 128\], but has \[4, 64\]\.$",
+        ),
     ],
 )
 def test_a_start_that_does_not_fit_is_refused(given: Trace, message: str, feature_cache: Path) -> None:

@@ -1,4 +1,7 @@
-"""Dassl's trainers, as far as forks call them: loops over clients, epochs and batches."""
+"""Dassl's trainers, as far as forks call them: loops over clients, epochs and batches.
+
+With `cfg.family == "later"` as PromptFolio, FedPHA and FedSEPT have changed them.
+"""
 
 from typing import Any
 
@@ -36,13 +39,20 @@ class SimpleTrainer(TrainerBase):
     def build_model(self) -> None:
         raise NotImplementedError
 
-    def forward_backward(self, batch: Any) -> Any:
+    def forward_backward(self, *given: Any) -> Any:
         raise NotImplementedError
 
     @torch.no_grad()
-    def test(self, split: Any = None, is_global: bool = False, current_epoch: int = 0, idx: int = -1) -> list[float]:
-        right = [(self.model(b["img"]).argmax(1) == b["label"]).float() for b in self.fed_test_loader_x_dict[idx]]
-        return [100 * float(torch.cat(right).mean())]
+    def test(self, split: Any = None, is_global: bool = False, current_epoch: int = 0, idx: int = -1) -> Any:
+        loaders = self.fed_test_loader_x_dict
+        held = [loader for c, loader in loaders.items() if (c != idx if split == "neighbor" else c == idx)]
+        right = [(self.inferred(b["img"]).argmax(1) == b["label"]).float() for loader in held for b in loader]
+        accuracy = 100 * float(torch.cat(right).mean())
+        return {"accuracy": accuracy, "error": 100 - accuracy} if self.cfg.family == "later" else [accuracy]
+
+    def inferred(self, image: Any) -> Any:
+        output = self.model(image)
+        return output[1] if self.cfg.family == "later" else output
 
 
 class TrainerX(SimpleTrainer):
@@ -52,5 +62,5 @@ class TrainerX(SimpleTrainer):
             self.run_epoch(idx, global_epoch)
 
     def run_epoch(self, idx: int = -1, global_epoch: int = -1) -> None:
-        for batch in self.fed_train_loader_x_dict[idx]:
-            self.forward_backward(batch)
+        for place, batch in enumerate(self.fed_train_loader_x_dict[idx]):
+            self.forward_backward(*([place] if self.cfg.family == "later" else []), batch)

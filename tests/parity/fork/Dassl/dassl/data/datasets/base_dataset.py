@@ -23,5 +23,6 @@ class DatasetBase:
         test: Any = None,
     ) -> None:
         self.train_x, self.federated_train_x, self.federated_test_x = train_x, federated_train_x, federated_test_x
+        self.test = test
         self.lab2cname = {item.label: item.classname for item in train_x}
         self.classnames = [self.lab2cname[label] for label in sorted(self.lab2cname)]
