@@ -23,7 +23,7 @@ def ls(
         typer.Argument(help="What to list.", metavar="methods|data|studies|towers"),
     ],
     name: Annotated[
-        str | None, typer.Argument(metavar="[METHOD]", help="After methods: one of them, with its fields.")
+        str | None, typer.Argument(metavar="[METHOD]", help="After methods: one of them, with its fields and leaves.")
     ] = None,
     format: FormatOption = "table",
 ) -> None:
@@ -34,6 +34,8 @@ def ls(
         rows, source = _fields(name)
         output.emit(rows, format, title=name)
         if format == "table":
+            if leaves := _leaves(name):
+                output.emit(leaves, format, title="leaves, as fpl-tune parity names them")
             print(source)
         return
     if kind == "data":
@@ -93,6 +95,29 @@ def _fields(name: str) -> tuple[list[dict[str, Any]], str]:
         default = shown(own[field]) if field in own else ""
         rows.append({"field": field, "default": default, "searched": text, "meaning": " ".join(told.split())})
     return rows, (inspect.getdoc(inspect.getmodule(kind)) or "").strip()
+
+
+def _leaves(name: str) -> list[dict[str, str]]:
+    """The leaves of a method's state with their shapes in the embedded world; none of a wrapper without a method."""
+    import torch
+
+    from fpl_tune import config
+    from fpl_tune.data import load
+    from fpl_tune.execute.plan.traffic import dummy_task
+    from fpl_tune.parity.run import leaf_names
+    from fpl_tune.simulation.task import towers_for
+
+    try:
+        run = config.compose_run([f"method={name}"])
+    except ConfigError:
+        return []
+    task = dummy_task(run, towers_for(run.clip), load(run.data, run.partition.file))
+    state, rows = run.stages[0].method.init(task, torch.Generator().manual_seed(0)), []
+    for leaf, (kind, own) in leaf_names(state).items():
+        shape = [str(n) for n in getattr(state, kind)[own].shape]
+        shape = ["N", *shape[1:]] if kind == "personal" else shape
+        rows.append({"leaf": leaf, "kind": kind, "shape": f"[{', '.join(shape)}]"})
+    return rows
 
 
 def headline(path: Path) -> str:

@@ -96,20 +96,30 @@ def compare_trace(
     seconds = None
     if len(given.get("seconds", ())) and len(given.get("steps", ())):
         seconds = float(np.median(given["seconds"])), _pace(cell, given, progress)
-    lacking = _lacking(given, ours)
-    finding = _finding(rows, given, ours, lacking)
+    lacking = _lacking(cell, given)
+    finding = _finding(rows, given, ours, lacking, _groups(cell, ours))
     if not finding and not any(row.verdict in ("equal", "agrees") for row in rows):
         finding = "Nothing could be compared: the trace needs `steps` and `images`, or arrays that depend on neither."
     notes = [lacking] if lacking and not finding else []
     return Comparison(finding, rows, ours, (*notes, *_notes(cell, given)), seconds)
 
 
-def _lacking(given: Trace, ours: Trace) -> str:
-    """A sentence about leaves of the start that the trace does not have; "" if it has all or needs none."""
-    names = [name for name in ours if name.startswith("initial/") and name not in given]
+def _lacking(cell: SeedRun, given: Trace) -> str:
+    """A sentence about random leaves of the start that the trace does not have; "" if it has all or needs none."""
+    names = [name for name in cell.drawn() if name not in given]
     if not names or not {"images", "accuracy/0"} & given.keys():
         return ""
-    return f"The trace does not have {' and '.join(names)}: fpl-tune used its own start. Record what you start from."
+    return f"The trace does not have {', '.join(names)}: fpl-tune drew its own. Record what you start from."
+
+
+def _groups(cell: SeedRun, ours: Trace) -> str:
+    """A sentence about learned leaves with a rate of their own, which `rates` does not have; "" if there is none."""
+    learned = [name.removeprefix("first/gradient/") for name in ours if name.startswith("first/gradient/")]
+    rates = {name: cell.run.optim.rate(name) for name in learned if cell.run.optim.rate(name) != cell.run.optim.lr}
+    if not rates:
+        return ""
+    name, rate = next(iter(rates.items()))
+    return f"`rates` are those of optim.lr; optim.groups trains {name} at {rate:g} here."
 
 
 def _notes(cell: SeedRun, given: Trace) -> Iterator[str]:
@@ -311,15 +321,17 @@ def _where(name: str, beyond: np.ndarray, given: Trace, ours: Trace) -> str:
     return f"client {first[0]}" if name.startswith("after/") else f"[{', '.join(map(str, first))}]"
 
 
-def _finding(rows: list[ComparedArray], given: Trace, ours: Trace, lacking: str) -> str:
-    """A sentence about the first array that differs, and the cause: `lacking`, or what the numbers prove; else ""."""
+def _finding(rows: list[ComparedArray], given: Trace, ours: Trace, lacking: str, groups: str) -> str:
+    """A sentence about the first array that differs and its cause, if the start or the numbers prove one; else ""."""
     wrong = [row for row in rows if row.verdict == "differs"]
     if not wrong:
         return ""
     name, _, _, where, _ = min(wrong, key=lambda row: _when(row, given))
     proven = lacking
-    if not lacking and given[name].shape == ours[name].shape:
+    if not proven and given[name].shape == ours[name].shape:
         proven = _proven(name, where, given[name], ours[name], rows)
+    if not proven and name.startswith(("losses", "after/", "server/", "accuracy/")):
+        proven = groups
     return f"{name} is the first to differ{f' ({where})' if where else ''}.{proven and f' {proven}'}"
 
 

@@ -110,6 +110,16 @@ class SeedRun(Clients):
         self.method.check(self.task)
         self.epochs = stage.epochs
 
+    def init(self, seed: int) -> State:
+        """The state before round 1 as a run with this seed draws it."""
+        return self.method.init(self.task, torch.Generator().manual_seed(derive("init", seed)))
+
+    def drawn(self) -> list[str]:
+        """The names `initial/<leaf>` of leaves that start at random."""
+        one, other = self.init(self.seed), self.init(self.seed + 1)
+        names = leaf_names(one).items()
+        return [f"initial/{n}" for n, (k, leaf) in names if not getattr(one, k)[leaf].equal(getattr(other, k)[leaf])]
+
     def _exact(self, world: SharedData) -> SharedData:
         """The world with patch features of used images in float32, as the cache has them in half precision."""
         towers, tables = world.towers, []
@@ -168,8 +178,7 @@ def compute(cell: SeedRun, given: Trace) -> Trace:
     if "images" in given:
         spec = replace(spec, batch=given["images"].shape[1])
     trace = _described(cell)
-    state = method.init(task, torch.Generator().manual_seed(derive("init", cell.seed)))
-    state = _started(cell.run.method, state, given)
+    state = _started(cell.run.method, cell.init(cell.seed), given)
     everyone = torch.arange(task.n_clients)
     first = task.during(1, cell.run.rounds, derive("method", cell.seed, 1))
     learned = method.start(first, state, everyone[:1]).params

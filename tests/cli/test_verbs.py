@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,7 +60,10 @@ def test_methods_are_sorted_with_year_and_paper_and_one_shows_its_fields(command
     assert (fields["method.lam"]["default"], fields["method.lam"]["searched"]) == ("0.5", "0 to 5")
     assert fields["method.lam"]["meaning"].startswith("λ, weight of the local prompt's own logits, >= 0")
     assert fields["optim.lr"]["searched"] == "0.001 to 0.1 (log)"
-    assert "https://arxiv.org/abs/2410.10114" in command("ls", "methods", "pfedmoap").out
+    shown = command("ls", "methods", "pfedmoap").out
+    assert "https://arxiv.org/abs/2410.10114" in shown
+    assert re.search(r"│ gate.weight │ personal │ \[N, 4, 96, 96\] +│", shown), "4 maps of CLIP's width, 96"
+    assert re.search(r"│ pool        │ server   │ \[10, 16, 128\] +│", shown), "10 clients' contexts of 16 tokens"
     assert "no method 'pfedmop'. Did you mean 'pfedmoap'?" in command("ls", "methods", "pfedmop").err
     assert "required" in command("ls", "methods", "ditto").out
     assert "name=promptfl" in command("ls", "methods", "promptfl_ft").out

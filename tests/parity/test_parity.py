@@ -327,13 +327,34 @@ def test_what_exceeds_ten_times_its_rounding_differs(ours: Trace, feature_cache:
 
 def test_a_leaf_that_the_start_does_not_have_is_named(ours: Trace, feature_cache: Path) -> None:
     given = {name: value for name, value in ours.items() if name != "initial/prompt"}
-    told = "The trace does not have initial/prompt: fpl-tune used its own start. Record what you start from."
+    told = "The trace does not have initial/prompt: fpl-tune drew its own. Record what you start from."
     assert compare_trace(run(), given, cache_dir=feature_cache).notes == (told,)
     given = {**given, "first/logits": 2 * given["first/logits"]}
     found = compare_trace(run(), given, cache_dir=feature_cache)
     assert found.finding == f"first/logits is the first to differ ([0, 0]). {told}"
     names = compare_trace(run(), {"classes": ours["classes"]}, cache_dir=feature_cache)
     assert names.notes == ()
+
+
+def test_a_rate_of_its_own_is_told_where_nothing_else_is_proven(feature_cache: Path) -> None:
+    small = [*TINY, "method=fedsept", "optim.lr=0.002", "optim.groups.gate=0.002"]
+    theirs = trace_of(config.compose_run(small), cache_dir=feature_cache)
+    found = compare_trace(config.compose_run([*small[:-1], "optim.groups.gate=0.01"]), theirs, cache_dir=feature_cache)
+    assert re.fullmatch(
+        r"(losses|after/1/gate\.\S+) is the first to differ \(.+\)\. "
+        r"`rates` are those of optim\.lr; optim\.groups trains gate\.\S+ at 0\.01 here\.",
+        found.finding,
+    )
+    assert verdicts(found)["rates"] == "equal"
+
+
+def test_leaves_that_start_at_zero_need_not_be_recorded(feature_cache: Path) -> None:
+    cell = config.compose_run([*TINY, "method=fedavgm"])
+    theirs = trace_of(cell, cache_dir=feature_cache)
+    del theirs["initial/server.m.prompt"]
+    found = compare_trace(cell, theirs, cache_dir=feature_cache)
+    assert found.agrees
+    assert found.notes == ()
 
 
 def test_places_of_images_stand_for_their_names(ours: Trace, feature_cache: Path) -> None:
@@ -421,8 +442,7 @@ def test_a_methods_own_trace_is_equal(method: str, feature_cache: Path) -> None:
     """From another start than the run's own. Of several stages, the first one."""
     whole = config.compose_run([*TINY, f"method={method}", *OWN_SIZES.get(method, [])])
     cell = replace(whole, stages=whole.stages[:1])
-    ready = SeedRun(cell, 1, cache_dir=feature_cache)
-    state = ready.method.init(ready.task, torch.Generator().manual_seed(7))
+    state = SeedRun(cell, 1, cache_dir=feature_cache).init(7)
     start = {f"initial/{name}": getattr(state, kind)[leaf].numpy() for name, (kind, leaf) in leaf_names(state).items()}
     theirs = trace_of(cell, given=start, cache_dir=feature_cache)
     assert {name for name in theirs if name.startswith("initial/")} == start.keys()
