@@ -106,8 +106,9 @@ def compare_trace(
 
 def _lacking(cell: SeedRun, given: Trace) -> str:
     """A sentence about random leaves of the start that the trace does not have; "" if it has all or needs none."""
-    names = [name for name in cell.drawn() if name not in given]
-    if not names or not {"images", "accuracy/0"} & given.keys():
+    depends = {"images", "accuracy/0"} & given.keys()
+    names = [name for name in cell.drawn() if name not in given] if depends else []
+    if not names:
         return ""
     return f"The trace does not have {', '.join(names)}: fpl-tune drew its own. Record what you start from."
 
