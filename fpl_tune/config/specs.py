@@ -273,7 +273,8 @@ class ExecutionSpec:
     """ray: trials run in processes that Ray Tune places on the machine or the cluster; inline: one after another in
     this process, which a debugger can follow."""
     address: str | None = None
-    """Ray cluster: None starts one on this machine; `auto` or host:port joins one."""
+    """Ray cluster: None starts one on this machine, or uses the Ray of this process, such as a Tuner's; `auto` or
+    host:port joins one."""
     parallel: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Number of concurrent trials; None: as many as cores and GPUs allow."""
     threads: Annotated[int, Field(ge=1, le=1_024)] | None = None

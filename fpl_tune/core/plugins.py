@@ -40,10 +40,11 @@ def trusted() -> list[str]:
 def trust(overrides: Iterable[str]) -> None:
     """Trusts the modules that the user's own overrides name as `package.module:Name`."""
     for text in overrides:
-        _trust(*re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]", text))
+        trust_modules(*re.findall(r"(?<![\w.])([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]", text))
 
 
-def _trust(*modules: str) -> None:
+def trust_modules(*modules: str) -> None:
+    """Trusts top-level modules, here and in child processes."""
     if not set(modules) <= set(trusted()):
         os.environ[VARIABLE] = ",".join(dict.fromkeys([*trusted(), *modules]))
 
@@ -77,7 +78,7 @@ def module_of(name: str, field: str) -> ModuleType:
         )
     top, here = module.partition(".")[0], Path.cwd()
     if (here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file():
-        _trust(top)
+        trust_modules(top)
         if str(here) not in sys.path:
             sys.path.append(str(here))  # at the end, so that no file of the folder hides a library
     if top not in ("fpl_tune", "optuna", *trusted()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -18,6 +19,8 @@ from fpl_tune.simulation.worlds import threads_of
 def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
     """The setup of a study on this machine. Both executors use the same number of threads, since results depend on it.
 
+    A Ray that this process already uses is a cluster to the study: it may have fewer cores, or more nodes.
+
     Raises:
         ConfigError: an invalid address, or more than one GPU per trial.
         EnvironmentProblem: a GPU is requested, but there is none; or the feature cache cannot be written.
@@ -28,7 +31,7 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
             f"execution.gpus is a share of one GPU, at most 1, but is {execution.gpus:g}; a trial trains on one GPU."
         )
     ray = execution.executor == "ray"
-    address = (execution.address or os.environ.get("RAY_ADDRESS") or None) if ray else None
+    address = (execution.address or os.environ.get("RAY_ADDRESS") or address_in_use()) if ray else None
     if address is not None:
         head_of(address)
     device = resolve(execution.device) if address is None else execution.device  # the nodes decide the rest
@@ -54,6 +57,12 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
         address=address,
         data_roots=(spec.data.root,) if spec.data.root else (),
     )
+
+
+def address_in_use() -> str | None:
+    """Address of the Ray that this process has started or joined already, as a `tune.Tuner` does; None without one."""
+    ray = sys.modules.get("ray")  # without an import, which takes a second
+    return ray.get_runtime_context().gcs_address if ray is not None and ray.is_initialized() else None
 
 
 def head_of(address: str) -> tuple[str, int] | None:

@@ -22,7 +22,7 @@ import ray
 
 from fpl_tune.core import plugins
 from fpl_tune.core.device import cores
-from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.resources import head_of
 
 CONNECT_SECONDS = 5.0
@@ -50,6 +50,7 @@ ENVIRONMENT = {
     "TUNE_RESULT_BUFFER_LENGTH": "1",
 }
 """Ray's settings while a study runs; variables that the user has set take precedence."""
+_LOGGERS = ("ray", "ray.tune", "ray.data", "ray.air")
 _SENT = (
     "MALLOC_ARENA_MAX",
     "RAY_CHDIR_TO_TRIAL_DIR",
@@ -67,7 +68,10 @@ def connected(
     log: Path | None = None,
     on_lost: Callable[[], object] = lambda: None,
 ) -> Iterator[str]:
-    """Starts Ray on this machine, or joins a cluster.
+    """Starts Ray on this machine, joins a cluster, or uses the Ray that this process has started or joined already.
+
+    The latter, such as that of a `tune.Tuner`, is left as it is: settings of `ray.init` and of its workers are the
+    application's, and it still runs afterwards.
 
     Args:
         address: address of the cluster's head, `auto`, or None to start Ray.
@@ -80,19 +84,21 @@ def connected(
 
     Raises:
         EnvironmentProblem: Ray cannot be started or joined.
-        ConfigError: the address is malformed.
+        ConfigError: the address is malformed, or this process uses the Ray at another one.
     """
-    for name in ("ray", "ray.tune", "ray.data", "ray.air"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     head = head_of(address) if address is not None else None
+    if ray.is_initialized():
+        _reject_other(address, head)
+        with _environment(own=False) as folder, _logged(log), _watched(address, on_lost, set()):
+            yield folder
+        return
     if head is not None and not _answers(*head):
         raise _unreachable(address, "nothing answers there")
     options: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
     if address is not None:
         options = {"address": address, "namespace": "fpl-tune", "runtime_env": runtime_env() if ship else None}
-    handler = logging.FileHandler(log or os.devnull, delay=True)  # the file is created with the first message
     others, children = set(threading.enumerate()), set(psutil.Process().children())
-    with _environment(address is None) as folder:
+    with _environment(address is None) as folder, _logged(log):
         printed: list[str] = []
         try:
             with _handlers_kept(), _held_back(printed):
@@ -102,15 +108,47 @@ def connected(
             raise _unreachable(address, "it has another token" if refused else str(problem)) from None
         output: Any = _Shared(sys.stdout, set(threading.enumerate()) - others)
         try:
-            logging.getLogger("ray").addHandler(handler)
             with redirect_stdout(output), _watched(address, on_lost, set(psutil.Process().children()) - children):
                 yield folder
         finally:
             output.threads.add(threading.current_thread())
             with redirect_stdout(output):  # Ray prints the buffered lines of its threads to it
                 ray.shutdown()
-            logging.getLogger("ray").removeHandler(handler)
-            handler.close()
+
+
+def _reject_other(address: str | None, head: tuple[str, int] | None) -> None:
+    """Checks that an address is that of the Ray which this process uses.
+
+    Raises:
+        ConfigError: it is another one.
+    """
+    if head is None or str(address).startswith("ray://"):
+        return
+    (host, port), asked = addresses()[0], head[0]
+    with suppress(OSError):  # a name that nobody knows
+        host, asked = socket.gethostbyname(host), socket.gethostbyname(asked)
+    if head[1] != port or (asked != host and not asked.startswith("127.")):
+        raise ConfigError(
+            f"This process already uses the Ray at {host}:{port}, but execution.address or RAY_ADDRESS is {address}. "
+            "Leave it out to run the study there, or call ray.shutdown() first."
+        )
+
+
+@contextmanager
+def _logged(log: Path | None) -> Iterator[None]:
+    """Sends Ray's messages, errors alone, to a file; None: they are dropped. Levels of its loggers are restored."""
+    levels = {logging.getLogger(name): logging.getLogger(name).level for name in _LOGGERS}
+    handler = logging.FileHandler(log or os.devnull, delay=True)  # the file is created with the first message
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
+    logging.getLogger("ray").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("ray").removeHandler(handler)
+        handler.close()
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 @contextmanager

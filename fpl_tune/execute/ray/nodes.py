@@ -28,6 +28,8 @@ ANSWER_SECONDS = float(os.environ.get("FPL_TUNE_NODE_SECONDS", "12"))
 """Time limit of the check of a node."""
 ABSENT_SECONDS = 60.0
 """Seconds without a node and a report after which a study warns; after twice as long without a report, it ends."""
+_SEES_GPUS = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+"""Runtime environment of the check, which reserves no GPU, wherever Ray was started."""
 _log = logging.getLogger(__name__)
 
 
@@ -102,7 +104,9 @@ def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
         refs = []
         for node in alive:
             strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0)(probe).options(scheduling_strategy=strategy)
+            task = ray.remote(num_cpus=0, max_retries=0, runtime_env=_SEES_GPUS)(probe).options(
+                scheduling_strategy=strategy
+            )
             refs.append(task.remote(storage, token, data_roots, versions(), bool(node["Resources"].get("GPU"))))
         ray.wait(refs, num_returns=len(refs), timeout=limit)
         left = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # Ray notices late that a node is gone

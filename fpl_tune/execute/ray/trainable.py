@@ -50,7 +50,7 @@ STEP_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class SentJob:
-    """A job of a study, its settings and the driver's versions, pickled.
+    """A job of a study, its settings, and the driver's versions and trusted modules, pickled.
 
     Tune keeps several copies of every configuration until the end, and its repr: copies share the bytes, and the repr
     leaves them out.
@@ -60,7 +60,7 @@ class SentJob:
 
     @classmethod
     def of(cls, job: Job, context: ExecutionContext) -> SentJob:
-        return cls(pickle.dumps((job, context, versions())))
+        return cls(pickle.dumps((job, context, versions(), plugins.trusted())))
 
 
 class FederatedTrainable(tune.Trainable):
@@ -124,7 +124,8 @@ class FederatedTrainable(tune.Trainable):
         """
         self._in_study = JOB in config
         if self._in_study:
-            job, context, drivers = pickle.loads(config[JOB].content)
+            job, context, drivers, modules = pickle.loads(config[JOB].content)
+            plugins.trust_modules(*modules)  # of an application's Ray, which may be older than the trust
             self._unfit = _unfit(differing(drivers))
             if self._unfit is not None:
                 return

@@ -17,6 +17,7 @@ from ray.exceptions import GetTimeoutError
 from fpl_tune import FederatedTrainable, config
 from fpl_tune.api import start_study
 from fpl_tune.config.specs import ExecutionSpec
+from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute import job as job_module
 from fpl_tune.execute import ray as ray_executor
@@ -58,7 +59,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def sent(
     job: Job, context: ExecutionContext, drivers: dict[str, str] | None = None, share: float = 0.3
 ) -> dict[str, Any]:
-    return {JOB: SentJob(pickle.dumps((job, context, drivers or {}))), "GPU": share}
+    return {JOB: SentJob(pickle.dumps((job, context, drivers or {}, []))), "GPU": share}
 
 
 def one_job() -> Job:
@@ -84,6 +85,18 @@ def _actor(
 def test_a_job_has_its_share_of_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]) -> None:
     _actor(monkeypatch, tmp_path, calls, None).step()
     assert calls == ["empty", "share 0.3", "begin"]
+
+
+def test_a_job_brings_the_modules_that_the_driver_trusts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]
+) -> None:
+    """The workers of an application's Ray may be older than the trust."""
+    actor = _actor(monkeypatch, tmp_path, calls, None)
+    monkeypatch.setenv(plugins.VARIABLE, "theirs")
+    message = {JOB: SentJob.of(one_job(), on_gpu(tmp_path)), "GPU": 0.3}
+    monkeypatch.setenv(plugins.VARIABLE, "here")
+    actor.reset_config(message)
+    assert plugins.trusted() == ["here", "theirs"]
 
 
 def test_a_job_without_a_share_may_take_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: list[str]) -> None:

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from fpl_tune.clip import compact
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import export_split, load, split
 from fpl_tune.execute.ray.trainable import parse, summarise
+
+from ...conftest import figures_of
 
 DATA = {"train_per_class": 8, "test_per_class": 2, "shots": 2, "domains": ["clipart"]}
 TINY: dict[str, Any] = {
@@ -200,6 +203,53 @@ def test_tuner_has_the_figures_of_a_study(
             assert frame["training_iteration"][number] == records[0]["round"]
             for name, value in figures(summarise(records)).items():
                 assert frame[name][number] == value
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_a_study_runs_in_the_ray_that_is_up_and_leaves_it_so(
+    session: None, tmp_path: Path, compose: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, address: str | None
+) -> None:
+    import ray
+
+    from fpl_tune.api import start_study
+
+    monkeypatch.setenv("FPL_TUNE_CACHE", os.environ["FPL_TUNE_CACHE"])
+    logging.getLogger("ray.tune").setLevel(logging.INFO)
+    before, overrides = ray.get_runtime_context().get_job_id(), [*OVERRIDES, "execution.parallel=2", "seeds=2"]
+    for executor in ("ray", "inline"):
+        made = compose("axes: {optim: {lr: [0.01, 0.1]}}", *overrides, f"execution.executor={executor}")
+        made = replace(made, execution=replace(made.execution, address=address))
+        assert start_study(made, root=tmp_path / executor).done == 2
+    pd.testing.assert_frame_equal(figures_of(tmp_path / "ray"), figures_of(tmp_path / "inline"), check_exact=True)
+    assert ray.get_runtime_context().get_job_id() == before
+    assert ray.get(ray.remote(lambda: 1).remote()) == 1
+    assert logging.getLogger("ray.tune").level == logging.INFO
+
+
+def test_another_address_than_that_of_the_ray_that_is_up_is_rejected(session: None) -> None:
+    from fpl_tune.execute.ray.connect import connected
+    from fpl_tune.execute.resources import address_in_use
+
+    host, _, port = str(address_in_use()).rpartition(":")
+    for address in (f"{host}:{int(port) + 1}", f"10.255.0.1:{port}"):
+        with (
+            pytest.raises(ConfigError, match=rf"already uses the Ray at {host}:{port}, .* is {address}"),
+            connected(address),
+        ):
+            pass
+    for address in (f"{host}:{port}", f"localhost:{port}"):
+        with connected(address):
+            pass
+
+
+def test_the_check_of_a_node_sees_the_gpus_in_the_ray_that_is_up(
+    session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray hides them from a worker that reserves none, unless its environment says otherwise."""
+    from fpl_tune.execute.ray import nodes
+
+    monkeypatch.setattr(nodes, "probe", lambda *_: (os.environ.get("CUDA_VISIBLE_DEVICES", "all"), ()))
+    assert [node.problem for node in nodes.check_nodes(str(tmp_path))] == ["all"]
 
 
 def test_tuner_with_asha_optuna_and_mlflow(session: None, tmp_path: Path) -> None:
