@@ -140,15 +140,33 @@ def choose_in(node: dict[str, Any], group: str, option: Any) -> None:
 def _merged(name: str, folder: Path) -> dict[str, Any]:
     """A file merged over the options of its defaults list by Hydra, with its references."""
     import hydra  # takes half a second, which reading a study's store does not need
-    from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
 
-    GlobalHydra.instance().clear()  # another application may have left its own open
     # Hydra 1.3 needs the version of its behaviour; 1.4 has only one, and warns if it is given.
     base = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
-    with _in_one_line(f"{name}.yaml"), hydra.initialize_config_dir(str(folder), job_name="fpl_tune", **base):
+    with _in_one_line(f"{name}.yaml"), _fresh_hydra():
+        hydra.initialize_config_dir(str(folder), job_name="fpl_tune", **base)
         node: Any = OmegaConf.to_container(hydra.compose(name, overrides=[_searched()]), resolve=False)
         return node
+
+
+@contextmanager
+def _fresh_hydra() -> Iterator[None]:
+    """Clears Hydra's global state, and then restores that of the application, such as one under `@hydra.main`."""
+    from hydra import version
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.utils import JobRuntime
+
+    mine, job = GlobalHydra.instance(), JobRuntime.instance()
+    versions: Any = getattr(version, "VersionBase", GlobalHydra).instance()  # Hydra 1.4 has none
+    states, name = [(one, dict(vars(one))) for one in (mine, versions)], job.get("name")
+    mine.clear()
+    try:
+        yield
+    finally:
+        for one, state in states:
+            vars(one).update(state)
+        job.set("name", name)
 
 
 def _overridden(merged: dict[str, Any], overrides: Sequence[Override], file: str) -> dict[str, Any]:

@@ -4,7 +4,10 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import hydra
 import pytest
+from hydra import version
+from hydra.core.global_hydra import GlobalHydra
 
 from fpl_tune import config, methods
 from fpl_tune.config import compose_run, compose_study, identity, tuned_row
@@ -32,6 +35,28 @@ def test_a_users_study_builds_on_a_shipped_one(tmp_path: Path, monkeypatch: pyte
     theirs = config.compose_study("lambda_sweep")
     assert (spec.name, spec.seeds) == ("mine", 7)
     assert spec.node == {**theirs.node, "name": "mine", "seeds": 7}
+
+
+def test_composing_leaves_the_hydra_of_an_application_as_it_was(tmp_path: Path) -> None:
+    """Its configuration, version base, and the name of its job, which a sweep composes into every further job."""
+    (tmp_path / "app.yaml").write_text("a: 1\n")
+    (tmp_path / "wrong.yaml").write_text("defaults: [/study, {/protocol: nowhere}, _self_]\n")
+    with hydra.initialize_config_dir(str(tmp_path), job_name="theirs", version_base="1.2"):
+        opened = GlobalHydra.instance().hydra
+        compose_run(["method=promptfl"])
+        with pytest.raises(ConfigError):
+            compose_study(str(tmp_path / "wrong.yaml"))
+        assert GlobalHydra.instance().hydra is opened
+        assert hydra.compose("app", return_hydra_config=True).hydra.job.name == "theirs"
+        assert hydra.compose("app") == {"a": 1}
+        assert str(version.getbase()) == "1.2"
+    compose_run(["method=promptfl"])
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_the_first_composition_of_a_process_needs_no_version_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version.VersionBase.instance(), "version_base", object())
+    assert compose_run(["method=promptfl"]).method == PromptFL()
 
 
 def test_seeds_are_taken_from_a_runs_overrides() -> None:
