@@ -24,10 +24,10 @@ from fpl_tune.study.results import VAL
 from fpl_tune.study.store import Store
 
 
-def settings(optim: OptimSpec, groups: list[str]) -> dict[str, object]:
-    """The fields of a row: groups only where they were searched."""
+def settings(optim: OptimSpec) -> dict[str, object]:
+    """The fields of a row, with the rates of all groups under which the method was measured, searched or not."""
     sgd = {"momentum": optim.momentum} if optim.name == "sgd" else {}
-    own = {"groups": {name: optim.groups[name] for name in groups}} if groups else {}
+    own = {"groups": optim.groups} if optim.groups else {}
     return {"name": optim.name, "lr": optim.lr, **sgd, "weight_decay": optim.weight_decay, "batch": optim.batch, **own}
 
 
@@ -46,9 +46,7 @@ def chosen(store: Store) -> dict[str, str]:
     points: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     means = {row["cell"]: row[VAL] for row in store.table().summary()}
     for cell in store.cells():
-        variant = cell.varied["variant"]
-        groups = [name.rpartition(".")[2] for name in {**cell.varied, **variant} if name.startswith("optim.groups.")]
-        points[variant["method"]][text_of(settings(cell.run.optim, groups))].append(float(means[cell.id]))
+        points[cell.varied["variant"]["method"]][text_of(settings(cell.run.optim))].append(float(means[cell.id]))
     rows = {}
     for name, found in points.items():
         splits = max(map(len, found.values()))

@@ -57,6 +57,7 @@ __all__ = [
     "Batch",
     "Decay",
     "Fraction",
+    "Group",
     "Local",
     "Method",
     "Metric",
@@ -170,6 +171,16 @@ class Traffic(NamedTuple):
 
     up: dict[str, int | Tensor]
     down: dict[str, int | Tensor]
+
+
+class Group(NamedTuple):
+    """A group of leaves that may have its own learning rate."""
+
+    name: str
+    """That of its leaf, or what stands before the first dot in the names of its leaves."""
+    meaning: str
+    rate: float | None = None
+    """Its rate unless `optim.groups` sets another; None: `optim.lr`."""
 
 
 class Sizes(Protocol):
@@ -348,6 +359,8 @@ class Method(Reported, ABC):
     """Kind of random view in `Batch.view` in training (`strong`: FedAPT's), or None."""
     batched: ClassVar[bool] = True
     """False if the clients of a step run one after another."""
+    leaf_groups: ClassVar[tuple[Group, ...]] = ()
+    """Groups of leaves that may have learning rates of their own."""
     newer: ClassVar[tuple[str, ...]] = ()
     """Fields that were added later. They do not change the id of a cell while they have their default."""
 

@@ -83,6 +83,10 @@ def _fields(name: str) -> tuple[list[dict[str, Any]], str]:
     space: dict[str, Any] = read_file(names_of(node, name), kind).get("space", {})
     documents = [inspect.getdoc(base) or "" for base in kind.__mro__ if base is not object]
     own = {f"method.{field}": value for field, value in node.items() if field != "name"}
+    declared: Any = kind.leaf_groups
+    groups = declared if isinstance(declared, tuple) else ()  # a wrapper has those of its method
+    meanings = {f"optim.groups.{group.name}": group.meaning for group in groups}
+    own |= {f"optim.groups.{group.name}": "optim.lr" if group.rate is None else group.rate for group in groups}
     rows = []
     for field in [*own, *(field for field in space if field not in own)]:
         entry: Any = space.get(field, {})
@@ -92,6 +96,7 @@ def _fields(name: str) -> tuple[list[dict[str, Any]], str]:
             text = f"{shown(values['low'])} to {shown(values['high'])}{' (log)' * bool(values.get('log'))}"
         pattern = rf"^ *{re.escape(field.removeprefix('method.'))}: (.+(?:\n +.+)*)"
         told = next((match[1] for each in documents if (match := re.search(pattern, each, re.MULTILINE))), "")
+        told = meanings.get(field, told)
         default = shown(own[field]) if field in own else ""
         rows.append({"field": field, "default": default, "searched": text, "meaning": " ".join(told.split())})
     return rows, (inspect.getdoc(inspect.getmodule(kind)) or "").strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -78,7 +78,16 @@ def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
     parts["partition"] = resolve(parts["data"], parts["partition"])
     parts["method"] = method
     parts["stages"] = stages(parts["method"], parts["protocol"], node.get("stages", []), stored=stored)
+    trained = [*(stage.method for stage in parts["stages"]), method]
+    parts["optim"] = replace(parts["optim"], groups=_groups(parts["optim"].groups, trained))
     return parts
+
+
+def _groups(given: Mapping[str, float | None], trained: Sequence[Method]) -> dict[str, float | None]:
+    """The learning rates of groups: those given, else the methods' own. None is kept where it replaces a rate."""
+    own = {group.name: group.rate for method in trained for group in method.leaf_groups}
+    rates = {name: rate for name, rate in own.items() if rate is not None}
+    return {name: rate for name, rate in {**rates, **given}.items() if rate is not None or name in rates}
 
 
 _OPEN = {f.name for f in fields(OptimSpec)} - {"name", "lr"}
@@ -99,7 +108,7 @@ def _optim(node: Any, method: Method) -> Any:
     if tuned := tuned_row(method):
         row = _tuned()[tuned[0]]
     elif method.learns and "lr" in own:
-        row = {**read_mapping(shipped("conf", "optim/sgd.yaml"), "An option"), "groups": {}}
+        row = read_mapping(shipped("conf", "optim/sgd.yaml"), "An option")
     elif method.learns and not isinstance(method, methods.Absent):
         name = methods.name_of(method)
         quoted = f"'{name}'" if ":" in name else name
@@ -205,6 +214,8 @@ def identity(run: RunSpec) -> str:
     the machine."""
     node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run, newer=False)
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
+    rates = node["optim"]["groups"]
+    node["optim"] = {**node["optim"], "groups": {name: rate for name, rate in rates.items() if rate is not None}}
     for group, values in _FORMER.items():
         node[group] = {**node[group], **values}
     for group, names in _NEWER.items():

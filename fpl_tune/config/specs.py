@@ -93,9 +93,10 @@ class OptimSpec:
     name: Literal["sgd", "adam", "adamw"] = "sgd"
     """adam adds the weight decay to the gradient, as SGD does; adamw decays the weights themselves."""
     lr: Rate = 0.002
-    """Learning rate of every leaf that `groups` does not name. 0 trains nothing."""
-    groups: dict[str, Rate] = field(default_factory=dict)
-    """Learning rates by leaf name or by the part of it before the first dot, e.g. {gate: 0.01}."""
+    """Learning rate of every leaf without a rate in `groups`. 0 trains nothing."""
+    groups: dict[str, Rate | None] = field(default_factory=dict)
+    """Learning rates by leaf name or by the part of it before the first dot, e.g. {gate: 0.01}; None: `lr`. Groups that
+    are not given have the method's own rates, such as 0.01 of pFedMoAP's gate, or `lr`."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """SGD's momentum; 0 is plain gradient descent."""
     weight_decay: Rate = 5e-4
@@ -113,11 +114,13 @@ class OptimSpec:
 
     def rate(self, leaf: str) -> float:
         """Learning rate of a leaf by its name."""
-        return self.groups.get(leaf, self.groups.get(leaf.split(".")[0], self.lr))
+        rate = self.groups.get(leaf, self.groups.get(leaf.split(".")[0]))
+        return self.lr if rate is None else rate
 
     def follows(self, leaf: str) -> bool:
         """True if a leaf's rate follows the schedule: the released shared scheduler belongs to one optimiser."""
-        return self.schedule != "shared_cosine" or not {leaf, leaf.split(".")[0]} & self.groups.keys()
+        own = {name for name, rate in self.groups.items() if rate is not None}
+        return self.schedule != "shared_cosine" or not {leaf, leaf.split(".")[0]} & own
 
 
 @dataclass(frozen=True, config=SPEC)

@@ -39,6 +39,10 @@ class FedPGP(FederatedAveraging):
         script.
     """
 
+    leaf_groups = (
+        fl.Group("u", "U, whose product with V moves little; the paper has one rate (optim=fedpgp)", 1.0),
+        fl.Group("v", "V"),
+    )
     mu: fl.Weight = 1.0
     rank: int | Literal["full"] = 8
     temperature: fl.Positive = 0.5

@@ -4,8 +4,8 @@ Wang, Li, Guo, Jia, Zhang, Sun, Zhang, Tong, Zheng: Towards Privacy-Preserving F
 Heterogeneity: A Subspace-Decomposed Expert Approach, ACM MM 2026. Official code: https://github.com/yuCoryx/FedSEPT,
 d2fc0a4, which is followed where the paper is ambiguous. It has one residual for all experts (`residual=released`). Its
 gate attends from a query to the image feature only, a single token that always has the weight 1, so query, key and
-number of heads have no effect and are left out. Not offered: the gate's dropout of 0.1, and the weight λ_gate = 10,
-which its manual mentions and the code does not use.
+number of heads have no effect and are left out. Not offered: the gate's dropout of 0.1, its exemption from weight
+decay, and the weight λ_gate = 10, which its manual mentions and the code does not use.
 
 Its accounting is not valid: residuals and gates are trained on the same images without noise, so one image changes the
 gradients of all others in later steps. `clip` and `noise` are those of the paper, to show their effect; no ε is proven.
@@ -55,6 +55,7 @@ class FedSEPT(FederatedAveraging):
         at δ = 1e-5 and clip = 1.
     """
 
+    leaf_groups = (fl.Group("gate", "the gate, which the code trains at the rate of all"),)
     experts: fl.AtLeastOne = 4
     rank: fl.AtLeastOne = 16
     n_ctx: fl.AtLeastOne = 16

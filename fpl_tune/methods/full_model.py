@@ -24,7 +24,7 @@ class FullModel(FederatedAveraging):
     """Logits W f(x) + b over the training classes, where f is the tower with each client's own weights in training.
 
     This is the only method with weights per client: a cohort needs memory for four times its number of towers (weights,
-    gradients, momentum, and the next weights), and clients run one after another. Optimiser groups: `tower` and `head`.
+    gradients, momentum, and the next weights), and clients run one after another.
 
     weights: average over the cohort by `size` (FedAvg) or `uniform` (FedAPT's Eq. 12).
     """
@@ -33,6 +33,7 @@ class FullModel(FederatedAveraging):
     requires = ("same_classes",)
     represents = "images"
     batched = False
+    leaf_groups = (fl.Group("tower", "the image tower"), fl.Group("head", "W and b"))
     weights: Weights = "size"
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:

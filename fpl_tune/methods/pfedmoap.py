@@ -76,6 +76,7 @@ class PFedMoAP(Method):
         gives as an example. The linear gate always has the cosine.
     """
 
+    leaf_groups = (fl.Group("gate", "the gate, at section 4.1's rate", 0.01),)
     lam: fl.Weight = 0.5
     experts: Annotated[int, Field(ge=2)] = 10
     d_gating: int | None = None

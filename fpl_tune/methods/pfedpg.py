@@ -4,10 +4,10 @@ Yang, Wang, Wang: Efficient Model Personalization in Federated Learning via Clie
 2023, https://arxiv.org/abs/2308.15367. The authors have published no code. The re-implementation MSungK/pFedPG,
 071525b, was read: it has no residual (`output=attention`), gives a client the rows of several clients or none for its
 tokens, never assigns them to the client's model, and uses trained minus generated prompts as the gradient of the loss,
-which is its opposite (`signs=released`). Its AdamW of the server is not offered. Another re-implementation, for
-language models, has the residual and a descriptor for each token (`descriptor=tokens`). The attention's inner widths
-are that of a token. The paper's head is a linear layer of the client (`head=linear`); with CLIP, text features replace
-it.
+which is its opposite (`signs=released`). Its projections have biases. Neither these nor its AdamW of the server are
+offered. Another re-implementation, for language models, has the residual and a descriptor for each token
+(`descriptor=tokens`). The attention's inner widths are that of a token. The paper's head is a linear layer of the
+client (`head=linear`); with CLIP, text features replace it.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import Any
 from fpl_tune.core.nested import GROUPS, flatten
 from fpl_tune.study.cells import Cell
 
-_BROUGHT = {"method": "stages", "data": "partition"}
-"""Group -> another group that choosing one of its options may also set."""
+_BROUGHT = {"method": ("stages", "optim.groups"), "data": ("partition",)}
+"""Group -> other fields that choosing one of its options may also set."""
 
 
 def find(before: Sequence[Cell], cells: Sequence[Cell]) -> list[Cell]:
@@ -38,4 +38,4 @@ def _names(varied: Mapping[str, Any]) -> set[str]:
     """Names of the fields and groups that may differ, including those within bundles."""
     bundles = (value for name, value in varied.items() if isinstance(value, Mapping) and name not in GROUPS)
     names = {*varied, *(name for bundle in bundles for name in (*bundle, *flatten(bundle)))}
-    return names | {_BROUGHT[name] for name in names & _BROUGHT.keys()}
+    return names | {brought for name in names & _BROUGHT.keys() for brought in _BROUGHT[name]}

@@ -53,6 +53,7 @@ class Wrapper(Method):
     image_blocks: Any = property(attrgetter("inner.image_blocks"))
     view: Any = property(attrgetter("inner.view"))
     batched: Any = property(attrgetter("inner.batched"))
+    leaf_groups: Any = property(attrgetter("inner.leaf_groups"))
     represents: Any = property(attrgetter("inner.represents"))
 
     def check(self, sizes: Sizes) -> None:

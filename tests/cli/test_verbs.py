@@ -64,6 +64,8 @@ def test_methods_are_sorted_with_year_and_paper_and_one_shows_its_fields(command
     assert "https://arxiv.org/abs/2410.10114" in shown
     assert re.search(r"│ gate.weight │ personal │ \[N, 4, 96, 96\] +│", shown), "4 maps of CLIP's width, 96"
     assert re.search(r"│ pool        │ server   │ \[10, 16, 128\] +│", shown), "10 clients' contexts of 16 tokens"
+    gate = fields["optim.groups.gate"]
+    assert (gate["default"], gate["meaning"]) == ("0.01", "the gate, at section 4.1's rate")
     assert "no method 'pfedmop'. Did you mean 'pfedmoap'?" in command("ls", "methods", "pfedmop").err
     assert "required" in command("ls", "methods", "ditto").out
     assert "name=promptfl" in command("ls", "methods", "promptfl_ft").out

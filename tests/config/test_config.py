@@ -75,6 +75,48 @@ def test_a_leaf_has_its_own_rate_or_that_of_its_group_or_the_one_of_all() -> Non
     assert rates == {"gate": 1.0, "gate.bias": 2.0, "gate.weight": 1.0, "context.gate": 0.1, "context": 0.1}
 
 
+@pytest.mark.parametrize(
+    ("overrides", "leaf", "rate"),
+    [
+        (["method=pfedmoap"], "gate.weight", 0.01),
+        (["method=pfedmoap", "optim=adamw", "optim.lr=0.5"], "gate.weight", 0.01),
+        (["method=pfedmoap_dp", "optim.lr=0.5"], "gate.weight", 0.01),
+        (["method=pfedmoap", "optim.groups.gate=0.3"], "gate.weight", 0.3),
+        (["method=pfedmoap", "optim.groups.gate=null", "optim.lr=0.5"], "gate.weight", 0.5),
+        (["method=pfedmoap", "optim.lr=0.5"], "prompt", 0.5),
+        (["method=fedsept", "optim.lr=0.5"], "gate.weight", 0.5),
+        (["method=fedsept", "optim=pfedmoap", "optim.lr=0.5"], "gate.weight", 0.5),
+        (["method=fedsept_dp", "optim.lr=0.5"], "gate.v.weight", 0.5),
+        (["method=fedpgp"], "u", 1.0),
+        (["method=fedpgp", "optim=fedpgp", "optim.lr=0.5"], "u", 0.5),
+        (["method=fedpgp", "optim.lr=0.5"], "v", 0.5),
+        (["method=promptfl", "stages=[{method:{name:fedpgp},rounds:2}]"], "u", 1.0),
+    ],
+)
+def test_a_group_has_the_given_rate_or_that_of_its_method_or_the_one_of_all(
+    overrides: list[str], leaf: str, rate: float
+) -> None:
+    run = compose_run(overrides)
+    assert run.optim.rate(leaf) == rate
+    assert config.to_run(config.as_dict(run)) == run, "also once it is stored"
+
+
+def test_a_group_at_the_rate_of_all_is_no_part_of_what_a_cell_is() -> None:
+    assert compose_run(["method=promptfl", "optim=fedpgp"]).optim.groups == {}
+    run = compose_run(["method=fedpgp", "optim=fedpgp"])
+    assert run.optim.groups == {"u": None}
+    assert identity(run) == identity(replace(run, optim=replace(run.optim, groups={})))
+
+
+def test_a_group_at_the_rate_of_all_follows_the_shared_schedule() -> None:
+    optim = OptimSpec(groups={"gate": None, "u": 1.0}, schedule="shared_cosine")
+    assert {leaf: optim.follows(leaf) for leaf in ("gate.weight", "u", "v")} == {
+        "gate.weight": True,
+        "u": False,
+        "v": True,
+    }
+
+
 def test_an_unknown_study_is_named() -> None:
     with pytest.raises(ConfigError, match=r"There is no study 'lambda_swep'\. Did you mean 'lambda_sweep'"):
         compose_study("lambda_swep")

@@ -57,6 +57,16 @@ def test_contract(cases: list[Toy], check: Callable[[Toy], None]) -> None:
         check(case)
 
 
+def test_groups_of_rates_have_leaves(cases: list[Toy]) -> None:
+    """In one of the forms at least: an expert alone has no gate."""
+    leaves: set[str] = set()
+    for case in cases:
+        (task, *_), method = case.tasks, case.method
+        leaves |= method.start(task, method.init(task, generator("groups")), torch.arange(2)).params.keys()
+    names = {group.name for group in cases[0].method.leaf_groups}
+    assert names <= leaves | {leaf.split(".")[0] for leaf in leaves}
+
+
 def test_a_wrapper_that_changes_nothing_leaves_every_method_as_it_is(cases: list[Toy]) -> None:
     """No bound and no noise, no pull, a server without memory, a first round of control variates, an unsent copy.
 
