@@ -132,7 +132,8 @@ class MLflowCallback(Callback):
         if database is None:
             return ""
         study = (folder / "study.yaml").read_text(encoding="utf-8")
-        return digest(repr([runs.FORMAT, uri, study, stamp(database), *stamps(folder / "cells")]))
+        known = [runs.FORMAT, uri, str(folder.resolve()), study, stamp(database)]
+        return digest(repr([*known, *stamps(folder / "cells")]))
 
     def _later(self, call: Callable[[], object]) -> None:
         """Runs a call in the thread, unless an earlier one failed."""

@@ -111,8 +111,9 @@ class Columns:
 def mlflow_name(name: str) -> str:
     """Replaces characters that MLflow rejects: names have letters, digits, `_ - . /` and spaces, at most 250."""
     clean = re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)
-    parts = (part.replace(".", "_") if set(part) == {"."} else part for part in clean.split("/") if part)
-    return "/".join(parts)[:NAME_LENGTH].strip("/ ") or "_"
+    cut = "/".join(part for part in clean.split("/") if part)[:NAME_LENGTH].strip("/ ")
+    parts = (part.replace(".", "_") if set(part) == {"."} else part for part in cut.split("/"))
+    return "/".join(parts) or "_"
 
 
 def study_entry(store: Store, *, running: bool = False) -> LoggedRun:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _RUNS, _EXPERIMENTS = 50_000, 10_000
 """Maximum numbers of runs in one answer of MLflow, and of experiments that are searched."""
+_ID = "mlflow.id"
 _PARENT, _DIGEST, _NOTE = "mlflow.parentRunId", "fpl.digest", "mlflow.note.content"
 _LINKED = 40
 """Maximum number of runs in the comparison link of an experiment's note, which has at most 5,000 characters."""
@@ -60,21 +61,28 @@ class Writer:
     Args:
         store: the study's store.
         alive: called whenever MLflow has answered; may raise an exception to end the writing.
+        reads: True to create and change nothing, in order to find the `differences` alone.
 
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
 
-    def __init__(self, store: Store, alive: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: Store, alive: Callable[[], None] = lambda: None, *, reads: bool = False) -> None:
         self.store, self._alive = store, alive
         uri = server.address(store.root)
         self.server = server.public(uri)
-        self.client: Any = server.connect(uri)
-        self.identity = identity(store.root)
-        self.experiment = self._experiment(uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")))
+        self._ids = identities(store.root, write=not reads)
+        self.identity = self._ids[0]
         self.runs: dict[str, list[Run]] = defaultdict(list)
         """Runs in MLflow by key, oldest first."""
         self._linked = -math.inf
+        if reads and not _exists(uri):
+            return
+        self.client: Any = server.connect(uri)
+        experiment = self._experiment(uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")), reads)
+        if experiment is None:
+            return
+        self.experiment: str = experiment
         for run in search(self.client, [self.experiment], self.identity):
             self.runs[str(run.data.tags.get("fpl.key"))].append(run)
 
@@ -175,25 +183,42 @@ class Writer:
         parents = self.runs[STUDY_KEY]
         return parents[0].info.run_id if parents and key != STUDY_KEY else None
 
-    def _experiment(self, database: bool) -> str:
-        """Finds the experiment, restores it if it was deleted, or creates it. Returns its id.
+    def _experiment(self, database: bool, reads: bool) -> str | None:
+        """Finds the experiment, restores it if it was deleted, or creates it. Returns its id; None if `reads` and
+        there is none.
 
-        With a database, artifacts are stored in the output folder.
+        With a database, artifacts are stored in the output folder, so another folder's study of the same name has
+        another experiment. MLflow cannot move one: if this folder was moved, all runs are logged again.
         """
-        name = self.store.name
-        experiment = self.client.get_experiment_by_name(name)
-        place = (self.store.root / "mlartifacts" / name).resolve().as_uri() if database else None
-        own = server.sqlite_file(server.address(self.store.root)) == self.store.root.resolve() / "mlflow.db"
-        if experiment is not None and own and experiment.artifact_location != place:
-            # The results were moved or copied. MLflow cannot move an experiment, so all runs are logged again.
-            self.client.rename_experiment(experiment.experiment_id, f"{name}, until moved ({experiment.experiment_id})")
-            self.client.delete_experiment(experiment.experiment_id)
-            experiment = None
+        place = (self.store.root / "mlartifacts" / self.store.name).resolve().as_uri() if database else None
+        name, experiment = self.store.name, self.client.get_experiment_by_name(self.store.name)
+        if experiment is not None and database and experiment.artifact_location != place:
+            if not self._is_ours(experiment.experiment_id):
+                name = f"{name} ({self.identity[:8]})"
+                experiment = self.client.get_experiment_by_name(name)
+            if experiment is not None and experiment.artifact_location != place:
+                if not reads:
+                    moved = f"{name}, until moved ({experiment.experiment_id})"
+                    self.client.rename_experiment(experiment.experiment_id, moved)
+                    self.client.delete_experiment(experiment.experiment_id)
+                experiment = None
         if experiment is None:
-            return self.client.create_experiment(name, artifact_location=place, tags=_KIND)
+            return None if reads else self.client.create_experiment(name, artifact_location=place, tags=_KIND)
         if experiment.lifecycle_stage == "deleted":
+            if reads:
+                return None
             self.client.restore_experiment(experiment.experiment_id)
         return experiment.experiment_id
+
+    def _is_ours(self, experiment: str) -> bool:
+        """True if all runs of an experiment are of this folder; in its own database also those of the one that it was
+        copied from, with the database."""
+        from mlflow.entities import ViewType
+
+        own = server.sqlite_file(server.address(self.store.root)) == self.store.root.resolve() / "mlflow.db"
+        runs = self.client.search_runs([experiment], run_view_type=ViewType.ALL, max_results=_RUNS)
+        owners = {run.data.tags.get("fpl.store") for run in runs}
+        return bool(owners) and owners <= set(self._ids if own else self._ids[:1])
 
     def _write(self, entry: LoggedRun) -> None:
         """Logs an entry's run again in place of existing ones; the study's own run, which has children, is updated."""
@@ -236,13 +261,41 @@ class Writer:
 
 def identity(root: Path) -> str:
     """The random id of an output folder, which distinguishes its studies from others on a shared server."""
-    path = root / "mlflow.id"
-    if not path.is_file():
-        with FileLock(root / ".mlflow.id.lock"):  # several studies may start in a new folder
+    return identities(root)[0]
+
+
+def identities(root: Path, *, write: bool = True) -> list[str]:
+    """The id of an output folder, then those of the folders that it is a copy of.
+
+    They are in mlflow.id after the folder's path. A folder that was moved keeps its id; a copy, whose original is still
+    at that path, gets another one.
+    """
+    if not write:
+        return _identities(root)
+    with FileLock(root / ".mlflow.id.lock"):  # several studies may start in a new folder
+        ids = _identities(root)
+        text = "\n".join([str(root.resolve()), *ids])
+        path = root / _ID
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
             sweep(path)
-            if not path.is_file():
-                write_text(path, uuid.uuid4().hex)
-    return path.read_text(encoding="utf-8").strip()
+            write_text(path, text)
+    return ids
+
+
+def _identities(root: Path) -> list[str]:
+    path = root / _ID
+    place, *ids = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [""]
+    first = Path(place, _ID)
+    copied = (
+        first.is_file() and not first.samefile(path) and first.read_text(encoding="utf-8").split("\n")[1:2] == ids[:1]
+    )
+    return [uuid.uuid4().hex, *ids] if copied or not ids else ids
+
+
+def _exists(uri: str) -> bool:
+    """True unless a tracking URI names a SQLite file that is not there, which a connection would create."""
+    path = server.sqlite_file(uri)
+    return path is None or path.is_file()
 
 
 def search(client: Any, experiments: Sequence[str], identity: str) -> list[Run]:
@@ -278,7 +331,7 @@ def inspect(store: Store, *, fix: bool = False) -> list[tuple[str, str]]:
     if owner(store.folder) is not None:
         return []
     with server.explained(server.address(store.root)):
-        writer = Writer(store)
+        writer = Writer(store, reads=not fix)
         differing = writer.differences()
         named = [(writer.name_of(key), kind) for key, kind in differing.items()]
         if fix:
@@ -294,14 +347,14 @@ def inspect_deleted(root: Path, *, fix: bool = False) -> dict[str, int]:
     Raises:
         EnvironmentProblem: MLflow cannot be reached.
     """
-    if not (root / "mlflow.id").is_file():  # nothing was ever recorded
-        return {}
     uri = server.address(root)
+    if not (root / _ID).is_file() or not _exists(uri):  # nothing was ever recorded
+        return {}
     orphaned: dict[str, int] = defaultdict(int)
     with server.explained(uri):
         client: Any = server.connect(uri)
         experiments = [each.experiment_id for each in client.search_experiments(max_results=_EXPERIMENTS)]
-        for run in search(client, experiments, identity(root)):
+        for run in search(client, experiments, identities(root, write=fix)[0]):
             study = str(run.data.tags.get("fpl.study"))
             if not (root / study).is_dir():
                 orphaned[study] += 1

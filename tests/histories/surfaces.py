@@ -639,7 +639,10 @@ def _mlflow(judge: Judge, root: Path) -> None:
     alive = "SELECT run_uuid, status FROM runs WHERE lifecycle_stage = 'active'"
     for run, status in database.execute(alive).fetchall():
         tags = dict(database.execute("SELECT key, value FROM tags WHERE run_uuid = ?", [run]))
-        if (tags.get("fpl.store"), tags.get("fpl.study")) == ((root / "mlflow.id").read_text().strip(), judge.name):
+        if (tags.get("fpl.store"), tags.get("fpl.study")) == (
+            (root / "mlflow.id").read_text().splitlines()[1],
+            judge.name,
+        ):
             numbers = dict(database.execute("SELECT key, value FROM latest_metrics WHERE run_uuid = ?", [run]))
             runs.setdefault(tags["fpl.key"], []).append({"status": status, "tags": tags, "metrics": numbers})
     database.close()

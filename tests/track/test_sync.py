@@ -250,6 +250,7 @@ def test_names_are_such_as_mlflow_and_every_database_accept():
     @given(st.text(st.sampled_from("aZ9_-./é²:%\n"), max_size=8))
     def check(text: str) -> None:
         name, cut = runs.mlflow_name(text), runs.mlflow_name(f"{'x' * (runs.NAME_LENGTH - 3)}{text}")
+        assert posixpath.normpath(cut) == cut
         assert re.fullmatch(r"[A-Za-z0-9_\-. /]+", name)
         assert (posixpath.normpath(name), name.strip("/ ")) == (name, name), "as a path it is itself"
         assert runs.mlflow_name(name) == name
@@ -325,13 +326,83 @@ def test_results_that_were_moved_are_logged_again_where_they_are(make_store, uri
     before = picture(f"sqlite:///{old}/mlflow.db", store)
     old.rename(new := tmp_path / "new")
     moved = Store(new, "toy")
+    contents = {path: path.read_bytes() for path in new.rglob("*") if path.is_file()}
     assert {kind for _, kind in track.inspect(moved)} == {"missing"}
+    assert track.inspect_deleted(new) == {}
+    assert {path: path.read_bytes() for path in new.rglob("*") if path.is_file()} == contents, "a check changes nothing"
     track.inspect(moved, fix=True)
     after = picture(f"sqlite:///{new}/mlflow.db", moved)
     assert after == before
     assert all(run["files"] for run in after.values())
     assert server.experiments(new).keys() == {"toy"}
     assert track.inspect(moved) == []
+
+
+def test_a_check_creates_nothing(make_store, tmp_path):
+    store = make_store(body=SMALL, root=tmp_path / "fresh")
+    before = {*store.root.rglob("*")}
+    assert {kind for _, kind in track.inspect(store)} == {"missing"}
+    assert track.inspect_deleted(store.root) == {}
+    assert {*store.root.rglob("*")} == before
+
+
+def test_a_check_leaves_a_deleted_experiment_so(make_store, uri):
+    store = make_store(body=SMALL)
+    track.inspect(store, fix=True)
+    client = server.connect(uri)
+    client.delete_experiment(client.get_experiment_by_name("toy").experiment_id)
+    assert {kind for _, kind in track.inspect(store)} == {"missing"}
+    assert client.get_experiment_by_name("toy").lifecycle_stage == "deleted"
+
+
+def artifacts(uri: str, store: Store) -> dict[str, Path]:
+    """The folders of artifacts of a store's live runs."""
+    client, owner = server.connect(uri), writer.identity(store.root)
+    live = writer.search(client, [each.experiment_id for each in client.search_experiments()], owner)
+    return {run.data.tags["fpl.key"]: Path(run.info.artifact_uri.removeprefix("file://")) for run in live}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_copy_of_an_output_folder_is_another_study(make_store, uri, tmp_path, picture, monkeypatch, shared):
+    """With one database for both, and where each has its own."""
+    store, copy = make_store(body=SMALL, root=tmp_path / "a"), tmp_path / "b"
+    shutil.copy(tmp_path / "mlflow.db", store.root)
+    if shared:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    places = [uri if shared else f"sqlite:///{root}/mlflow.db" for root in (store.root, copy)]
+    assert not follow(store)
+    before = picture(places[0], store)
+    shutil.copytree(store.root, copy, copy_function=shutil.copy2)  # with the times of files
+    theirs = Store(copy, "toy")
+    assert {kind for _, kind in track.inspect(theirs)} == {"missing"}
+    cell = theirs.cells()[0]
+    history = theirs.history(cell, 1)
+    theirs.put(cell, 1, history, {**make_result("diverged", history), "error": "nan"})
+    for one in (theirs, store, theirs):
+        assert not follow(one)
+    assert track.inspect(store) == track.inspect(theirs) == []
+    assert picture(places[0], store) == before
+    assert picture(places[1], theirs)[cell.id] != before[cell.id]
+    for place, one in zip(places, (store, theirs), strict=True):
+        folders = artifacts(place, one)
+        assert folders.keys() == before.keys()
+        assert all(folder.is_relative_to(one.root / "mlartifacts") for folder in folders.values())
+
+
+def test_a_folder_that_was_moved_takes_its_artifacts_along(make_store, uri, tmp_path, picture, monkeypatch):
+    """Under a database elsewhere; its former place can no longer be made."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    store = make_store(body=SMALL, root=tmp_path / "old")
+    assert not follow(store)
+    before, known = picture(uri, store), writer.identity(store.root)
+    store.root.rename(tmp_path / "new")
+    (tmp_path / "old").write_text("no folder")
+    moved = Store(tmp_path / "new", "toy")
+    assert not follow(moved)
+    assert picture(uri, moved) == before
+    assert writer.identity(moved.root) == known
+    assert all(folder.is_relative_to(moved.root) for folder in artifacts(uri, moved).values())
+    assert server.experiments(moved.root).keys() == {"toy"}
 
 
 def test_what_a_killed_process_left_of_an_upload_is_deleted(make_store, uri, keyed):
@@ -357,7 +428,7 @@ def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path, pictur
     track.inspect(theirs, fix=True)
     track.inspect_deleted(other, fix=True)
     assert picture(uri, store)["study"] == before["study"]
-    assert len(runs_of(uri)) == 6
+    assert len(runs_of(uri)) == len(runs_of(uri, f"toy ({writer.identity(other)[:8]})")) == 3
 
 
 # -- the store alone ---------------------------------------------------------------------------------------
@@ -367,7 +438,7 @@ def test_studies_that_begin_at_once_share_one_identity_and_leave_no_part_of_a_ki
     (tmp_path / "mlflow.id.0123abcd.part").write_text("half")
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(lambda _: writer.identity(tmp_path), range(16)))
-    assert found == {(tmp_path / "mlflow.id").read_text()}
+    assert (tmp_path / "mlflow.id").read_text().splitlines() == [str(tmp_path), *found]
     assert not list(tmp_path.glob("*.part"))
 
 
