@@ -26,7 +26,7 @@ from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.core.nested import GROUPS, reject_two_values
-from fpl_tune.core.paths import shipped, study_file
+from fpl_tune.core.paths import output_folder, shipped, study_file
 from fpl_tune.core.spec import validated
 from fpl_tune.core.yaml_files import read_mapping
 
@@ -80,7 +80,10 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
     """
     given, path = _trusted(overrides), study_file(name)
     _register(check_study(path).get("defaults", []))
-    merged = _merged(path.stem, path.resolve().parent)
+    folder = path.resolve().parent
+    merged = _merged(path.stem, folder)
+    if folder.parent == output_folder() and path.name == "study.yaml":
+        merged["name"] = folder.name  # goes on where it is stored, also if the folder was renamed
     node = _overridden(merged, given, path.name)
     if node.get("scale") == "paper" and isinstance(node.get("paper_scale"), list) and node["paper_scale"]:
         node = _overridden(merged, [*parse(map(str, node["paper_scale"])), *given], path.name)

@@ -55,7 +55,7 @@ def did_you_mean(name: str, options: Iterable[str], first: Sequence[str] = (), l
 
 def nearest(name: str, options: Iterable[str]) -> list[str]:
     """At most three of the options that are similar to a name: the most similar one, and those nearly as similar."""
-    similar = get_close_matches(name, list(options), n=3, cutoff=0.5)
+    similar = get_close_matches(name, list(options), n=3, cutoff=0.6)
     ratios = [SequenceMatcher(None, each, name).ratio() for each in similar]
     return [each for each, ratio in zip(similar, ratios, strict=True) if ratio > ratios[0] - 0.15]
 

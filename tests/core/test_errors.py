@@ -18,6 +18,7 @@ def test_the_exit_code_says_whose_fault_it_is() -> None:
         ("lr", ["lr", "lrs", "lrx", "lry"], ["lr"]),  # the others are much less like it
         ("rate_a", ["rate_b", "rate_c", "rate_d", "rate_e"], 3),
         ("zzz", ["epochs", "rounds"], []),
+        ("nope", ["coop", "promptfl"], []),
     ],
 )
 def test_the_nearest_names_are_those_about_as_like_as_the_first(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
@@ -85,6 +86,22 @@ def test_what_was_pruned_stays_so_while_more_seeds_of_the_others_run(compose: Co
 
 
 @pytest.mark.usefixtures("slow_winner")
+def test_a_study_whose_folder_was_renamed_goes_on_there(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "out"
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(root))
+    assert run(compose(), root).done == 2
+    (root / "tiny").rename(root / "other")
+    outcome = run(config.compose_study("other"), root)
+    assert (outcome.done, outcome.skipped) == (0, 2)
+    assert [path.name for path in root.iterdir() if path.is_dir()] == ["other"]
+    store = Store.open(root, "other")
+    assert (store.spec().name, store.check()) == ("other", [])
+    (root / "other" / "study.yaml").rename(tmp_path / "study.yaml")
+    assert config.compose_study(str(tmp_path / "study.yaml")).name == "other", "a file alone has its own name"
+
+
 def test_refused_preflight_removes_nothing(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results out of date are kept until new ones are there, and count meanwhile for nothing that runs."""
     made = compose(GRID, "protocol.rounds=2")
