@@ -155,7 +155,7 @@ def reject_conversions(given: Any, made: Any, where: str) -> None:
     elif isinstance(given, list) and isinstance(made, list | tuple):
         for i, (one, other) in enumerate(zip(given, made, strict=False)):
             reject_conversions(one, other, join_name(where, i))
-    elif given == "None":
+    elif given == "None" and not {"label", "names"} & set(where.split(".")):  # else a label or a class's own name
         raise ConfigError(f"{where} is the string 'None'. Write null.")
     elif (type(given), type(made)) in _CONVERSIONS:
         quote = " Quote it." if isinstance(made, str) else ""

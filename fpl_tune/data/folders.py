@@ -6,6 +6,7 @@ sets of the catalogue only.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +44,8 @@ def load_folder(spec: DataSpec, layout: FolderLayout) -> Dataset:
     if parts := _parts(folders):
         return _by_parts(spec, layout, listing, folders, parts)
     images = dict(zip(folders, listing.images(list(folders.values())), strict=True))
-    _reject_deeper(folders, images)
+    if not any("" in one.inner for one in images.values()):
+        _reject_deeper(listing.root, folders, images)
     groups = [(name, one.images, label, 0) for label, (name, one) in enumerate(images.items())]
     dataset = _divided(spec, layout, listing.root, list(folders), groups)
     return _with_notes(dataset, "one folder a class", images, listing)
@@ -61,7 +63,8 @@ def load_own_domains(spec: DataSpec, layout: FolderLayout) -> Dataset:
     for domain, folders in inside.items():
         _reject_parts(domains[domain], folders)
     dataset, images = _by_domain(spec, replace(layout, domains={name: (name,) for name in domains}), listing, inside)
-    _reject_deeper(domains, images)
+    if all(one.deeper for one in images.values()):
+        _reject_deeper(listing.root, domains, images)
     read = f"{counted(len(domains), 'domain')} ({some(list(domains))}) with one folder a class"
     return _with_notes(dataset, read, images, listing)
 
@@ -150,14 +153,17 @@ def _reject_parts(folder: Path, names: Iterable[str]) -> None:
         )
 
 
-def _reject_deeper(folders: Mapping[str, Path], images: Mapping[str, FolderImages]) -> None:
-    """Rejects images that are certainly one level too deep: there is only one folder, and all images are deeper."""
-    if len(folders) == 1 and all(one.deeper for one in images.values()):
-        (folder,) = folders.values()
-        inner = sorted({name for one in images.values() for name in one.inner})
+def _reject_deeper(root: Path, folders: Mapping[str, Path], images: Mapping[str, FolderImages]) -> None:
+    """Rejects images that are certainly too deep: there is only one folder, and in or below it are several folders."""
+    paths = [Path(image) for one in images.values() for image in one.images]
+    if len(folders) > 1 or not paths:
+        return
+    shared = Path(os.path.commonpath([path.parent for path in paths]))
+    inner = {path.relative_to(shared).parts[0] for path in paths if path.parent != shared}
+    if len(inner) > 1 and not any(path.parent == shared for path in paths):
         raise EnvironmentProblem(
-            f"{folder} is the only folder in data.root, and its images are one level deeper than they should be, in "
-            f"{_slashed(inner)}. Set data.root={folder}."
+            f"{root / next(iter(folders))} is the only folder in data.root, and its images are deeper than they should "
+            f"be, in {_slashed(sorted(inner))} of {root / shared}. Set data.root={root / shared}."
         )
 
 
@@ -248,7 +254,8 @@ def _with_notes(dataset: Dataset, read: str, images: Mapping[str, FolderImages],
             named = _slashed([name for names in parts.values() for name in names])
             raise EnvironmentProblem(
                 f"{listing.root}/{place} contains {named}, a split inside a class. A split is "
-                "<data.root>/train/<class>/* and <data.root>/test/<class>/*; rename these folders to have no split."
+                f"<data.root>/train/<class>/* and <data.root>/test/<class>/*. Set data.root={listing.root / place} if "
+                "this is the data set, or rename these folders to have no split."
             )
     tested = set(dataset.test.label.tolist())
     if untested := [name for label, name in enumerate(dataset.classes) if label not in tested]:

@@ -185,7 +185,12 @@ def _read(path: str | Path, dataset: Dataset) -> dict[str, Any]:
     """Reads a file, and checks that it is a split of the data set's classes."""
     content = read_json(local(path), "partition.file names an exported split; export it again.")
     if not isinstance(content, dict) or content.get("what") != _WHAT or content.get("version") != _VERSION:
-        raise ConfigError(f"{path} is not a split exported by this version. Export it again.")
+        listed = isinstance(content, dict) and {"train", "test"} <= content.keys() and "what" not in content
+        what = "a list of images in CoOp's layout, without clients" if listed else "no split that this version exports"
+        own = " For your own training and test images, see data=folder: train/<class>/* and test/<class>/*." * listed
+        raise ConfigError(
+            f"{path} is {what}. Write one with `fpl-tune data show data=NAME partition=NAME --export FILE`.{own}"
+        )
     with _as_exported(path, dataset):
         named, ours = content["class_names"], [*dataset.classes]
         if named != ours:

@@ -76,8 +76,9 @@ class SamplerFactory:
         where, conditional = f"search.sampler={self.component.name}", conditional_in(self.space)
         if conditional is not None and issubclass(self.component.kind, _UNCONDITIONAL):
             raise ConfigError(
-                f"{where} does not support conditions, but {conditional.name} is searched only where "
-                f"{', '.join(conditional.when)} has certain values. Use sampler=auto, or search.only without it."
+                f"{where} models only fields that all trials have, and draws others at random, but {conditional.name} "
+                f"is searched only where {', '.join(conditional.when)} has certain values. Use sampler=auto, or "
+                "search.only without it."
             )
         tested = issubclass(self.component.kind, (RandomSampler, QMCSampler, BruteForceSampler, TPESampler))
         if tested or self.search.sampler == AUTO:

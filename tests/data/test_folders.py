@@ -154,11 +154,46 @@ def test_a_data_root_one_level_too_high_is_refused(folders: MakeImage, tmp_path:
     folders("cat", "dog", below=f"set{level}")
     folders("cat", "dog", below=f"set{level.replace('photo', 'sketch')}")
     folders("x", below="__MACOSX/set")
+    inner = "cat/, dog/" if name == "folder" else "photo/, sketch/"
     with pytest.raises(
-        EnvironmentProblem, match=rf"set is the only folder.* in cat/, dog/\. Set data\.root={tmp_path}/set"
+        EnvironmentProblem, match=rf"set is the only folder.* in {inner} of .*\. Set data\.root={tmp_path}/set\.$"
     ):
         load(DataSpec(name, root=str(tmp_path)))
     assert load(DataSpec(name, root=str(tmp_path / "set"))).classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("held", "inner", "root"),
+    [
+        (
+            ["caltech-101/101_ObjectCategories/ant", "caltech-101/101_ObjectCategories/bee"],
+            "ant/, bee/",
+            "caltech-101/101_ObjectCategories",
+        ),
+        (["a/b/c/ant", "a/b/c/bee/small"], "ant/, bee/", "a/b/c"),
+        (["photos/train/ant", "photos/train/bee", "photos/test/ant"], "test/, train/", "photos"),
+        (["a/photos/train/ant", "a/photos/train/bee", "a/photos/test/ant"], "test/, train/", "a/photos"),
+    ],
+)
+def test_a_data_root_several_levels_too_high_is_refused(
+    folders: MakeImage, tmp_path: Path, held: list[str], inner: str, root: str
+) -> None:
+    folders(*held)
+    below = tmp_path / root
+    with pytest.raises(EnvironmentProblem, match=rf"in {inner} of {below}\. Set data\.root={below}\.$"):
+        load(DataSpec("folder", root=str(tmp_path)))
+    assert load(DataSpec("folder", root=str(below))).classes == ("ant", "bee")
+
+
+def test_one_class_with_folders_inside_is_taken_as_it_is(folders: MakeImage, tmp_path: Path) -> None:
+    folders("ant/old", "ant")
+    assert load(DataSpec("folder", root=str(tmp_path))).classes == ("ant",)
+
+
+def test_a_split_beside_other_folders_names_the_folder_with_it(folders: MakeImage, tmp_path: Path) -> None:
+    folders("photos/train/ant", "photos/test/ant", "drafts")
+    with pytest.raises(EnvironmentProblem, match=rf"Set data\.root={tmp_path}/photos if this is the data set"):
+        load(DataSpec("folder", root=str(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,24 @@ def test_other_names_of_classes_are_told(changes: dict, says: str, exported: Exp
         load(replace(spec, **changes), partition.file)
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (
+            {"train": [["a/0.png", 0, "a"]], "val": [], "test": []},
+            r"is a list of images in CoOp's layout.*train/<class>/\*",
+        ),
+        ({"splits": []}, r"is no split that this version exports\. .*--export FILE`\.$"),
+        ([], "is no split that this version exports"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_with_what_to_write(content: object, says: str, exported: Exported) -> None:
+    spec, partition, *_ = exported
+    Path(str(partition.file)).write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=says):
+        load(spec, partition.file)
+
+
 def test_a_part_of_the_data_lacks_the_rest(exported: Exported) -> None:
     spec, partition, named, _ = exported
     with pytest.raises(EnvironmentProblem, match=r"lacks, first .* undo data\.domains, data\.max_train"):

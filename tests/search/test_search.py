@@ -539,7 +539,7 @@ def test_a_sampler_by_entry_point_or_path_reads_standard_errors(
         ),
         (
             ["search.sampler=gp", CONDITION],
-            "gp does not support conditions, but method.n_ctx is searched only where optim.lr",
+            "gp models only fields that all trials have, .*, but method.n_ctx is searched only where optim.lr",
         ),
     ],
 )
