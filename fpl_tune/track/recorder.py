@@ -29,6 +29,8 @@ _WRITTEN = "mlflow.digest"
 """File with a digest of the store, written once all runs of a study are in MLflow."""
 SILENT_SECONDS = 10.0
 """Seconds without an answer after which a study at its end no longer waits for MLflow."""
+CREATION_SECONDS = 120.0
+"""The same while MLflow creates a SQLite database, whose tables take a second, and on a busy machine far longer."""
 
 
 class _GivenUp(Exception):
@@ -40,7 +42,8 @@ class MLflowCallback(Callback):
 
     An error never stops the study: there is one warning, and missing records are sent when the study ends, by its next
     run, or by `fpl-tune doctor --fix`. Cells that finished earlier are also sent if MLflow lacks them. If MLflow does
-    not respond, the study ends anyway, after `SILENT_SECONDS` and with a warning.
+    not respond, the study ends anyway, after `SILENT_SECONDS` and with a warning; while it creates a SQLite
+    database, after `CREATION_SECONDS`.
 
     Args:
         warn: receives the warning; None: it is logged.
@@ -87,13 +90,17 @@ class MLflowCallback(Callback):
         self._put(lambda: self._guarded(self._write_all))
         self._put(None)
         self._answered = max(self._answered, time.monotonic())
+        uri = server.address(self._store.root)
+        created = server.exists(uri)
         while self._thread.is_alive():
             self._thread.join(0.1)
-            if time.monotonic() - self._answered > SILENT_SECONDS:
+            if not created and server.exists(uri):
+                created, self._answered = True, time.monotonic()
+            limit = SILENT_SECONDS if created else CREATION_SECONDS
+            if time.monotonic() - self._answered > limit:
                 self.on_abort()
-                place = redact(server.address(self._store.root))
                 self.warn(
-                    f"MLflow at {place} has not answered for {SILENT_SECONDS:g} s, and the study ends without it. Its "
+                    f"MLflow at {redact(uri)} has not answered for {limit:g} s, and the study ends without it. Its "
                     "store keeps everything: `fpl-tune doctor --fix`, or the next run of the study, sends what is "
                     "missing."
                 )

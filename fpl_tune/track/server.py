@@ -138,6 +138,12 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(uri.removeprefix("sqlite:///").split("?")[0]) if uri.startswith("sqlite:///") else None
 
 
+def exists(uri: str) -> bool:
+    """True unless a tracking URI names a SQLite file that is not there, which a connection would create."""
+    path = sqlite_file(uri)
+    return path is None or path.exists()
+
+
 def _create(path: Path) -> None:
     """Creates a SQLite file with MLflow's tables, under a temporary name until it is complete.
 

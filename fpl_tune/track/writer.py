@@ -76,7 +76,7 @@ class Writer:
         self.runs: dict[str, list[Run]] = defaultdict(list)
         """Runs in MLflow by key, oldest first."""
         self._linked = -math.inf
-        if reads and not _exists(uri):
+        if reads and not server.exists(uri):
             return
         self.client: Any = server.connect(uri)
         experiment = self._experiment(uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")), reads)
@@ -292,12 +292,6 @@ def _identities(root: Path) -> list[str]:
     return [uuid.uuid4().hex, *ids] if copied or not ids else ids
 
 
-def _exists(uri: str) -> bool:
-    """True unless a tracking URI names a SQLite file that is not there, which a connection would create."""
-    path = server.sqlite_file(uri)
-    return path is None or path.is_file()
-
-
 def search(client: Any, experiments: Sequence[str], identity: str) -> list[Run]:
     """The runs of an output folder that are not deleted, oldest first."""
     live, token = [], None
@@ -348,7 +342,7 @@ def inspect_deleted(root: Path, *, fix: bool = False) -> dict[str, int]:
         EnvironmentProblem: MLflow cannot be reached.
     """
     uri = server.address(root)
-    if not (root / _ID).is_file() or not _exists(uri):  # nothing was ever recorded
+    if not (root / _ID).is_file() or not server.exists(uri):  # nothing was ever recorded
         return {}
     orphaned: dict[str, int] = defaultdict(int)
     with server.explained(uri):

@@ -1,6 +1,7 @@
 """Bad weather: MLflow away, full, of another version, tidied up by someone. Nothing is lost, and one line says it."""
 
 import math
+import shutil
 import sqlite3
 import threading
 import time
@@ -134,6 +135,36 @@ def test_a_server_that_never_answers_does_not_keep_a_study_from_ending(make_stor
             thread.join()
     (warning,) = warnings
     assert "has not answered for 0.2 s, and the study ends without it." in warning
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(30.0, False), (0.3, True)])
+def test_a_new_database_has_a_longer_limit(
+    make_store, blank_database, monkeypatch, picture, tmp_path, seconds: float, warned: bool
+):
+    """It takes 1.5 s here, where MLflow may be silent for 0.6 s."""
+    monkeypatch.setattr(recorder, "SILENT_SECONDS", 0.6)
+    monkeypatch.setattr(recorder, "CREATION_SECONDS", seconds)
+    ended = threading.Event()
+
+    def create(path: Path) -> None:
+        if not path.exists():
+            ended.wait(1.5)
+            shutil.copy(blank_database, path)
+
+    monkeypatch.setattr(server, "_create", create)
+    store, warnings = make_store(body=SMALL, root=tmp_path / "fresh"), list[str]()
+    hearing = track.MLflowCallback(warnings.append)
+    hearing.on_study_start(store, store.cells(), [])
+    hearing.on_study_end(store, DONE)
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "mlflow":
+            thread.join()
+    if warned:
+        assert "has not answered for 0.3 s, and the study ends without it." in warnings[0]
+    else:
+        assert warnings == []
+        assert {run["status"] for run in picture(f"sqlite:///{store.root}/mlflow.db", store).values()} == {"FINISHED"}
 
 
 def test_what_mlflow_takes_to_be_imported_is_no_silence(make_store, uri, monkeypatch, picture):
