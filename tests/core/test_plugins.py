@@ -195,7 +195,7 @@ def test_a_class_of_a_file_in_this_folder_is_suggested(tmp_path: Path, monkeypat
         with pytest.raises(ConfigError, match=r"mine\.py is in this folder\. Write method=mine:Mine\.$"):
             config.compose_run([f"method={name}"])
     (tmp_path / "mine.py").write_text("class Mine:")
-    with pytest.raises(ConfigError, match=r"There is no method 'mine'\. Did you mean"):
+    with pytest.raises(ConfigError, match=r"There is no method 'mine'\. Known: "):
         config.compose_run(["method=mine"])
 
 

@@ -333,7 +333,7 @@ def changed(path: Path, edit: Any) -> PartitionSpec:
         (lambda c: c["train"][0]["files"].pop(), "labels and files differ in number"),
         (lambda c: c.update(class_names=["cat", "dog"]), "is a split of 'shapes' with 2 classes"),
         (lambda c: c.pop("val"), "is not an exported split"),
-        (lambda c: c.update(version=99), "exported by this version"),
+        (lambda c: c.update(version=99), "no split that this version exports"),
         (lambda c: c.update(domain=["moon"] * 4), "is not an exported split"),
     ],
 )
