@@ -6,7 +6,7 @@ Every message states the rule, the value and the remedy in one line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 
 _LISTED = 40
 """Maximum number of names that a message lists."""
@@ -54,10 +54,18 @@ def did_you_mean(name: str, options: Iterable[str], first: Sequence[str] = (), l
 
 
 def nearest(name: str, options: Iterable[str]) -> list[str]:
-    """At most three of the options that are similar to a name: the most similar one, and those nearly as similar."""
-    similar = get_close_matches(name, list(options), n=3, cutoff=0.6)
-    ratios = [SequenceMatcher(None, each, name).ratio() for each in similar]
-    return [each for each, ratio in zip(similar, ratios, strict=True) if ratio > ratios[0] - 0.15]
+    """At most three of the options that are similar to a name: the most similar one, and those nearly as similar.
+
+    Case does not count, nor what stands before the last dot of an option.
+    """
+
+    def likeness(option: str) -> float:
+        forms = {option.lower(), option.lower().rpartition(".")[2]}
+        return max(SequenceMatcher(None, form, name.lower()).ratio() for form in forms)
+
+    ratios = {option: likeness(option) for option in options}
+    least = max([0.6, *(ratio - 0.15 for ratio in ratios.values())])
+    return sorted((option for option in ratios if ratios[option] >= least), key=lambda option: -ratios[option])[:3]
 
 
 def unknown(kind: str, name: str, options: Iterable[str], listing: str = "") -> ConfigError:

@@ -231,7 +231,7 @@ def test_fields_of_the_chosen_trial_stand_beside_the_published_values_that_diffe
     body = f"seeds: 3\nsearch: {{sampler: random, trials: 14, confirm: 0, only: {only}, space: {space}}}\n"
     findings = trials(lambda cell, published: 0.8 + 0.1 * (cell.run.protocol.epochs == 2), body=body)
     best = there(findings.best)
-    (text,) = search.texts(findings)
+    text, *_ = search.texts(findings)
     assert text.startswith(f"Trial {best.trial_number}: ")
     fields = text.rstrip(".").partition(": ")[2].split(", ")
     assert {"epochs 2 (published 5)", f"batch {best.run.optim.batch}"} < {*fields}, "the published one has no batch"
@@ -292,9 +292,9 @@ def test_a_field_that_decides_is_told_from_chance(trials):
     part = there(search.matters(findings))
     assert "of seed 1, those that were stopped early too; more than chance: epochs" in part.texts[0]
     rows = part.charts["importance"][0]["data"]["values"]
-    first = {row["series"]: row for row in rows if row["name"] == rows[0]["name"]}
-    assert rows[0]["name"] == "epochs"
-    assert first["fANOVA"]["value"] > 80
+    by_field = {row["name"]: row["value"] for row in rows if row["series"] == "fANOVA"}
+    assert max(by_field, key=lambda name: by_field[name]) == "epochs"
+    assert by_field["epochs"] > 80
 
 
 def test_few_trials_say_nothing_of_importance(trials):
@@ -325,7 +325,8 @@ def test_searches_of_several_methods_are_compared_at_equal_budgets(trials):
     assert re.fullmatch(
         r"Tuned, fedprox is best on validation, with (90\.|89\.).* test accuracy on the seeds that chose it; "
         r"\+(9|10)\.\d+ points against promptfl \(\+\d.*: better\), "
-        r"\+(69|70)\.\d+ points against zeroshot \(\+\d.*: better\)\.", text,
+        r"\+(69|70)\.\d+ points against zeroshot \(\+\d.*: better\)\."
+        r"( The chosen values? of .* to see whether more can be gained\.)?", text,
     ), text  # fmt: skip
     assert search.leads(findings).startswith("Ahead on validation at equal cost: fedprox from ")
     assert search.leads(findings).endswith("the lead never changes.")

@@ -34,6 +34,7 @@ from fpl_tune.study.store import Store
 from fpl_tune.track import recorder as recording
 from fpl_tune.track import runs, server, writer
 
+from ..conftest import there
 from .conftest import DONE, SMALL, follow
 
 # -- what is written -----------------------------------------------------------------------------------------
@@ -350,16 +351,16 @@ def test_a_check_leaves_a_deleted_experiment_so(make_store, uri):
     store = make_store(body=SMALL)
     track.inspect(store, fix=True)
     client = server.connect(uri)
-    client.delete_experiment(client.get_experiment_by_name("toy").experiment_id)
+    client.delete_experiment(there(client.get_experiment_by_name("toy")).experiment_id)
     assert {kind for _, kind in track.inspect(store)} == {"missing"}
-    assert client.get_experiment_by_name("toy").lifecycle_stage == "deleted"
+    assert there(client.get_experiment_by_name("toy")).lifecycle_stage == "deleted"
 
 
 def artifacts(uri: str, store: Store) -> dict[str, Path]:
     """The folders of artifacts of a store's live runs."""
     client, owner = server.connect(uri), writer.identity(store.root)
     live = writer.search(client, [each.experiment_id for each in client.search_experiments()], owner)
-    return {run.data.tags["fpl.key"]: Path(run.info.artifact_uri.removeprefix("file://")) for run in live}
+    return {run.data.tags["fpl.key"]: Path(there(run.info.artifact_uri).removeprefix("file://")) for run in live}
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -89,7 +89,7 @@ def connected(
     head = head_of(address) if address is not None else None
     if ray.is_initialized():
         _reject_other(address, head)
-        with _environment(own=False) as folder, _logged(log), _watched(address, on_lost, set()):
+        with _environment(own=False) as folder, _errors_alone(), _logged(log), _watched(address, on_lost, set()):
             yield folder
         return
     if head is not None and not _answers(*head):
@@ -98,7 +98,7 @@ def connected(
     if address is not None:
         options = {"address": address, "namespace": "fpl-tune", "runtime_env": runtime_env() if ship else None}
     others, children = set(threading.enumerate()), set(psutil.Process().children())
-    with _environment(address is None) as folder, _logged(log):
+    with _environment(address is None) as folder, _errors_alone():
         printed: list[str] = []
         try:
             with _handlers_kept(), _held_back(printed):
@@ -108,7 +108,8 @@ def connected(
             raise _unreachable(address, "it has another token" if refused else str(problem)) from None
         output: Any = _Shared(sys.stdout, set(threading.enumerate()) - others)
         try:
-            with redirect_stdout(output), _watched(address, on_lost, set(psutil.Process().children()) - children):
+            started = set(psutil.Process().children()) - children
+            with redirect_stdout(output), _logged(log), _watched(address, on_lost, started):
                 yield folder
         finally:
             output.threads.add(threading.current_thread())
@@ -135,20 +136,28 @@ def _reject_other(address: str | None, head: tuple[str, int] | None) -> None:
 
 
 @contextmanager
-def _logged(log: Path | None) -> Iterator[None]:
-    """Sends Ray's messages, errors alone, to a file; None: they are dropped. Levels of its loggers are restored."""
+def _errors_alone() -> Iterator[None]:
+    """Silences Ray's loggers, but for errors."""
     levels = {logging.getLogger(name): logging.getLogger(name).level for name in _LOGGERS}
-    handler = logging.FileHandler(log or os.devnull, delay=True)  # the file is created with the first message
     for logger in levels:
         logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+
+
+@contextmanager
+def _logged(log: Path | None) -> Iterator[None]:
+    """Sends Ray's messages to a file; None: they are dropped. `ray.init` removes handlers that are older."""
+    handler = logging.FileHandler(log or os.devnull, delay=True)  # the file is created with the first message
     logging.getLogger("ray").addHandler(handler)
     try:
         yield
     finally:
         logging.getLogger("ray").removeHandler(handler)
         handler.close()
-        for logger, level in levels.items():
-            logger.setLevel(level)
 
 
 @contextmanager
