@@ -56,11 +56,12 @@ def did_you_mean(name: str, options: Iterable[str], first: Sequence[str] = (), l
 def nearest(name: str, options: Iterable[str]) -> list[str]:
     """At most three of the options that are similar to a name: the most similar one, and those nearly as similar.
 
-    Case does not count, nor what stands before the last dot of an option.
+    Case does not count, nor what stands before the last dot of a field.
     """
 
     def likeness(option: str) -> float:
-        forms = {option.lower(), option.lower().rpartition(".")[2]}
+        field = option.rpartition(".")[2] if option.replace(".", "").isidentifier() else option
+        forms = {option.lower(), field.lower()}
         return max(SequenceMatcher(None, form, name.lower()).ratio() for form in forms)
 
     ratios = {option: likeness(option) for option in options}

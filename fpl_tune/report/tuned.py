@@ -246,24 +246,14 @@ def at_edge(param: Param, value: Any) -> bool:
     return min(at - low, high - at) <= EDGE * (high - low)
 
 
-def at_edges(findings: Findings, *, places: bool = False) -> str:
-    """Which chosen values are at an end of their range; empty if none is.
-
-    Args:
-        findings: the study.
-        places: also name the searches.
-    """
+def at_edges(findings: Findings) -> str:
+    """Which fields were chosen at an end of their range; empty if none was."""
     ranges = _ranges(findings)
-    named: dict[str, list[str]] = {}
-    for search, cell in findings.tuned:
-        for name in _edges(cell, ranges):
-            named.setdefault(findings.title(name), []).append(search.label)
+    named = list(dict.fromkeys(symbol(findings.title(n)) for _, cell in findings.tuned for n in _edges(cell, ranges)))
     if not named:
         return ""
-    shown_places = places and len(findings.searches) > 1
-    each = [f"{symbol(n)} ({some(labels, 8, '; ')})" if shown_places else symbol(n) for n, labels in named.items()]
-    ends = "lie at an end of the range" if len(named) == 1 else "lie at an end of their ranges"
-    return f"The chosen values of {joined(each)} {ends}: widen search.space to see whether more can be gained."
+    ends = "an end of its range" if len(named) == 1 else "ends of their ranges"
+    return f"Chosen at {ends}: {joined(named)}. Widen search.space to see whether more can be gained."
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------
@@ -368,8 +358,7 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which values were chosen, and what did tuning gain?"""
     if findings.tuned_table is None:
         return None
-    edges = at_edges(findings, places=True)
-    text = f"The values that {findings.chosen_on} chose.{f' † {edges}' if edges else ''}"
+    text = f"The values that {findings.chosen_on} chose. {MARKED}"
     result = Panel("Chosen values", [text], tables=[values(findings)])
     result.texts += costs.texts(findings)
     if (gained := gains(findings)) is not None:

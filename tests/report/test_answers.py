@@ -326,7 +326,7 @@ def test_searches_of_several_methods_are_compared_at_equal_budgets(trials):
         r"Tuned, fedprox is best on validation, with (90\.|89\.).* test accuracy on the seeds that chose it; "
         r"\+(9|10)\.\d+ points against promptfl \(\+\d.*: better\), "
         r"\+(69|70)\.\d+ points against zeroshot \(\+\d.*: better\)\."
-        r"( The chosen values? of .* to see whether more can be gained\.)?", text,
+        r"( Chosen at .* to see whether more can be gained\.)?", text,
     ), text  # fmt: skip
     assert search.leads(findings).startswith("Ahead on validation at equal cost: fedprox from ")
     assert search.leads(findings).endswith("the lead never changes.")
