@@ -557,7 +557,7 @@ def test_the_name_of_a_search_is_its_tuned_cell(kept, findings):
     for search, cell in findings.tuned:
         assert kept.cell(search.label).id == cell.id
     with pytest.raises(
-        ConfigError, match=r"There is no cell 'alpha=5, fedprx' in .* Did you mean 'alpha=5, fedprox \("
+        ConfigError, match=r"There is no cell 'alpha=5, fedprx' in .* Did you mean .*'alpha=5, fedprox \("
     ):
         kept.cell("alpha=5, fedprx")
 
