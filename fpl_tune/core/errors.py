@@ -66,7 +66,7 @@ def nearest(name: str, options: Iterable[str]) -> list[str]:
 
     ratios = {option: likeness(option) for option in options}
     least = max([0.6, *(ratio - 0.15 for ratio in ratios.values())])
-    return sorted((option for option in ratios if ratios[option] >= least), key=lambda option: -ratios[option])[:3]
+    return [option for ratio, option in sorted(((r, o) for o, r in ratios.items()), reverse=True) if ratio >= least][:3]
 
 
 def unknown(kind: str, name: str, options: Iterable[str], listing: str = "") -> ConfigError:
