@@ -120,12 +120,8 @@ def test_a_database_that_does_not_answer_does_not_keep_a_study_from_ending(
     assert picture(uri, store) == expected
 
 
-def test_a_server_that_never_answers_does_not_keep_a_study_from_ending(make_store, uri, monkeypatch):
-    """Its silence counts from the first call on, and what it says after the study's end is no warning."""
-    monkeypatch.setattr(recorder, "SILENT_SECONDS", 0.2)
-    ended = threading.Event()
-    monkeypatch.setattr(server, "connect", lambda where: ended.wait(15))
-    store, warnings = make_store(body=SMALL), list[str]()
+def recorded(store: Store, warnings: list[str], ended: threading.Event) -> None:
+    """Records a study from its start to its end, says that it has ended, and waits for MLflow's thread."""
     hearing = track.MLflowCallback(warnings.append)
     hearing.on_study_start(store, store.cells(), [])
     hearing.on_study_end(store, DONE)
@@ -133,6 +129,15 @@ def test_a_server_that_never_answers_does_not_keep_a_study_from_ending(make_stor
     for thread in threading.enumerate():
         if thread.name == "mlflow":
             thread.join()
+
+
+def test_a_server_that_never_answers_does_not_keep_a_study_from_ending(make_store, uri, monkeypatch):
+    """Its silence counts from the first call on, and what it says after the study's end is no warning."""
+    monkeypatch.setattr(recorder, "SILENT_SECONDS", 0.2)
+    ended = threading.Event()
+    monkeypatch.setattr(server, "connect", lambda where: ended.wait(15))
+    store, warnings = make_store(body=SMALL), list[str]()
+    recorded(store, warnings, ended)
     (warning,) = warnings
     assert "has not answered for 0.2 s, and the study ends without it." in warning
 
@@ -153,13 +158,7 @@ def test_a_new_database_has_a_longer_limit(
 
     monkeypatch.setattr(server, "_create", create)
     store, warnings = make_store(body=SMALL, root=tmp_path / "fresh"), list[str]()
-    hearing = track.MLflowCallback(warnings.append)
-    hearing.on_study_start(store, store.cells(), [])
-    hearing.on_study_end(store, DONE)
-    ended.set()
-    for thread in threading.enumerate():
-        if thread.name == "mlflow":
-            thread.join()
+    recorded(store, warnings, ended)
     if warned:
         assert "has not answered for 0.3 s, and the study ends without it." in warnings[0]
     else:
