@@ -77,9 +77,10 @@ def load_towers(
         EnvironmentProblem: weights that cannot be downloaded or read.
     """
     quick = None if quick_gelu == "auto" else bool(quick_gelu)
-    if quick is not None and (name == COMPACT or name in plugins.names("towers")):
+    own_towers = name == COMPACT or name in plugins.names("towers")
+    if quick is not None and own_towers:
         raise ConfigError(f"The activation of {name!r} is part of its towers; leave out clip.quick_gelu={quick_gelu}.")
-    if preprocess != "auto" and not local(pretrained or "").is_file():
+    if preprocess != "auto" and (own_towers or not local(pretrained or "").is_file()):
         raise ConfigError(f"clip.preprocess={preprocess} is for weights from a file; leave it out.")
     if name == COMPACT:
         from fpl_tune.clip import compact
@@ -110,7 +111,7 @@ def load_towers(
         how = preprocessing.of_config(model.visual.preprocess_cfg)
     elif pretrained in tags:
         model = _tagged(name, pretrained, quick)
-        how = preprocessing.of_tags(name)[pretrained]
+        how = preprocessing.of_config(open_clip.get_pretrained_cfg(name, pretrained))
     elif path.is_file():
         model, stated = _from_file(name, path, quick)
         how = preprocessing.of_file(name, path, preprocess, stated)

@@ -206,9 +206,8 @@ class Towers:
     @cached_property
     def _pixels(self) -> Tensor:
         """[2, 3, 1, 1] mean and deviation of a channel, moved to the device once."""
-        return torch.tensor([self.preprocessing.mean, self.preprocessing.std], dtype=self.dtype, device=self.device)[
-            ..., None, None
-        ]
+        how = self.preprocessing
+        return torch.tensor([how.mean, how.std], dtype=self.dtype, device=self.device)[..., None, None]
 
     def blocks_below(self, last: int | None) -> int:
         """Blocks of the image tower below its `last` ones; 0 with None, or where it is not a ViT."""

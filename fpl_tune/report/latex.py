@@ -18,15 +18,8 @@ _LATEX = {
     **{sign: f"\\{sign}" for sign in "{}$&#%_"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "…": r"\dots{}"},
     **{"±": r"$\pm$", "“": "``", "”": "''", "×": r"$\times$", "<": "$<$", ">": "$>$", "→": r"$\to$", "≤": r"$\leq$"},
-    **{
-        "≥": r"$\geq$",
-        "≈": r"$\approx$",
-        "∞": r"$\infty$",
-        "−": "$-$",
-        "²": "$^2$",
-        "·": r"$\cdot$",
-        "†": r"$\dagger$",
-    },
+    **{"≥": r"$\geq$", "≈": r"$\approx$", "∞": r"$\infty$", "−": "$-$", "²": "$^2$", "·": r"$\cdot$"},
+    "†": r"$\dagger$",
     **{sign: rf"$\{codepoint2name[ord(sign)]}$" for sign in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"},
 }
 """Signs that LaTeX reads as its own, or has commands for."""

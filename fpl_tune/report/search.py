@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import (
     axis_name,
     counted,
@@ -244,20 +243,15 @@ def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, flo
 def matters(findings: Findings) -> Panel | None:
     """Which fields matter, by all trials of each search at equal cost."""
     from fpl_tune.report import importance as searched  # with Optuna
-    from fpl_tune.search.search import stored_searches
 
     panel, bars, seed = Panel("What matters"), list[dict[str, Any]](), findings.spec.seed_list()[0]
     drawn: dict[str, tuple[Spec, str]] = {}
     objective = words(findings.objectives[0])
-    try:
-        spaces = stored_searches(findings.spec, findings.table.effective)
-    except ConfigError:  # a method of a user's own in a folder that came without it
-        return None
     few: dict[int, list[str]] = {}
-    for search, space in zip(findings.searches, spaces, strict=True):
+    for search, space in tuned.spaces(findings):
         mine, before = search.trials, f"{search.label}: " if len(findings.searches) > 1 else ""
         rounds, values = early(findings, mine)
-        importance = searched.importance(mine, values, space.space, higher=sign(findings.objectives[0]) > 0)
+        importance = searched.importance(mine, values, space, higher=sign(findings.objectives[0]) > 0)
         if importance.empty:
             few.setdefault(len(values), []).append(search.label)
             continue

@@ -67,14 +67,16 @@ def sentence(findings: Findings) -> str:
         text += f" ({spread(verdicts.plateau)})"
     falls, lower = ("falls", "lower") if higher else ("grows", "higher")
     parts = [f"{over}{text}"]
-    for cells, several in (
-        (verdicts.lower, f"is {lower} up to {name} = {value[verdicts.lower[-1]]}" if verdicts.lower else ""),
-        (verdicts.upper, f"{falls} from {name} = {value[verdicts.upper[0]]} on" if verdicts.upper else ""),
-    ):
+
+    def fall(cells: Sequence[str], where: str) -> str:
         if len(cells) == 1:
-            parts.append(f"{what} {falls} to {texts(cells)}{unit} at {name} = {value[cells[0]]}")
-        elif cells:
-            parts.append(f"{what} {several} ({texts(cells)}{unit})")
+            return f"{what} {falls} to {texts(cells)}{unit} at {name} = {value[cells[0]]}"
+        return f"{what} {where} ({texts(cells)}{unit})"
+
+    if verdicts.lower:
+        parts.append(fall(verdicts.lower, f"is {lower} up to {name} = {value[verdicts.lower[-1]]}"))
+    if verdicts.upper:
+        parts.append(fall(verdicts.upper, f"{falls} from {name} = {value[verdicts.upper[0]]} on"))
     if verdicts.worse:
         parts.append(f"worse at {', '.join(value[cell] for cell in verdicts.worse)} ({texts(verdicts.worse)}{unit})")
     mentioned = {*verdicts.plateau, *verdicts.lower, *verdicts.upper, *verdicts.worse}

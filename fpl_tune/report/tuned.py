@@ -35,12 +35,12 @@ from fpl_tune.search.halving import FULL_TRIALS
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.comparisons import Comparisons, compare_pairs, turned
 from fpl_tune.study.crossed import Crossed
-from fpl_tune.study.findings import Findings
+from fpl_tune.study.findings import Findings, Searched
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import choose
 
 if TYPE_CHECKING:
-    from fpl_tune.search.space import Param
+    from fpl_tune.search.space import Param, Space
 
 EDGE = 0.05
 """Share of a range, on its own scale, within which a chosen value is at an end of the range."""
@@ -213,16 +213,24 @@ def _varies(param: Param) -> bool:
 
 
 @lru_cache(maxsize=1)  # one study is written at a time, and asks several times
-def _ranges(findings: Findings) -> dict[str, dict[str, Param]]:
-    """The searched fields of each search by name, by the id of its tuned cell; empty if a method cannot be imported."""
+def spaces(findings: Findings) -> list[tuple[Searched, Space]]:
+    """The searches with their spaces; empty if a method cannot be imported, as in a folder that came without it."""
     from fpl_tune.search.search import stored_searches  # with Optuna
 
     try:
-        spaces = [search.space.params for search in stored_searches(findings.spec, findings.table.effective)]
-    except ConfigError:  # a method of a user's own in a folder that came without it
-        return {}
-    pairs = zip(findings.searches, spaces, strict=True)
-    return {search.tuned.id: {p.name: p for p in params} for search, params in pairs if search.tuned is not None}
+        parts = stored_searches(findings.spec, findings.table.effective)
+    except ConfigError:
+        return []
+    return [(search, part.space) for search, part in zip(findings.searches, parts, strict=True)]
+
+
+def _ranges(findings: Findings) -> dict[str, dict[str, Param]]:
+    """The searched fields of each search by name, by the id of its tuned cell."""
+    return {
+        search.tuned.id: {param.name: param for param in space.params}
+        for search, space in spaces(findings)
+        if search.tuned is not None
+    }
 
 
 def _edges(cell: Cell, ranges: Mapping[str, Mapping[str, Param]]) -> list[str]:

@@ -274,12 +274,11 @@ def _of_method(space: Mapping[str, Param], names: Set[str]) -> dict[str, Param]:
     """
     own: dict[str, Param] = {}
     for name, param in space.items():
-        for method in map(str, param.when.get("method", ())):
-            known = {*config.options("method"), *methods.catalogue()}
-            if ":" in method:
+        for method in {*map(str, param.when.get("method", ()))} - {*config.options("method")}:
+            try:
                 methods.find(method)
-            elif method not in known:
-                raise ConfigError(f"search.space.{name}.when: {unknown('method', method, known)}")
+            except ConfigError as problem:
+                raise ConfigError(f"search.space.{name}.when: {problem}") from None
         if names & {*param.when.get("method", names)}:
             own[name] = param._replace(when={f: values for f, values in param.when.items() if f != "method"})
     return own

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fpl_tune.clip import load_towers, preprocessing
+from fpl_tune.clip import compact, load_towers, preprocessing
 from fpl_tune.clip._openclip import ensure_importable
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data.transform import CLIP, Transform
@@ -105,6 +105,11 @@ def test_where_weights_of_a_model_differ_a_file_must_name_a_tag() -> None:
 def test_a_tag_or_towers_of_their_own_take_no_other_preprocessing(name: str, pretrained: str | None) -> None:
     with pytest.raises(ConfigError, match=r"clip\.preprocess=openai is for weights from a file; leave it out"):
         load_towers(name, pretrained, preprocess="openai")
+
+
+def test_weights_of_the_compact_clip_take_no_other_preprocessing() -> None:
+    with pytest.raises(ConfigError, match=r"clip\.preprocess=openai .* leave it out"):
+        load_towers("compact", str(compact.weights_path()), preprocess="openai")
 
 
 def test_a_folder_states_its_own(tmp_path: Path) -> None:
