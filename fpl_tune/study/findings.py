@@ -124,7 +124,7 @@ class Findings:
         fixed = (VAL, self.metric, *COSTS, TOTAL_BYTES)
         self.further_metrics = [name for name in dict.fromkeys([*table.metrics, *self.objectives]) if name not in fixed]
         """Further metrics that tables show: other test sets, a method's own, objectives."""
-        ran = any(self.stored(cell).results for cell in self.cells)
+        ran = any(self.seeds(cell) if metric is None else self.stored(cell).results for cell in self.cells)
         if ran and not any(self.by_seed(cell, self.metric) for cell in self.cells):
             raise ConfigError(
                 f"A metric is a name in the records, such as test/acc_mean, but none holds {self.metric!r}."

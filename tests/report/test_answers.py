@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import answer, charts, search, sweep, table
 from fpl_tune.study.cells import label
 from fpl_tune.study.comparisons import compare
@@ -402,3 +403,9 @@ def test_cells_that_tie_on_validation_are_said(make_store):
 def test_two_seeds_are_too_few_to_separate_values_that_lie_apart(make_store):
     findings = along(make_store, [0.5, 0.6, 0.4, 0.6, 0.4, 0.5], noise=0.1, overrides=["seeds=2"])
     assert "2 seeds are too few to separate the values of " in said(findings)
+
+
+def test_a_metric_of_the_study_that_no_record_has_is_an_error(make_store):
+    store = make_store(body="axes: {optim.lr: [0.01, 0.1]}\nseeds: 2\nreport: {metric: test/unseen/acc_mean}\n")
+    with pytest.raises(ConfigError, match="none holds 'test/unseen/acc_mean'"):
+        findings_of(store)

@@ -98,6 +98,7 @@ WHOLE: Left = {(number, seed): Status.DONE for number in CELLS for seed in SEEDS
 @given(left=st.fixed_dictionaries({place: STATUS for place in WHOLE}))
 @example(left={**WHOLE, (3, 2): Status.DIVERGED})
 @example(left={**WHOLE, (0, 1): Status.FAILED})
+@example(left={**dict.fromkeys(WHOLE), (3, 3): Status.DIVERGED})
 def test_a_cell_of_which_a_seed_does_not_count_is_shown_and_compared_with_nothing(
     specs: dict[str, Study], name: str, left: Left
 ) -> None:
