@@ -1,8 +1,10 @@
-"""Imports open_clip with a torchvision of another build than torch (CUDA and CPU), without torch's compiler and timm.
+"""Imports open_clip with a torchvision of another build than torch (CUDA and CPU), without torch's compiler, timm and
+transformers.
 
 open_clip imports torchvision and timm, which import the compiler to mark functions that it must not compile. Nothing
 here calls the compiler, and importing it takes 1.2 s of the 2.0 s of open_clip and 70 MB in every process. timm, which
-open_clip needs for image towers of timm alone, takes 0.3 s and 25 MB.
+open_clip needs for image towers of timm alone, takes 0.3 s and 25 MB; transformers, for text towers of Hugging Face
+alone, 0.5 s and more once it is used.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import torch
 
 _COMPILER = ("torch._dynamo", "torch._dynamo.utils")
 _TIMM = ("timm", "timm.layers")
+_TRANSFORMERS = "transformers"
 _MISSING = re.compile(r"operator torchvision::(\w+) does not exist")
 _libraries: list[torch.library.Library] = []  # a collected library takes its definitions with it
 
@@ -28,7 +31,7 @@ def ensure_importable() -> None:
     if "open_clip" in sys.modules:
         return
     try:
-        with _left_out(*_COMPILER, *_TIMM):
+        with _left_out(*_COMPILER, *_TIMM, _TRANSFORMERS):
             _import()
     except ImportError:  # another release uses more of them
         _import()
@@ -59,7 +62,7 @@ def _left_out(*names: str) -> Iterator[None]:
     """Replaces modules during an import, but for those that are imported already."""
     names = tuple(name for name in names if name not in sys.modules)
     for name in names:
-        sys.modules[name] = _StandIn(name)
+        sys.modules[name] = None if name == _TRANSFORMERS else _StandIn(name)  # pyright: ignore[reportArgumentType]
     try:
         yield
     finally:
@@ -84,6 +87,16 @@ class _StandIn(ModuleType):
     def _imported(self) -> ModuleType:
         with _left_out(*(_COMPILER if self.__name__ in _TIMM else ())):
             return importlib.import_module(self.__name__)
+
+
+def import_transformers() -> bool:
+    """Lets open_clip build text towers of Hugging Face. Returns False where transformers is not installed."""
+    ensure_importable()
+    from open_clip import hf_model, model
+
+    if hf_model.transformers is None:
+        model.HFTextEncoder = importlib.reload(hf_model).HFTextEncoder  # pyright: ignore[reportAttributeAccessIssue]
+    return hf_model.transformers is not None
 
 
 def imagenet_names() -> tuple[str, ...]:
