@@ -63,6 +63,7 @@ __all__ = [
     "Metric",
     "Positive",
     "Reported",
+    "Requirement",
     "Share",
     "Sizes",
     "State",
@@ -95,6 +96,7 @@ __all__ = [
 ]  # fmt: skip
 
 Tree = dict[str, Tensor]
+Requirement = Literal["vit", "text_blocks", "same_classes"]
 
 
 class State(NamedTuple):
@@ -198,8 +200,9 @@ class Sizes(Protocol):
     n_patches: int | None
     """M; None if the image tower has no spatial features."""
     n_text_blocks: int
+    """Transformer blocks that prompts and branches reach; 0 of a text tower of Hugging Face."""
     n_vision_blocks: int | None
-    """Transformer blocks of the towers; None for a ResNet."""
+    """Transformer blocks of the image tower; None for a ResNet."""
     same_classes: bool
     """True if all test sets have the training classes, as opposed to base-to-novel."""
     participation: float | None
@@ -347,9 +350,9 @@ class Method(Reported, ABC):
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"
     """The content of `Batch.image`."""
-    requires: ClassVar[tuple[Literal["vit", "same_classes"], ...]] = ()
-    """Requirements: a vision transformer as image tower (`vit`), test images of training classes only
-    (`same_classes`)."""
+    requires: ClassVar[tuple[Requirement, ...]] = ()
+    """Requirements: a vision transformer as image tower (`vit`), a text tower whose blocks prompts or branches reach
+    (`text_blocks`), test images of training classes only (`same_classes`)."""
     image_blocks: ClassVar[int | None] = None
     """With pixels, number of the image tower's last blocks that depend on learned leaves; None for all. The others run
     once per image: `Batch.image` then has the tokens after them, which only `Task.encode_images` accepts."""
@@ -432,6 +435,11 @@ _REQUIREMENTS: dict[str, tuple[Callable[[Sizes], bool], str]] = {
     "vit": (
         lambda sizes: sizes.vision_width is not None,
         "a vision transformer, which this image tower is not. Use clip=compact, vit_b32 or vit_b16.",
+    ),
+    "text_blocks": (
+        lambda sizes: sizes.n_text_blocks > 0,
+        "a text tower whose blocks prompts and branches reach, as those of Hugging Face and CoCa do not let them. Use "
+        "clip=compact, vit_b32 or vit_b16.",
     ),
     "same_classes": (
         lambda sizes: sizes.same_classes,

@@ -1,4 +1,4 @@
-"""Writes docs/reference/api.md, yaml.md and trace.md from the docstrings and tables of the package.
+"""Writes docs/reference/api.md, yaml.md, trace.md and towers.md from the docstrings and tables of the package.
 
 With --check it writes nothing and fails where a page is not current.
 """
@@ -15,6 +15,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import towers
 
 import fpl_tune
 from fpl_tune import config
@@ -119,7 +121,7 @@ def _declared(kind: ast.ClassDef) -> Iterator[tuple[str, str, tuple[str, str]]]:
         yield ast.unparse(statement.target), ast.unparse(statement.annotation), (default, doc)
 
 
-PAGES = {"api.md": api, "yaml.md": yaml, "trace.md": trace}
+PAGES = {"api.md": api, "yaml.md": yaml, "trace.md": trace, "towers.md": towers.page}
 
 
 def _own(value: Any, module: str) -> bool:

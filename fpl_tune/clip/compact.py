@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,7 +74,7 @@ class CompactTokenizer:
     largest id, by which open_clip finds it.
     """
 
-    n_positions = N_POSITIONS
+    n_positions, pad = N_POSITIONS, 0
 
     def __init__(self) -> None:
         texts = [*FRAMES, *STYLED, *SHAPES, *COLOURS, *TEXTURES, *STYLES]
@@ -99,19 +98,13 @@ class CompactTokenizer:
     def eot(self) -> int:
         return self.n_vocabulary - 1
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text, without start and end tokens."""
+    def encode(self, text: str, *, inside: bool = False) -> list[int]:
+        """Ids of a text, without start and end tokens; the same wherever it stands."""
+        del inside
         ids: list[int] = []
         for piece in _pieces(text):
             ids.extend(self._ids[part] for part in ([piece] if piece in self._ids else _spell(piece)))
         return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, as open_clip's tokenizers give it: the words nearest to a prompt are named by it."""
-        text = "".join(self.pieces[index] for index in ids if index < self.sot).replace("</w>", " ")
-        decoder = {letter: byte for byte, letter in _letters().items()}
-        letters = (b for c in text for b in ([decoder[c]] if c in decoder else c.encode()))
-        return bytes(letters).decode(errors="replace").strip()
 
 
 def _spell(piece: str) -> list[str]:

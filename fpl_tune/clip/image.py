@@ -22,7 +22,7 @@ Place = Literal["front", "end"]
 
 def is_vit(visual: Any) -> bool:
     """True if the image half is open_clip's own vision transformer, its [cls] token projected."""
-    return getattr(visual, "pool_type", None) == "tok"
+    return getattr(visual, "pool_type", None) == "tok" and getattr(visual, "attn_pool", None) is None
 
 
 def require_vit(visual: Any) -> None:
@@ -46,7 +46,7 @@ def sizes(visual: Any) -> tuple[int, int | None]:
         return width, positions - 1
     if is_vit(visual):
         return visual.conv1.out_channels, math.prod(visual.grid_size)
-    return int(getattr(visual.trunk, "num_features", 0)), None
+    return int(getattr(getattr(visual, "trunk", None), "num_features", 0)), None
 
 
 def patches(visual: Any, pixels: Tensor) -> Tensor:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fpl_tune.clip import preprocessing
-from fpl_tune.clip._openclip import ensure_importable
+from fpl_tune.clip import preprocessing, tokenizer
+from fpl_tune.clip._openclip import ensure_importable, import_transformers
 from fpl_tune.clip.towers import Towers
 from fpl_tune.core import plugins
 from fpl_tune.core.contents import digest_of
@@ -29,25 +30,6 @@ _OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
 """Entries beside the tensors that OpenAI's checkpoints alone have."""
 
 
-@dataclass(frozen=True)
-class OpenClipTokenizer:
-    """open_clip's byte-pair tokenizer in the shape of `fpl_tune.clip.sentences.Tokenizer`."""
-
-    tokenizer: Any
-    n_positions: int
-
-    @property
-    def sot(self) -> int:
-        return self.tokenizer.sot_token_id
-
-    @property
-    def eot(self) -> int:
-        return self.tokenizer.eot_token_id
-
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(self.tokenizer.clean_fn(text))
-
-
 def load_towers(
     name: str,
     pretrained: str | None = None,
@@ -61,9 +43,10 @@ def load_towers(
     """The frozen towers called `name`.
 
     Args:
-        name: `compact` (weights shipped with the package), an open_clip model (RN50, ViT-B-16, ViT-B-32), an
+        name: `compact` (weights shipped with the package), an open_clip model (RN50, ViT-B-16, ViT-B-16-SigLIP2), an
             architecture of your own as `local-dir:<folder with open_clip_config.json>`, or towers that another package
-            brings (`fpl_tune.core.plugins`).
+            brings (`fpl_tune.core.plugins`). Files of Hugging Face (`tokenizer.json`, `tokenizer_config.json`, and
+            `config.json` of a text encoder) are read from that folder or that of the weights, else from the Hub.
         pretrained: a tag of open_clip (`openai`, ...), or the path of a checkpoint in OpenAI's or open_clip's
             layout; None gives random weights drawn from `seed`, and warns. `compact` takes a file that `make weights`
             wrote; None is the shipped one.
@@ -74,7 +57,8 @@ def load_towers(
     Raises:
         ConfigError: unknown name or tag, a text tower that takes no context, a checkpoint that does not fit or does
             not state its activation or preprocessing.
-        EnvironmentProblem: weights that cannot be downloaded or read.
+        EnvironmentProblem: weights or files of a tokenizer that cannot be downloaded or read, or packages of Hugging
+            Face that are not installed.
     """
     quick = None if quick_gelu == "auto" else bool(quick_gelu)
     own_towers = name == COMPACT or name in plugins.names("towers")
@@ -85,8 +69,8 @@ def load_towers(
     if name == COMPACT:
         from fpl_tune.clip import compact
 
-        model, tokenizer = compact.load(None if pretrained is None else local(pretrained))
-        return Towers(_cast(model, device, dtype), tokenizer, name=name, preprocessing=compact.PREPROCESSING)
+        model, words = compact.load(None if pretrained is None else local(pretrained))
+        return Towers(_cast(model, device, dtype), words, name=name, preprocessing=compact.PREPROCESSING)
     if name in plugins.names("towers"):
         return plugins.load("towers", name)(pretrained, device=device, dtype=dtype, seed=seed)
     ensure_importable()
@@ -100,26 +84,28 @@ def load_towers(
         raise unknown("model", name, [COMPACT, *plugins.names("towers"), *open_clip.list_models()])
     if own is not None and not own.is_file():
         raise ConfigError(f"There is no {own}, which describes the architecture of clip.name={given}.")
-    tokenizer = _tokenizer(name)
     tags = open_clip.list_pretrained_tags_by_model(name)
     path = local(pretrained or "")
+    if pretrained not in (None, *tags) and not path.is_file():
+        raise ConfigError(
+            f"pretrained={pretrained!r} is neither a file nor a tag of {name}. {did_you_mean(pretrained or '', tags)}"
+        )
+    folders = [file.parent for file in (own, path) if file is not None and file.is_file()]
+    text = _text_config(name, folders)
+    words = tokenizer.of_config(given, text, folders)
     if pretrained is None:
         warnings.warn(f"{name} has random weights (seed {seed}): its accuracies mean nothing.", stacklevel=2)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = _created(name, quick)
+            model = _created(name, quick, text)
         how = preprocessing.of_config(model.visual.preprocess_cfg)
     elif pretrained in tags:
-        model = _tagged(name, pretrained, quick)
+        model = _tagged(name, pretrained, quick, text)
         how = preprocessing.of_config(open_clip.get_pretrained_cfg(name, pretrained))
-    elif path.is_file():
-        model, stated = _from_file(name, path, quick)
-        how = preprocessing.of_file(name, path, preprocess, stated)
     else:
-        raise ConfigError(
-            f"pretrained={pretrained!r} is neither a file nor a tag of {name}. {did_you_mean(pretrained, tags)}"
-        )
-    return Towers(_cast(model, device, dtype), tokenizer, name=given, preprocessing=how)
+        model, stated = _from_file(name, path, quick, text)
+        how = preprocessing.of_file(name, path, preprocess, stated)
+    return Towers(_cast(model, device, dtype), words, name=given, preprocessing=how)
 
 
 def weights_print(name: str, pretrained: str | None = None) -> str:
@@ -138,7 +124,14 @@ def weights_print(name: str, pretrained: str | None = None) -> str:
         files.append(local(name.removeprefix(_FOLDER)) / "open_clip_config.json")
     elif name in plugins.names("towers"):
         code = source_of(plugins.load("towers", name))
-    return digest([code, *map(digest_of, files)])[:16] if code or any(map(Path.is_file, files)) else ""
+    files = [file for file in files if file.is_file()]
+    if files and name != COMPACT and not code:
+        ensure_importable()
+        folders = [file.parent for file in files]
+        if "hf_tokenizer_name" in _text_config(name, folders):
+            named = (*tokenizer.FILES, "config.json")
+            files += [path for folder in dict.fromkeys(folders) for file in named if (path := folder / file).is_file()]
+    return digest([code, *map(digest_of, files)])[:16] if code or files else ""
 
 
 def _cast(model: Any, device: str | torch.device, dtype: torch.dtype) -> Any:
@@ -150,21 +143,57 @@ def _cast(model: Any, device: str | torch.device, dtype: torch.dtype) -> Any:
     return model
 
 
-def _created(name: str, quick: bool | None, **options: Any) -> Any:
+def _text_config(name: str, folders: Sequence[Path]) -> dict[str, Any]:
+    """`text_cfg` of a model, its Hugging Face text encoder named by a folder that has its `config.json`, if one does.
+
+    Raises:
+        ConfigError: `open_clip_config.json` is not one of open_clip's.
+    """
+    import open_clip
+    from open_clip.hf_configs import arch_dict
+
+    if name.startswith(_FOLDER):
+        path = Path(name.removeprefix(_FOLDER)) / "open_clip_config.json"
+        try:
+            text = dict(json.loads(path.read_text("utf-8"))["model_cfg"]["text_cfg"])
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(f"{path} is no configuration of open_clip, with model_cfg and text_cfg in it.") from None
+    else:
+        text = dict((open_clip.get_model_config(name) or {})["text_cfg"])
+    for folder in folders if "hf_model_name" in text else ():
+        config = folder / "config.json"
+        if config.is_file() and json.loads(config.read_text("utf-8")).get("model_type") in arch_dict:
+            text["hf_model_name"] = str(folder)
+    return text
+
+
+def _created(name: str, quick: bool | None, text: Mapping[str, Any], **options: Any) -> Any:
     import open_clip
 
     if quick is not None:
         options["quick_gelu"] = quick
+    encoder = text.get("hf_model_name")
+    if encoder:
+        if not import_transformers():
+            raise tokenizer.missing_package(name)
+        options["text_cfg"] = {**text, "hf_model_pretrained": False}
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)  # open_clip repeats through the root logger what is said here
     try:
         return open_clip.create_model(name, pretrained_text=False, load_weights="pretrained" in options, **options)
+    except OSError as error:
+        if not encoder:
+            raise
+        raise EnvironmentProblem(
+            f"The text encoder of {name} could not be fetched ({_first_line(error)}): put config.json of "
+            f"https://huggingface.co/{encoder} beside the weights that clip.pretrained names."
+        ) from error
     finally:
         root.setLevel(level)
 
 
-def _tagged(name: str, tag: str, quick: bool | None) -> Any:
+def _tagged(name: str, tag: str, quick: bool | None, text: Mapping[str, Any]) -> Any:
     """The model of one of open_clip's tags: from OpenAI's cache folder, the Hugging Face Hub's, or the network."""
     import open_clip
 
@@ -174,11 +203,13 @@ def _tagged(name: str, tag: str, quick: bool | None) -> Any:
     url, hub = config.get("url", ""), config.get("hf_hub", "").rstrip("/")
     cached = Path("~/.cache/clip").expanduser() / url.rpartition("/")[2]
     if url and cached.is_file():
-        return _from_file(name, cached, quick)[0]
+        return _from_file(name, cached, quick, text)[0]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "QuickGELU mismatch")  # judged before `quick` is applied
-            return _created(name, quick, pretrained=tag)
+            return _created(name, quick, text, pretrained=tag)
+    except EnvironmentProblem:
+        raise
     except Exception as error:
         source = url or f"https://huggingface.co/{hub}/resolve/main/open_clip_model.safetensors"
         raise EnvironmentProblem(
@@ -187,7 +218,7 @@ def _tagged(name: str, tag: str, quick: bool | None) -> Any:
         ) from error
 
 
-def _from_file(name: str, path: Path, quick: bool | None) -> tuple[Any, Transform | None]:
+def _from_file(name: str, path: Path, quick: bool | None, text: Mapping[str, Any]) -> tuple[Any, Transform | None]:
     """The model in float32 with the tensors of a file, and its preprocessing if the file or the folder states it.
 
     The tensors of a CLIP with QuickGELU have the names and shapes of one with GELU. So the activation is `quick`, or
@@ -210,7 +241,7 @@ def _from_file(name: str, path: Path, quick: bool | None) -> tuple[Any, Transfor
             f"{path} does not say whether its CLIP has QuickGELU or GELU: set clip.quick_gelu=true for weights of "
             "OpenAI or of a -quickgelu model, or clip.quick_gelu=false."
         )
-    model = _created(name, True if quick is None and openai else quick)
+    model = _created(name, True if quick is None and openai else quick, text)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -234,19 +265,6 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise TypeError("it holds no table of tensors")
     return state
-
-
-def _tokenizer(name: str) -> OpenClipTokenizer:
-    import open_clip
-
-    config = open_clip.get_model_config(name) or {}
-    text = config.get("text_cfg", {})
-    if "multimodal_cfg" in config or any(text.get(key) for key in ("hf_model_name", "hf_tokenizer_name")):
-        raise ConfigError(
-            f"The text tower or tokenizer of {name!r} is not CLIP's, so a context cannot be put into its "
-            "sentences: use a CLIP-style model such as RN50, ViT-B-16, ViT-B-32 or compact."
-        )
-    return OpenClipTokenizer(open_clip.SimpleTokenizer(), text.get("context_length", 77))
 
 
 def _first_line(error: BaseException) -> str:

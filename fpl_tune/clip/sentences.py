@@ -5,35 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
 from fpl_tune.clip.layout import Layout, lay_out
+from fpl_tune.clip.tokenizer import Tokenizer
 from fpl_tune.core.errors import ConfigError
 
 Position = Literal["end", "middle", "front"]
 CPU = torch.device("cpu")
 
 
-class Tokenizer(Protocol):
-    """The interface of a tokenizer. `encode` returns token ids without SOS and EOT."""
-
-    @property
-    def sot(self) -> int: ...
-
-    @property
-    def eot(self) -> int: ...
-
-    @property
-    def n_positions(self) -> int: ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-
 @dataclass(frozen=True)
 class Sentences:
-    """K tokenised sentences `[SOS] context tail name ending [EOT]`.
+    """K tokenised sentences `[SOS] context tail name ending [EOT]`; some tokenizers have no SOS.
 
     `slots[k]` lists the tokens of class k: a vocabulary id, or -1-j for context token j.
     """
@@ -90,7 +76,7 @@ def tokenise(
     Raises:
         ConfigError: a sentence is too long for the tower.
     """
-    frozen = tokenizer.encode(tail) if tail else []
+    frozen = tokenizer.encode(tail, inside=n_ctx > 0) if tail else []
     slots = tuple(_slots(tokenizer, name, n_ctx, position, frozen, ending) for name in names)
     for name, sentence in zip(names, slots, strict=True):
         if len(sentence) > tokenizer.n_positions:
@@ -105,9 +91,9 @@ def _slots(
     tokenizer: Tokenizer, name: str, n_ctx: int, position: Position, tail: list[int], ending: str
 ) -> tuple[int, ...]:
     text = name.replace("_", " ")
-    words = tokenizer.encode(text + ending)
-    n_name = len(tokenizer.encode(text))
     context = [-1 - j for j in range(n_ctx)] + tail
     before = {"end": len(context), "middle": len(context) // 2, "front": 0}[position]
+    words = tokenizer.encode(text + ending, inside=before > 0)
+    n_name = len(tokenizer.encode(text, inside=before > 0))
     middle = context[:before] + words[:n_name] + context[before:] + words[n_name:]
-    return (tokenizer.sot, *middle, tokenizer.eot)
+    return (*([] if tokenizer.sot is None else [tokenizer.sot]), *middle, tokenizer.eot)

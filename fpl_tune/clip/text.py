@@ -1,11 +1,11 @@
-"""Prompted text encoding through a frozen CLIP text tower: the plain path and the packed one.
+"""Prompted text encoding through a frozen text tower: the plain path and the packed one.
 
 Letters in shapes: P prompts (clients, experts, images: all leading axes flattened), K classes, l context
-tokens, d text width, D embedding width.
+tokens, L tokens of a sentence filled up, d text width, D embedding width.
 
 The plain path runs every sentence at its full length through open_clip's modules. The packed path computes the same
-features from fewer tokens: the shared prefix once per prompt, each suffix without padding, and in the last block the
-EOT tokens only.
+features of a causal tower from fewer tokens: the shared prefix once per prompt, each suffix without padding, and in the
+last block the EOT tokens only.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from fpl_tune.clip.layout import Layout
 from fpl_tune.clip.opened import run_block
 from fpl_tune.clip.sentences import Sentences
 from fpl_tune.core.device import activation_bytes
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Adapter
 
 _AT_ONCE = 16384  # tokens per pass without gradients; more is not faster
 _KEPT_CPU, _KEPT_SHARE = 3 << 29, 0.3  # by tokens run at once with gradients: bytes, or a share of a GPU's memory
 _TURNS = 4  # parts of what is kept that are run one after another where all of it does not fit
 _KEPT_PER_TOKEN = 6  # numbers per token, width and block: two inputs and the hidden layer; attention comes on top
+_KEPT_PLAIN = 16  # by the blocks of open_clip and Hugging Face, attention included
 
 
 class Cost(NamedTuple):
@@ -46,34 +48,54 @@ class Cost(NamedTuple):
 
 
 class TextTower(nn.Module):
-    """The text half of an open_clip CLIP, its modules shared with the model they come from."""
+    """The text half of an open_clip model with CLIP's kind of transformer, its modules shared with the model.
 
-    def __init__(self, text: Any) -> None:
+    Attributes:
+        pad: id that fills sentences up.
+        pool: the token whose feature counts: `argmax` or `eos`, the end of the sentence; `last` or `first` of all.
+        resblocks: the blocks.
+    """
+
+    def __init__(self, text: Any, pad: int = 0) -> None:
         super().__init__()
+        self.pad = pad
+        self.pool: str = getattr(text, "text_pool_type", "") or text.pool_type
         self.token_embedding: nn.Embedding = text.token_embedding
         self.positional_embedding: Tensor = text.positional_embedding
-        self.transformer: Any = text.transformer
-        self.ln_final: nn.LayerNorm = text.ln_final
-        self.projection: Tensor = text.text_projection
+        self.resblocks: list[Any] = list(text.transformer.resblocks)
+        self.ln_final: nn.Module = text.ln_final
+        self.projection: nn.Linear | Tensor | None = text.text_projection
         self.mask: Tensor | None
         self.register_buffer("mask", text.attn_mask, persistent=False)
 
     @property
     def width(self) -> int:
         """d, of a token."""
-        return self.positional_embedding.shape[1]
+        return self.token_embedding.weight.shape[1]
 
     @property
     def embed_dim(self) -> int:
         """D, of a feature."""
-        return self.projection.shape[1]
+        matrix = self.projection.weight.t() if isinstance(self.projection, nn.Linear) else self.projection
+        return self.width if matrix is None else matrix.shape[1]
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The blocks of the packed path; none if attention is not causal, or blocks are not the usual ones."""
-        blocks = [Block.of(module) for module in self.transformer.resblocks]
-        usual = self.mask is not None and len(blocks) > 1 and None not in blocks
+        """The blocks of the packed path; none if a token sees later ones, or blocks are not the usual ones."""
+        blocks = [Block.of(module) for module in self.resblocks]
+        causal = self.mask is not None and self.pool in ("argmax", "eos")
+        usual = causal and len(blocks) > 1 and None not in blocks
         return [block for block in blocks if block is not None] if usual else []
+
+    def length(self, sentences: Sentences) -> int:
+        """L, tokens of a sentence on the plain path."""
+        del sentences
+        return len(self.positional_embedding)
+
+    def operations(self) -> tuple[int, int]:
+        """Weights of the linear layers that a token passes, and blocks."""
+        depth, hidden = len(self.resblocks), self.resblocks[0].mlp.c_fc.out_features
+        return depth * (4 * self.width**2 + 2 * self.width * hidden), depth
 
     def forward(
         self,
@@ -95,11 +117,11 @@ class TextTower(nn.Module):
         if not len(context):
             return context.new_zeros(0, len(sentences), self.embed_dim)
         layout = sentences.layout(per_class=context.dim() == 4, device=context.device, dtype=context.dtype)
-        tokens = len(sentences) * len(self.positional_embedding) if plain else layout.n_tokens
+        tokens = len(sentences) * self.length(sentences) if plain else layout.n_tokens
         given = (context, deep, *(adapter.leaf.values() if adapter else ()))
         wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
         if block is None:
-            block = self._affordable(context, layout) if wants_grad else _AT_ONCE
+            block = self._affordable(context, None if plain else layout) if wants_grad else _AT_ONCE
         if len(context) * tokens <= block:
             return self._run(context, deep, adapter, sentences, plain)
         at_once = max(1, block // _TURNS) if wants_grad else block
@@ -125,30 +147,44 @@ class TextTower(nn.Module):
         """Prompts whose activations may be kept together for the backward pass; at least one."""
         like = self.positional_embedding.new_empty(0, dtype=dtype)
         layout = sentences.layout(per_class=False, device=like.device, dtype=dtype)
+        if not self.blocks:
+            return max(1, self._affordable(like, None) // (len(sentences) * self.length(sentences)))
         return max(1, self._affordable(like, layout) // layout.n_tokens)
 
-    def _affordable(self, like: Tensor, layout: Layout) -> int:
-        """Tokens whose activations may be kept for the backward pass."""
-        blocks = self.transformer.resblocks
-        per_token = _KEPT_PER_TOKEN + kept_numbers(layout, self.width, blocks[0].attn.num_heads)
-        n_bytes = int(per_token * self.width) * len(blocks) * like.element_size()
+    def _affordable(self, like: Tensor, layout: Layout | None) -> int:
+        """Tokens whose activations may be kept for the backward pass; None is the plain path."""
+        per_token = float(_KEPT_PLAIN)
+        if layout is not None:
+            per_token = _KEPT_PER_TOKEN + kept_numbers(layout, self.width, self.blocks[0].n_heads)
+        n_bytes = int(per_token * self.width) * self.operations()[1] * like.element_size()
         return activation_bytes(like.device, cpu=_KEPT_CPU, share=_KEPT_SHARE) // n_bytes
 
     # ------------------------------------------------------------------------------------------- plain path
 
     def _plain(self, context: Tensor, sentences: Sentences, deep: Tensor | None, adapter: Adapter | None) -> Tensor:
-        n_classes, length = len(sentences), len(self.positional_embedding)
-        slots = torch.tensor([[*tokens, *[0] * (length - len(tokens))] for tokens in sentences.slots])
-        slots = slots.to(context.device)
+        n_classes, slots = len(sentences), self._slots(sentences)
         if context.dim() == 3:
             context = context[:, None].expand(-1, n_classes, -1, -1)
         x = _placed(self.token_embedding(slots.clamp(min=0)), context, slots) + self.positional_embedding
-        for j, block in enumerate(self.transformer.resblocks):
+        for j, block in enumerate(self.resblocks):
             if deep is not None and 1 <= j <= deep.shape[1]:
                 x = _placed(x, deep[:, j - 1, None].expand(-1, n_classes, -1, -1), slots)
             x = run_block(block, x, None if adapter is None else adapter.at(j), self.mask)
         ends = torch.tensor(sentences.lengths, device=x.device) - 1
-        return self.ln_final(x)[:, torch.arange(n_classes, device=x.device), ends] @ self.projection
+        if self.pool in ("first", "last"):
+            ends = torch.full_like(ends, 0 if self.pool == "first" else x.shape[2] - 1)
+        return self._projected(self.ln_final(x)[:, torch.arange(n_classes, device=x.device), ends])
+
+    def _slots(self, sentences: Sentences) -> Tensor:
+        """[K, L] the tokens of each sentence, filled up."""
+        length = self.length(sentences)
+        rows = [[*tokens, *[self.pad] * (length - len(tokens))] for tokens in sentences.slots]
+        return torch.tensor(rows, device=self.token_embedding.weight.device)
+
+    def _projected(self, x: Tensor) -> Tensor:
+        if isinstance(self.projection, nn.Linear):
+            return self.projection(x)
+        return x if self.projection is None else x @ self.projection
 
     # ------------------------------------------------------------------------------------------ packed path
 
@@ -170,7 +206,7 @@ class TextTower(nn.Module):
             if deep is not None and j <= deep.shape[1]:
                 x = x.index_copy(1, layout.context, deep[:, j - 1, layout.slot])
             x = block(x, laid, branches[j], ends=block is rest[-1])
-        return self.ln_final(x).index_select(1, layout.inverse) @ self.projection
+        return self._projected(self.ln_final(x).index_select(1, layout.inverse))
 
     @torch.no_grad()
     def _constants(self, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
@@ -181,6 +217,85 @@ class TextTower(nn.Module):
             words = (self.token_embedding(layout.ids) + places)[None]
             layout.kept[:] = self, (words, self.blocks[0].projected(words), places[layout.context])
         return layout.kept[1]
+
+
+class WholeTextTower(TextTower):
+    """The text half of an open_clip model that sentences pass as a whole: of Hugging Face, or with CoCa's class token.
+
+    Nothing reaches inside its blocks; the context takes its place in the embedded words.
+
+    Attributes:
+        module: open_clip's module, which embeds, masks what fills up, encodes, pools and projects.
+    """
+
+    def __init__(self, text: Any, pad: int = 0) -> None:
+        nn.Module.__init__(self)
+        self.module, self.pad, self.resblocks, self.projection = text, pad, [], None
+        self._masks = hasattr(text, "pooler")  # a text encoder of Hugging Face does not see what fills up
+        self.pool = type(text.pooler).__name__ if self._masks else "class token"
+        self.token_embedding = _words_of(text.transformer) if self._masks else text.token_embedding
+
+    @property
+    def embed_dim(self) -> int:
+        """D, of a feature."""
+        return int(self.module.output_dim)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """None: there is no packed path."""
+        return []
+
+    def length(self, sentences: Sentences) -> int:
+        """L, tokens of a sentence."""
+        return max(sentences.lengths) if self._masks else int(self.module.context_length)
+
+    def operations(self) -> tuple[int, int]:
+        """Weights of the linear layers that a token passes, and blocks."""
+        linear = [m for m in self.module.transformer.modules() if isinstance(m, nn.Linear | nn.MultiheadAttention)]
+        weights = sum(p.numel() for module in linear for p in module.parameters(recurse=False) if p.dim() == 2)
+        config = getattr(self.module, "config", None)
+        return weights, config.num_hidden_layers if config else len(self.module.transformer.resblocks)
+
+    def _plain(self, context: Tensor, sentences: Sentences, deep: Tensor | None, adapter: Adapter | None) -> Tensor:
+        del deep, adapter
+        slots, n_prompts = self._slots(sentences), len(context)
+        if context.dim() == 3:
+            context = context[:, None].expand(-1, len(sentences), -1, -1)
+
+        def put(_module: nn.Module, _ids: Any, words: Tensor) -> Tensor:
+            return _placed(words.unflatten(0, (n_prompts, -1)), context, slots).flatten(0, 1)
+
+        ids = slots.where(slots >= 0, 0 if self.pad else 1)  # not masked, as what fills up is
+        hook = self.token_embedding.register_forward_hook(put)
+        try:
+            features = self.module(ids.repeat(n_prompts, 1))
+        finally:
+            hook.remove()
+        features = features[0] if isinstance(features, tuple) else features
+        return features.unflatten(0, (n_prompts, -1))
+
+
+def _words_of(encoder: Any) -> nn.Embedding:
+    """The word embeddings of a text encoder of Hugging Face; transformers 4 does not know those of NLLB's."""
+    return getattr(encoder, "embed_tokens", None) or encoder.get_input_embeddings()
+
+
+def text_tower(name: str, model: Any, pad: int = 0) -> TextTower:
+    """The text tower of an open_clip model; `pad` is the id that fills sentences up.
+
+    Raises:
+        ConfigError: a context cannot be put into its sentences.
+    """
+    text = model if hasattr(model, "token_embedding") else getattr(model, "text", None)
+    if hasattr(text, "pooler") or getattr(text, "cls_emb", None) is not None:
+        return WholeTextTower(text, pad)
+    pool = getattr(text, "text_pool_type", None) or getattr(text, "pool_type", None)
+    if not hasattr(text, "token_embedding") or pool not in ("argmax", "eos", "last", "first"):
+        raise ConfigError(
+            f"The text tower of {name!r} is not one of open_clip's, so a context cannot be put into its sentences: "
+            "use a model of open_clip such as RN50, ViT-B-16, ViT-B-32, or compact."
+        )
+    return TextTower(text, pad)
 
 
 def _placed(x: Tensor, context: Tensor, slots: Tensor) -> Tensor:
@@ -206,15 +321,15 @@ def cost(
     Weights are frozen, so the backward pass of a linear layer costs as much as its forward pass, and that of
     attention (two products become four) twice as much. `plain` counts the reference path.
     """
-    width, modules, n_classes = tower.width, tower.transformer.resblocks, len(sentences)
-    qkv, rest = 3 * width**2, width**2 + 2 * width * modules[0].mlp.c_fc.out_features
+    width, n_classes, (weights, depth) = tower.width, len(sentences), tower.operations()
     if plain or not tower.blocks:
-        n_rows = n_classes * len(tower.positional_embedding)
-        linear, constant = len(modules) * n_rows * (qkv + rest), 0
-        pairs = len(modules) * n_rows * len(tower.positional_embedding)
+        length = tower.length(sentences)
+        n_rows, constant = n_classes * length, 0
+        linear, pairs = n_rows * weights, depth * n_rows * length
     else:
+        qkv, rest = 3 * width**2, weights // depth - 3 * width**2
         layout = sentences.layout(per_class=per_class)  # without rows that pad
-        n_rows, n_blocks = layout.n_tokens, len(modules) - 1  # the last block is one of EOT tokens
+        n_rows, n_blocks = layout.n_tokens, depth - 1  # the last block is one of EOT tokens
         constant = n_rows * qkv  # of the first block, only context rows depend on the prompt
         linear = n_blocks * n_rows * (qkv + rest) + n_classes * rest + len(layout.context) * qkv
         own = sum(group.n_classes * group.length * (n_blocks * group.length + 1) for group in layout.groups)

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from fpl_tune.clip import image
-from fpl_tune.clip.sentences import Position, Sentences, Tokenizer, tokenise
-from fpl_tune.clip.text import TextTower
+from fpl_tune.clip.sentences import Position, Sentences, tokenise
+from fpl_tune.clip.text import text_tower
+from fpl_tune.clip.tokenizer import Tokenizer
 from fpl_tune.core.device import usable_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data.transform import CLIP, Transform
@@ -32,7 +33,9 @@ _BYTES_PER_PIXEL = 1000
 
 
 class Towers:
-    """An open_clip CLIP in evaluation mode with frozen weights.
+    """An open_clip model in evaluation mode with frozen weights.
+
+    A logit bias (SigLIP's) does not change probabilities of classes and is left out.
 
     Attributes:
         name: of the towers in configurations.
@@ -41,7 +44,7 @@ class Towers:
         vision_width: width of the image tower's tokens.
         image_size: pixels along a side.
         n_patches: M, or None if the image tower has no patch features.
-        n_text_blocks: transformer blocks of the text tower.
+        n_text_blocks: transformer blocks of the text tower that prompts and branches reach; 0 of Hugging Face's.
         n_vision_blocks: transformer blocks of the image tower; None if it is not a ViT.
         scale: exp(logit_scale), the inverse temperature of the logits.
         preprocessing: resizing and normalisation of images, as the weights were trained.
@@ -58,17 +61,10 @@ class Towers:
         """Freezes `model`.
 
         Raises:
-            ConfigError: the model's text half is not CLIP's, with token embeddings and features of EOT tokens.
+            ConfigError: see `fpl_tune.clip.text.text_tower`.
         """
         self.model: Any = model.eval().requires_grad_(False)
-        text = model if hasattr(model, "token_embedding") else getattr(model, "text", None)
-        pool = getattr(text, "text_pool_type", None) or getattr(text, "pool_type", None)
-        if not hasattr(text, "token_embedding") or pool != "argmax":
-            raise ConfigError(
-                f"The text tower of {name!r} is not CLIP's, so a context cannot be put into its sentences: "
-                "use a CLIP-style model such as RN50, ViT-B-16, ViT-B-32 or compact."
-            )
-        self.text = TextTower(text)
+        self.text = text_tower(name, self.model, tokenizer.pad)
         self.tokenizer = tokenizer
         self.name, self.preprocessing = name, preprocessing
         visual = self.model.visual
@@ -78,22 +74,23 @@ class Towers:
         self.scale = math.exp(float(self.model.logit_scale))
         self.vision_width, self.n_patches = image.sizes(visual)
         self.embed_dim = self.text.embed_dim
-        self.n_text_blocks = len(self.text.transformer.resblocks)
+        self.n_text_blocks = len(self.text.resblocks)
         self.n_vision_blocks = len(visual.transformer.resblocks) if image.is_vit(visual) else None
 
     @property
     def device(self) -> torch.device:
-        return self.text.positional_embedding.device
+        return self.text.token_embedding.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.text.positional_embedding.dtype
+        return self.text.token_embedding.weight.dtype
 
     @cached_property
     def fingerprint(self) -> str:
         """64 hex digits over weights, sizes and preprocessing; equal towers give equal features."""
         how = self.preprocessing
-        digest = hashlib.sha256(f"{how.mean} {how.std} argmax {_activation(self.model)}".encode())
+        pool = self.text.pool if self.text.pool == "argmax" else f"{self.text.pool} {self.text.pad}"
+        digest = hashlib.sha256(f"{how.mean} {how.std} {pool} {_activation(self.model)}".encode())
         if how != replace(CLIP, mean=how.mean, std=how.std):
             digest.update(f"{how.resize} {how.interpolation} {how.fill}".encode())
         for key, value in self.model.state_dict().items():
@@ -149,7 +146,7 @@ class Towers:
             ConfigError: the shape of `context`, `deep` or `adapter` does not fit the sentences or the tower.
         """
         own = 1 if per_class else 0
-        self._check(context, sentences, own, deep)
+        self._check(context, sentences, own, deep, adapter)
         lead = context.shape[: context.dim() - 2 - own]
         if deep is not None:
             lead = np.broadcast_shapes(lead, deep.shape[:-3])  # that of PyTorch imports sympy
@@ -172,7 +169,14 @@ class Towers:
             )
         return bool(self.text.blocks)
 
-    def _check(self, context: Tensor, sentences: Sentences, own: int, deep: Tensor | None) -> None:
+    def _check(
+        self, context: Tensor, sentences: Sentences, own: int, deep: Tensor | None, adapter: Adapter | None
+    ) -> None:
+        if not self.n_text_blocks and (deep is not None or adapter is not None):
+            raise ConfigError(
+                f"Neither deep prompts nor branches reach inside the text tower of {self.name!r}, which sentences pass "
+                "as a whole: use other towers, or a method on contexts."
+            )
         own_shape = (len(sentences), sentences.n_ctx, self.text_width)[1 - own :]
         if tuple(context.shape[-2 - own :]) != own_shape:
             expected = f"{'K, ' * own}l, d] with K={len(sentences)}, l={sentences.n_ctx}, d={self.text_width}"
@@ -187,7 +191,7 @@ class Towers:
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Features [n, D] of whole hand-written sentences, not normalised, without gradient."""
         sentences = self.sentences(list(texts), 0, ending="")
-        return self.encode_prompts(self.text.positional_embedding.new_zeros(0, self.text_width), sentences)
+        return self.encode_prompts(self.text.token_embedding.weight.new_zeros(0, self.text_width), sentences)
 
     # ----------------------------------------------------------------------------------------------- images
 
@@ -229,7 +233,9 @@ class Towers:
         limit = _PIXELS_CPU
         if self.device.type != "cpu":
             limit = min(_PIXELS_GPU, usable_bytes(self.device) // _BYTES_PER_PIXEL)
-        encode = partial(image.patches, self.model.visual) if patches else self.model.encode_image
+        encode = partial(self.model.encode_image, normalize=False)
+        if patches:
+            encode = partial(image.patches, self.model.visual)
         if blocks:
             encode = partial(image.after_blocks, self.model.visual, n_blocks=blocks)
         parts = rows.to(self.dtype).split(max(1, limit // math.prod(pixels.shape[-2:])))

@@ -17,14 +17,12 @@ class DeepPrompts(FederatedAveraging):
     """Prompts for the first `depth` blocks of both towers, or of the image tower alone."""
 
     needs = "pixels"
-    requires = ("vit",)
-    in_text: ClassVar[bool] = True
-    """False if the text tower has no prompts, or none of this depth."""
+    requires: ClassVar[tuple[fl.Requirement, ...]] = ("vit", "text_blocks")
     depth: int
 
     def check(self, sizes: Sizes) -> None:
         super().check(sizes)
-        check_depth(sizes, self.depth, in_text=self.in_text)
+        check_depth(sizes, self.depth, in_text="text_blocks" in self.requires)
 
 
 def check_depth(sizes: Sizes, depth: int, *, in_text: bool = False) -> None:

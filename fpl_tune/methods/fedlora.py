@@ -83,8 +83,9 @@ class FedLoRA(FederatedAveraging):
         return "pooled" if self.towers == "text" else "pixels"
 
     @property
-    def requires(self) -> tuple[Literal["vit"], ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return () if self.towers == "text" else ("vit",)
+    def requires(self) -> tuple[fl.Requirement, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        needed: dict[str, tuple[fl.Requirement, ...]] = {"text": ("text_blocks",), "image": ("vit",)}
+        return needed.get(self.towers, ("vit", "text_blocks"))
 
     @property
     def represents(self) -> Literal["images", "classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]

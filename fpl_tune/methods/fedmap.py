@@ -34,7 +34,7 @@ class FedMAP(DeepPrompts):
     momentum: m, in [0, 1).
     """
 
-    in_text = False
+    requires = ("vit",)
     n_tokens: fl.AtLeastOne = 1
     depth: fl.AtLeastOne = 12
     structure: fl.Weight = 10.0

@@ -34,7 +34,7 @@ class PFedMMA(FederatedAveraging):
     """
 
     needs = "pixels"
-    requires = ("vit",)
+    requires = ("vit", "text_blocks")
     blocks: fl.AtLeastOne = 8
     rank: fl.AtLeastOne = 32
     alpha: fl.Weight = 0.001

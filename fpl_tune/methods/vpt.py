@@ -24,7 +24,7 @@ class VPT(DeepPrompts):
         the inputs of the next blocks (deep).
     """
 
-    in_text = False
+    requires = ("vit",)
     represents = "images"
     n_tokens: fl.AtLeastOne = 4
     depth: fl.AtLeastOne = 1

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fpl_tune.clip import Towers
 from fpl_tune.clip.compact import CompactTokenizer
-from fpl_tune.clip.load import OpenClipTokenizer
+from fpl_tune.clip.tokenizer import OpenClipTokenizer
 from fpl_tune.core.errors import ConfigError
 
 POSITIONS = 77

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fpl_tune.clip._openclip import ensure_importable
-from fpl_tune.clip.load import OpenClipTokenizer
+from fpl_tune.clip.tokenizer import OpenClipTokenizer
 from fpl_tune.clip.towers import Towers
 from fpl_tune.simulation.task import Classes, ClientData, ClientTask
 

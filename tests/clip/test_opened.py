@@ -67,7 +67,7 @@ def test_a_low_rank_branch_of_attention_is_a_changed_output_projection(towers):
     for client in range(C):
         changed = Towers(deepcopy(towers.model), towers.tokenizer, name="changed")
         for j in range(2):
-            weight = changed.text.transformer.resblocks[j].attn.out_proj.weight
+            weight = changed.text.resblocks[j].attn.out_proj.weight
             weight += (adapter.leaf["a"][client, j] @ adapter.leaf["b"][client, j]).T.detach()
         torch.testing.assert_close(changed.encode_prompts(context[client], sentences), found[client])
 

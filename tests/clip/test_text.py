@@ -283,9 +283,10 @@ def test_tower_without_causal_mask_takes_the_plain_path_and_says_so_once(deep, r
 class Letters:
     """One token per letter: the smallest tokenizer."""
 
-    sot, eot, n_positions = 900, 901, 16
+    sot, eot, pad, n_positions = 900, 901, 0, 16
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, inside: bool = False) -> list[int]:
+        del inside
         return [ord(letter) for letter in text if letter != " "]
 
 

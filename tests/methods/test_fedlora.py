@@ -32,7 +32,7 @@ def test_logits_are_those_of_a_tower_with_changed_weights(task, whole):
     (state,) = play(SMALL, [task], cohorts=[(0, 1)], epochs=2)[-1]
     found = SMALL.logits(task, SMALL.start(task, state, EVERYONE), whole)
     changed = Towers(deepcopy(task.towers.model), task.towers.tokenizer, name="changed")
-    for j, block in enumerate(changed.text.transformer.resblocks):
+    for j, block in enumerate(changed.text.resblocks):
         weight = block.attn.out_proj.weight
         weight += 2.0 * (state.shared["a"][j] @ state.shared["b"][j]).T
     text = normalize(changed.encode_text([f"a photo of a {name}." for name in task.known.names]))
@@ -86,7 +86,7 @@ def test_the_exact_average_is_the_mean_of_the_clients_towers(task, whole):
     state.shared["lacking"] = earlier
     products = local.params["a"] @ local.params["b"]
     tower = Towers(deepcopy(task.towers.model), task.towers.tokenizer, name="mean")
-    for j, block in enumerate(tower.text.transformer.resblocks):
+    for j, block in enumerate(tower.text.resblocks):
         block.attn.out_proj.weight += 0.1 * (earlier + 0.75 * products[0] + 0.25 * products[1])[j].T
     text = normalize(tower.encode_text([f"a photo of a {name}." for name in task.known.names]))
     merged = method.merge(task, state, clients, local)
@@ -137,7 +137,7 @@ def test_logits_are_those_of_an_image_tower_with_changed_weights():
     batch = task.train.batch(everyone, torch.arange(2).expand(4, -1))
     found = method.logits(task, method.start(task, state, everyone), batch)
     changed = Towers(deepcopy(task.towers.model), task.towers.tokenizer, name="changed")
-    towers = {"": changed.text.transformer, "image.": changed.model.visual.transformer}
+    towers = {"": changed.model.transformer, "image.": changed.model.visual.transformer}
     for prefix, tower in towers.items():
         for j, block in enumerate(tower.resblocks):
             block.attn.out_proj.weight += 2.0 * (state.shared[f"{prefix}a"][j] @ state.shared[f"{prefix}b"][j]).T
