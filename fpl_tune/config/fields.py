@@ -256,9 +256,7 @@ def no_field(dotted: str, node: Mapping[str, Any]) -> ConfigError:
     if dotted in known_fields():
         return ConfigError(f"{dotted} holds for a whole study and cannot vary between its cells. Set {dotted}=VALUE.")
     candidates = [name for name in known_fields() if name.partition(".")[0] in node]  # a run lacks those of studies
-    named = [name for name in candidates if name.endswith(f".{dotted}")] + [f"method.{dotted}"] * bool(
-        methods.owners(dotted)
-    )
+    candidates += [f"method.{dotted}"] * bool(methods.owners(dotted))
     whole = get_close_matches(dotted, [name for name in candidates if "." not in name], n=1, cutoff=0.8)  # seed: seeds
-    first = [*whole, *named] or nearest(dotted, candidates)
+    first = list(dict.fromkeys([*whole, *nearest(dotted, candidates)]))
     return ConfigError(f"There is no field {dotted!r}. {did_you_mean(dotted, RUN_FIELDS, first)}")

@@ -11,9 +11,11 @@ from hydra.core.global_hydra import GlobalHydra
 
 from fpl_tune import config, methods
 from fpl_tune.config import compose_run, compose_study, identity, tuned_row
+from fpl_tune.config.fields import no_field
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import digest
+from fpl_tune.methods.fedlora import FedLoRA
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.methods.zeroshot import ZeroShot
@@ -291,3 +293,28 @@ def test_a_wrapped_method_is_written_on_the_command_line() -> None:
     spec = config.compose_study("lambda_sweep", [wrapped, "~axes.method", "references=[]"])
     assert spec.method == config.compose_run([wrapped]).method, "nothing of the study's own method is left"
     assert (spec.node["method"]["name"], spec.node["stages"]) == ("proximal", [])
+
+
+def test_fields_that_methods_gained_change_no_id_until_they_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the method and of those of stages."""
+    stages = "stages=[{rounds: 1, method: {rank: 3}}, {rounds: 2}]"
+    usual = [identity(compose_run(["method=fedlora", *more])) for more in ([], [stages])]
+    assert identity(compose_run(["method=fedlora", "method.shared=a"])) not in usual
+    monkeypatch.setattr(FedLoRA, "newer", ())
+    assert not {identity(compose_run(["method=fedlora", *more])) for more in ([], [stages])} & set(usual)
+
+
+def test_a_name_without_its_group_is_completed() -> None:
+    node = config.as_dict(compose_run())
+    for name, meant in (("rounds", "'protocol.rounds'"), ("lr", "'optim.lr'"), ("lam", "'method.lam'")):
+        assert f"There is no field {name!r}. Did you mean {meant}" in str(no_field(name, node))
+
+
+def test_a_method_of_a_file_needs_a_rate_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name has a colon, which a variant must quote."""
+    monkeypatch.chdir(tmp_path)
+    code = "from fpl_tune.methods.full_model import FullModel\n\nclass Mine(FullModel): ...\n"
+    (tmp_path / "mine.py").write_text(code)
+    says = r"has no row of mine:Mine, .* variant \{method: 'mine:Mine', optim\.lr: 0\.02\}"
+    with pytest.raises(ConfigError, match=says):
+        compose_run(["method=mine:Mine", "optim=tuned"])

@@ -1,5 +1,6 @@
 """Files of tensors."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fpl_tune.core.files import save_tensors, stamp, stamps
+from fpl_tune.core.files import refused, save_tensors, stamp, stamps
 
 
 def _same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -73,3 +74,16 @@ def test_stamps_are_those_of_the_files_below_a_folder_in_order(tmp_path: Path) -
     (changed,) = [now for now, before in zip(stamps(tmp_path), found, strict=True) if now != before]
     assert changed[::2] == [str(tmp_path / "b/1"), 6]
     assert stamp(tmp_path / "none") == [str(tmp_path / "none"), 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("problem", "full"),
+    [
+        *((OSError(number, "no"), True) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)),
+        (OSError(errno.ENOENT, "no"), False),
+        (OSError("no"), False),
+        (ValueError(errno.ENOSPC), False),
+    ],
+)
+def test_a_disk_that_refuses_is_told_from_other_problems(problem: Exception, full: bool) -> None:
+    assert refused(problem) is full

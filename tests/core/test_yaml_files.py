@@ -111,3 +111,10 @@ def test_a_field_that_is_given_twice_is_refused(tmp_path: Path, text: str, says:
 def test_a_merged_mapping_may_be_changed_and_used_again(tmp_path: Path) -> None:
     found = read(tmp_path, "base: &b {x: 1, y: 2}\nmore: &m {<<: *b, x: 3}\nlast: {<<: *m, x: 4}\nlist: [*m, *m]")
     assert (found["more"], found["last"]["x"], found["list"]) == ({"x": 3, "y": 2}, 4, [found["more"]] * 2)
+
+
+@pytest.mark.parametrize("text", ["a: ${oc.env:HOME}", "a: [b, {c: '${now:%Y} or ${let.a}'}]"])
+def test_an_interpolation_that_calls_something_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"has \$\{(oc|now).*\}, but only references to the study's own fields"):
+        read(tmp_path, text)
+    assert read(tmp_path, "a: ${let.rounds}") == {"a": "${let.rounds}"}

@@ -44,3 +44,11 @@ def test_prototypes_are_averaged_and_a_class_is_seen_once_anybody_saw_it(task):
     merged = SMALL.merge(task, state, clients, local).shared
     torch.testing.assert_close(merged["prototypes"], torch.full((6, 24), 2.0).double())
     assert merged["seen"].tolist() == [False] * 4 + [True, False]
+
+
+def test_a_client_without_images_in_its_batch_has_no_loss(task, whole_batch):
+    batch = whole_batch(task)
+    idle = batch._replace(mask=torch.zeros_like(batch.mask))
+    loss, moved = SMALL.loss(task, SMALL.start(task, SMALL.init(task, generator("idle")), EVERYONE), idle)
+    torch.testing.assert_close(loss, torch.zeros_like(loss))
+    assert not moved["seen"].any()

@@ -272,3 +272,16 @@ def test_metrics_of_methods_have_a_column_and_a_curve(make_store):
     rows = section.charts["learning_privacy_epsilon"][0]["data"]["values"]
     assert [row["mean"] for row in rows] == [2.0, 4.0, 6.0, 8.0]
     assert {row["series"] for row in rows} == {"promptfl"}, "coop has no such metric"
+
+
+def test_clients_are_counted_from_one_and_commands_name_the_study_and_its_best_cell(make_store):
+    findings = findings_of(make_store([]))
+    comparisons = compare(findings)
+    rows = there(robustness.clients(findings, comparisons)).charts["clients"][0]["data"]["values"]
+    cell = there(findings.best)
+    mine = [row["client"] for row in rows if row["name"] == findings.name(cell) and row["seed"] == 1]
+    assert mine == list(range(1, len(findings.clients(cell, 1)) + 1))
+    (code,) = reproduce.commands(findings, comparisons).code
+    assert code.splitlines()[2:] == [
+        f"fpl-tune show {findings.spec.name}", f"fpl-tune export {findings.spec.name} --cell best",
+    ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import optuna
 import pytest
 from optuna.trial import TrialState
 
@@ -181,3 +182,16 @@ def test_searches_of_one_study_draw_numbers_of_their_own(compose: Compose) -> No
             rates[cell.run.protocol.epochs].add(cell.run.optim.lr)
     assert min(map(len, rates.values())) > 2
     assert rates[1].isdisjoint(rates[2])
+
+
+def test_optuna_says_nothing_and_unchanged_trials_are_built_once(
+    compose: Compose, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = Asked(compose(TWO, "search.sampler=random"))
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    for _ in range(2):
+        ended(asked, there(asked.request()), "done")
+    assert "A new study" not in capfd.readouterr().err
+    (part,), design = asked.search.parts, asked.table.design
+    before, again = trials_of(part, design, asked.rows), trials_of(part, design, asked.rows)
+    assert [*map(id, before)] == [*map(id, again)]

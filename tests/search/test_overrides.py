@@ -162,7 +162,13 @@ def test_what_the_report_names_must_be_in_the_study(name: str, given: dict[str, 
 
 @pytest.mark.parametrize(
     ("name", "reference"),
-    [("lambda_sweep", "zeroshot"), ("lambda_sweep", "lam=1"), ("tuned_table", "fedpgp"), ("tuned_table", "zeroshot")],
+    [
+        ("lambda_sweep", "zeroshot"),
+        ("tuned_table", "promptfl"),
+        ("lambda_sweep", "lam=1"),
+        ("tuned_table", "fedpgp"),
+        ("tuned_table", "zeroshot"),
+    ],
 )
 def test_references_cells_and_tuned_methods_are_references(name: str, reference: str) -> None:
     assert compose(name, [{"report.reference": reference}]).report.reference == reference

@@ -47,6 +47,8 @@ MIRRORS = {
     "api": ["test_api.py"],
     "method": ["test_method.py", _CONTRACT],
     "report": ["report", "test_api.py"],
+    "search": ["search", "study/test_claims.py"],
+    "study": ["study", "core/test_metrics.py", "report/test_tuned.py"],
     "wrappers": ["wrappers", _CONTRACT],
 }
 """Tests of rooms for which tests/<room> is not all."""

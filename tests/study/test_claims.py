@@ -13,7 +13,7 @@ from fpl_tune.core.spec import validated
 from fpl_tune.report.answer import claims as section
 from fpl_tune.report.answer import sentence
 from fpl_tune.search.overrides import compose as compose_checked
-from fpl_tune.study.claims import Judged, contrasts, counts_sentence, evaluate
+from fpl_tune.study.claims import Judged, check, contrasts, counts_sentence, evaluate
 from fpl_tune.study.comparisons import compare
 from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
@@ -88,6 +88,7 @@ def test_a_study_refuses_claims_that_it_cannot_answer_before_it_starts(tmp_path:
     path.write_text(f"defaults: [/study, _self_]\n{BODY}")
     with pytest.raises(ConfigError, match="searches"):
         compose_checked(str(path), ["search.sampler=random"])
+    check(config.compose_study("joint_search"), [])  # a search without claims
 
 
 def judge(store: Store) -> list[Judged]:
@@ -109,6 +110,7 @@ def test_results_decide(make_store: Any) -> None:
     assert judged[0].source == "Table 1"
     assert "n_ctx=4" in judged[0].reason
     assert "closest of 2 comparisons" in judged[0].reason
+    assert "comparison" not in judged[1].reason, "it is one"
     assert judged[0].difference == pytest.approx(0.2, abs=0.05)
     assert counts_sentence(judged) == "1 of 2 claims holds, 1 fails, 0 are undecided"
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.results import make_result
+from fpl_tune.study.results import COSTS, make_result
 from fpl_tune.study.standing import Design, Row, Run
 from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell
@@ -48,3 +48,8 @@ def test_a_cell_of_an_earlier_run_is_called_so_where_nothing_is_wrong_with_it(
     results = {seed: {"status": status} for seed, status in statuses.items()}
     assert StoredCell.of(Design((1, 2)), row, results, earlier=True, complete=True).shown_state == called
     assert StoredCell.of(Design((1, 2)), row, results, earlier=False, complete=True).shown_state != "earlier"
+
+
+def test_a_seed_that_failed_in_its_first_round_cost_nothing() -> None:
+    result = make_result("failed", [], error="out of memory")
+    assert {name: result[name] for name in COSTS} == dict.fromkeys(COSTS, 0)
