@@ -131,6 +131,9 @@ def test_a_finished_study_shows_answer_chart_and_table(make_store: MakeStore) ->
     assert len(drawn.convert("L").getcolors() or []) > 10, "something is drawn"
     (best,) = [line for line in text.splitlines() if line.startswith("* ")]
     assert best.split()[1].replace("=", " = ") in study.answer
+    bold = [row for row in re.findall(r"<tr>(.*?)</tr>", page) if "<td><strong>" in row]
+    assert len(bold) == 1
+    assert f">{best.split()[1]}<" in bold[0]
 
 
 def test_a_study_without_results_says_so_in_a_line(make_store: MakeStore) -> None:

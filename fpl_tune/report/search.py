@@ -42,7 +42,7 @@ def sentence(findings: Findings) -> str:
     """The gain of the chosen point of a search over its published or default setting."""
     (search,) = findings.searches
     best = search.tuned
-    if best is None or findings.best is None:
+    if best is None:
         return "No trial has completed yet."
     row = findings.frame.loc[best.id]
     unit = unit_after(findings.metric)

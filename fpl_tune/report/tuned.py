@@ -88,7 +88,7 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
         for method, cells in groups.items():
             by_cell = [findings.by_seed(cell, findings.metric) for cell in cells]
             seeds = set[int].intersection(*({*own} for own in by_cell))
-            values = aggregate([float(np.mean([own[seed] for own in by_cell])) for seed in sorted(seeds)])
+            values = aggregate([float(np.mean([own[seed] for own in by_cell])) for seed in seeds])
             chosen = {cell.id for cell in cells} == {*findings.chosen}
             tied = letters.get(cells[0].id, "")
             table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), tied, chosen)

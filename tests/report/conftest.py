@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,16 @@ import pytest
 from fpl_tune.report import tuned
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.findings import Findings
-from fpl_tune.study.results import rules_of
+from fpl_tune.study.results import make_result, rules_of
+from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store
+
+from ..conftest import Asked, MakeStore, drawn_history
+
+SEARCH = """seeds: 3
+search:
+  {sampler: random, trials: 14, confirm: 0, space: {protocol.epochs: [1, 2], protocol.participation: [0.5, 1.0]}}
+"""
 
 
 def typeset(folder: Path, *names: str) -> None:
@@ -88,3 +96,29 @@ def reach(store: Store, level: Callable[[Cell], float], noise: Callable[[Cell], 
                 history[-1] |= {f"{kind}/acc_mean": value, f"clients/{kind}": clients.tolist()}
             result = store.result(cell, seed) or {}
             store.put(cell, seed, history, {**result, "rules": rules_of(history)})
+
+
+@pytest.fixture
+def trials(make_store: MakeStore) -> Callable[..., Findings]:
+    """Makes a finished search: the level of a trial by its number in the search, and whether it was published."""
+
+    def make(
+        level: Callable[[Cell, bool], float],
+        body: str = SEARCH,
+        early: Callable[[int], bool] = lambda number: False,
+        overrides: Sequence[str] = (),
+    ) -> Findings:
+        store = make_store(overrides, body=body, name="search", fill=lambda cell, seed: False)
+        asked = Asked(store.spec())
+        cells = [*asked.search.references, *asked.all()]
+        store.begin(store.spec(), cells, effective=Effective(halving=True, spaces=asked.search.files))
+        store.end(complete=True, exhausted=())
+        for number, cell in enumerate(cells):
+            for seed in (1,) if early(number) else (1, 2, 3):
+                history = drawn_history(seed, 0.5, rounds=2 if early(number) else 4, clients=4)
+                result = make_result("partial" if early(number) else "done", history, split_hash=f"split{seed}")
+                store.put(cell, seed, history, {**result, "finished": f"2024-05-01T10:00:{number:02d}+00:00"})
+        reach(store, lambda cell: level(cell, cell.published))
+        return findings_of(store)
+
+    return make

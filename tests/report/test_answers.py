@@ -9,10 +9,9 @@ from fpl_tune.report import answer, charts, search, sweep, table
 from fpl_tune.study.cells import label
 from fpl_tune.study.comparisons import compare
 from fpl_tune.study.results import make_result
-from fpl_tune.study.schema import Effective
 
-from ..conftest import Asked, drawn_history, there
-from .conftest import findings_of, named, reach, store_of
+from ..conftest import there
+from .conftest import SEARCH, findings_of, named, reach, store_of
 
 AXIS = """axes: {optim.lr: [0.001, 0.002, 0.005, 0.01, 0.02, 0.05]}
 references: [{method: zeroshot}]
@@ -149,32 +148,6 @@ def test_the_best_cell_of_a_sweep_is_its_reference_and_the_first_reference_that_
 
 # -- searches ------------------------------------------------------------------------------------------------
 
-SEARCH = """seeds: 3
-search:
-  {sampler: random, trials: 14, confirm: 0, space: {protocol.epochs: [1, 2], protocol.participation: [0.5, 1.0]}}
-"""
-
-
-@pytest.fixture
-def trials(make_store):
-    """Makes a finished search: the level of a trial by its number in the search, and whether it was published."""
-
-    def make(level, body=SEARCH, early=lambda number: False):
-        store = make_store(body=body, name="search", fill=lambda cell, seed: False)
-        asked = Asked(store.spec())
-        cells = [*asked.search.references, *asked.all()]
-        store.begin(store.spec(), cells, effective=Effective(halving=True, spaces=asked.search.files))
-        store.end(complete=True, exhausted=())
-        for number, cell in enumerate(cells):
-            for seed in (1,) if early(number) else (1, 2, 3):
-                history = drawn_history(seed, 0.5, rounds=2 if early(number) else 4, clients=4)
-                result = make_result("partial" if early(number) else "done", history, split_hash=f"split{seed}")
-                store.put(cell, seed, history, {**result, "finished": f"2024-05-01T10:00:{number:02d}+00:00"})
-        reach(store, lambda cell: level(cell, cell.published))
-        return findings_of(store)
-
-    return make
-
 
 def test_a_search_without_gain_says_so(trials):
     text = said(trials(lambda cell, published: 0.9 if published else 0.8))
@@ -310,6 +283,7 @@ def test_every_searched_field_has_a_slice_with_the_published_value(trials):
     part = there(search.slices(findings))
     fields = [axis for axis in findings.axes]
     assert list(part.charts) == [f"slice_{axis.replace('.', '_')}" for axis in fields]
+    assert part.small
     rate, _ = part.charts["slice_optim_lr"]
     assert rate["layer"][0]["mark"]["type"] == "rule"
     published = {findings.by_id[key].run.optim.lr for key in findings.published}

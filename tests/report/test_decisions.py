@@ -87,6 +87,17 @@ def test_a_run_that_lies_apart_is_said_once(make_store, of_reference):
     assert text.startswith(f"{compared}: seed 2 is an outlier, -"), text
 
 
+def test_what_is_said_of_comparisons_follows_the_order_of_cells(make_store):
+    store = make_store(body=SWEEP)
+    for number, seed in ((0, 3), (1, 1)):
+        history = store.history(cell := store.cells()[number], seed)
+        history[-1]["clients/test"] = [value - 0.3 for value in history[-1]["clients/test"]]
+        store.put(cell, seed, history, store.result(cell, seed) or {})
+    findings = findings_of(store)
+    texts = [text for text in answer.decided(findings, compare(findings, "zeroshot")).texts if "outlier" in text]
+    assert [text.partition(" is an ")[0] for text in texts] == ["n_ctx=1: seed 3", "n_ctx=2: seed 1"]
+
+
 def test_ties_of_the_choice_are_said(make_store):
     findings = findings_of(make_store(body=SWEEP, level=lambda cell: 0.5))
     said = "On validation the choice ties with n_ctx=2, n_ctx=4, n_ctx=8; the smaller values are taken."

@@ -1,6 +1,7 @@
 """Importance of searched fields: what decides is first, and too few trials give none."""
 
 import numpy as np
+import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -35,12 +36,14 @@ def drawn(number, value, seed=0):
 @pytest.mark.parametrize("higher", [True, False])
 def test_the_field_that_decides_is_first_and_told_from_chance(higher):
     sign = 1 if higher else -1
+    optuna.logging.set_verbosity(optuna.logging.INFO)
     cells, values = drawn(60, lambda varied: -sign * abs(np.log10(varied["optim.lr"]) + 2))
     found = importance(cells, values, SPACE, higher=higher)
     assert found.index[0] == "optim.lr"
     assert found.loc["optim.lr", "ped_anova"] > found.loc["optim.lr", "chance"]
     assert found.loc["optim.lr", "fanova"] > 0.9
     assert found[["ped_anova", "fanova"]].sum().tolist() == pytest.approx([1, 1])
+    assert optuna.logging.get_verbosity() == optuna.logging.INFO, "as before"
     assert "method.extra" not in found.index, "trials of the other kind do not have it"
 
 

@@ -27,6 +27,7 @@ def embedded(text, key):
 
 def test_five_sections_the_last_two_folded_and_the_answer_first(make_store):
     text = report.build(make_store()).read_text(encoding="utf-8")
+    assert 'class="charts small"' not in text
     assert re.findall(r'<section id="(\w+)">', text) == ["answer", "table", "curves", "robustness", "reproduce"]
     assert re.findall(r"<summary><h2>(\w+)", text) == ["Robustness", "Reproduce"]
     said = there(re.search(r'id="sentence">(.*?)</p>', text))
@@ -91,6 +92,8 @@ def test_colours_stay_when_series_join():
     before, after = (dict(zip(scale["domain"], scale["range"], strict=True)) for scale in (first, later))
     assert before.items() <= after.items()
     assert len(set(after.values())) == 4
+    alone = charts.colours({"c": 2})["scale"]
+    assert (alone["domain"], alone["range"]) == (["c"], [after["c"]]), "also where those before it are not drawn"
     assert len(charts.colours({str(i): i for i in range(20)})["scale"]["range"]) == 20
 
 
@@ -120,6 +123,23 @@ def test_fields_that_only_some_cells_have_are_axes_too(make_store):
     channel = drawn["layer"][1]["encoding"]["x"]
     assert (channel["type"], channel["title"]) == ("quantitative", "n_ctx")
     assert sorted(row["x"] for row in drawn["data"]["values"]) == [2, 4]
+
+
+def test_an_axis_names_the_values_that_cells_have_and_none_where_it_is_one(make_store):
+    """Cells of the earlier run have no d_gating; one of the later run has the value none."""
+    for axes in ("optim.lr: [0.1, 0.2], method.n_ctx: [2, 4]", "method.d_gating: [null, 8], optim.lr: [0.1, 0.2]"):
+        store = make_store(["method=pfedmoap", "clip=vit_b16"], body=f"axes: {{{axes}}}\nseeds: 1\n")
+    findings = findings_of(store)
+    labels = there(curves.explore(findings, compare(findings))).charts["parallel"][0]["layer"][-1]["data"]["values"]
+    assert [row["text"] for row in labels if row["axis"] == findings.title("method.d_gating")] == ["none", "8"]
+    assert [row["text"] for row in labels if row["axis"] == findings.title("method.n_ctx")] == ["2", "4"]
+
+
+def test_a_chart_has_the_references_before_a_cell_has_run(make_store):
+    findings = findings_of(make_store(fill=lambda cell, seed: cell.is_reference))
+    drawn = answer.main_chart(findings)["curve"][0]["layer"][-1]
+    (level,) = drawn["data"]["values"]
+    assert (level["series"], drawn["mark"]["type"]) == ("zeroshot", "rule")
 
 
 def test_only_axes_of_a_wide_range_are_logarithmic(make_store):

@@ -215,7 +215,7 @@ def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
     several = "search.objectives=[val/acc_mean,comm/total_bytes]"
     cells = store_of(searched).cells()
     store = make_store([several], body=BODY, name="search", fill=lambda cell, seed: False)
-    store.begin(store.spec(), cells)
+    store.begin(store.spec(), cells, effective=Effective(halving=True))
     amend(store, comm__up_bytes=lambda cell: 1e6 * cell.run.optim.lr)
     findings = findings_of(store)
     comparisons = compare(findings)
@@ -228,6 +228,15 @@ def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
     assert {"history", "front"} == answer.decided(findings, comparisons).charts.keys()
     points = search.scatter(findings)["data"]["values"]
     assert {row["number"] for row in points if row["best"]} == marked
+    history = store.history(cells[-1], 1)[:1]
+    for seed in (1, 2):
+        store.forget(cells[-1], seed)
+    store.put(cells[-1], 1, history, make_result("partial", history))
+    store.end(complete=True, exhausted=())
+    later = findings_of(store)
+    assert later.pruned == {cells[-1].id}
+    drawn = {row["number"] for row in search.scatter(later)["data"]["values"]}
+    assert drawn == {later.numbers[cell.id] for cell in later.own if cell.id not in later.pruned}
     assert findings.crossed is None
     assert tuned.panel(findings, comparisons) is None
     report.build(store)

@@ -166,6 +166,13 @@ def places(findings: Findings) -> dict[tuple[str, str], Cell]:
 # -- the table -----------------------------------------------------------------------------------------------
 
 
+def test_what_is_confirmed_stands_before_the_trials(findings):
+    roles = [cell.role for cell in findings.listed]
+    first = len(findings.entries)
+    assert {*roles[:first]} == {"tuned", "published", "reference"}
+    assert {*roles[first:]} == {"trial"}
+
+
 def test_means_and_deviations_are_over_the_fresh_seeds_alone(findings):
     assert findings.confirmed
     rows, cells = tuned.entries(findings), places(findings)
@@ -444,6 +451,12 @@ def test_chosen_values_that_cost_more_than_the_published_ones_are_named_with_wha
     assert there(named)[1] == "; ".join(label for label, own in more.items() if own)
 
 
+def test_a_field_that_the_study_fixes_by_a_single_choice_is_no_chosen_value(compose):
+    findings = findings_of(compose("axes: {partition.alpha: [0.5, 5.0]}\n", "search.space.optim.batch=[16]").store())
+    assert all(there(cell.suggestion).params["optim.batch"] == 16 for _, cell in findings.tuned)
+    assert {*chosen_values(findings)["promptfl"]} == {"lr", "n_ctx", "epochs"}
+
+
 @pytest.mark.system
 def test_both_tables_compile(store):
     report.build(store)
@@ -512,6 +525,14 @@ def test_one_method_over_two_settings_is_one_row(compose):
 )
 def test_one_fresh_seed_has_no_interval(compose, body, words):
     assert words in said(findings_of(compose(body, "search.confirm=1").store()))
+
+
+def test_two_fresh_seeds_tell_methods_apart_over_settings_and_one_does_not(compose):
+    for seeds, apart in ((1, False), (2, True)):
+        findings = findings_of(compose(AXES, f"search.confirm={seeds}").store())
+        letters = {method: row["mean"].letters for method, row in tuned.entries(findings).items()}
+        assert all(map(bool, letters.values())) == apart
+        assert (letters["zeroshot"] == letters["promptfl"]) != apart
 
 
 def test_costs_that_do_not_vary_are_identical_and_have_no_points(kept, compose):

@@ -90,6 +90,13 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     assert [row[4] for row in rows[1:-1]] == gaps
     assert rows[-1][4] == f"{100 * (means[best.id] - means[path[0].cell.id]):+.2f}"
     assert all(cell.id not in compare(findings).frame.index for cell in new)
+    assert not section.code, "all steps have run"
+    for seed in (1, 2):
+        store.forget(new[0], seed)
+    findings = Findings(store.spec(), store.table())
+    section = there(ablation(findings, compare(findings)))
+    assert section.texts[-1] == "1 step without results."
+    assert [code.rpartition(" ")[2] for code in section.code] == ["ablate=best"]
 
 
 def test_the_path_leads_to_the_best_trial_of_the_present_axes(compose: Compose, tmp_path: Path) -> None:

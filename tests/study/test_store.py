@@ -44,6 +44,23 @@ def test_a_folder_that_cannot_be_written_can_be_read(make_store: MakeStore) -> N
             place.chmod(0o755)
 
 
+@pytest.mark.parametrize("lost", ["results.csv", "rules.csv"])
+def test_a_table_that_is_missing_or_older_than_a_result_is_written_again(make_store: MakeStore, lost: str) -> None:
+    store = make_store()
+    store.end(complete=True, exhausted=())
+    path = store.folder / lost
+    whole = path.read_text()
+    path.unlink()
+    store.refresh_tables()
+    assert path.read_text() == whole
+    path.write_text("newer than all results")
+    store.refresh_tables()
+    assert path.read_text() == "newer than all results"
+    os.utime(path, ns=(0, 0))
+    store.refresh_tables()
+    assert path.read_text() == whole
+
+
 def test_all_files_have_the_modes_that_the_user_s_mask_gives(make_store: MakeStore) -> None:
     before = os.umask(0o027)
     try:

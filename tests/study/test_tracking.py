@@ -34,6 +34,13 @@ def test_the_links_open_a_comparison_of_the_candidates_a_table_and_charts(tmp_pa
     assert all(set(link) <= set(map(chr, range(33, 127))) - set("\"'<>[]`{} ") for link in links.values())
 
 
+def test_an_experiment_of_any_name_is_one_part_of_the_address(tmp_path: Path) -> None:
+    tracking.write(tmp_path, HELD.model_copy(update={"experiment": "a/b?c&d"}))
+    _, page, query = taken_apart(tracking.links(tmp_path)["table"])
+    assert page == "/experiments/a%2Fb%3Fc%26d/runs"
+    assert query["viewStateShareKey"] == "f" * 32
+
+
 def test_of_many_runs_those_of_the_highest_validation_accuracy_are_compared(tmp_path: Path) -> None:
     runs = {f"{i:016x}": f"{i:032x}" for i in range(300)}
     tracking.write(tmp_path, HELD.model_copy(update={"runs": runs, "best": [*reversed(runs)]}))

@@ -1,0 +1,212 @@
+"""What the charts of a page draw: marks where values say, colours, rings, and what the page's filter fades."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import vl_convert
+
+from fpl_tune.core.formatting import axis_name, plain
+from fpl_tune.report import charts, search, vega
+from fpl_tune.report.page import SECTIONS
+from fpl_tune.study.comparisons import compare
+from fpl_tune.study.findings import Findings
+from fpl_tune.study.partition import class_counts
+
+from ..conftest import MakeStore
+from .conftest import SEARCH, findings_of, put
+
+Mark = Mapping[str, Any]
+PLACES = {"x": "x", "y": "y", "x2": "x", "y2": "y"}
+
+
+def marks(spec: charts.Spec, findings: Findings, width: int = 620) -> dict[int, list[Mark]]:
+    """What a chart draws, by the number of the layer."""
+    data = {"datasets": {"cells": charts.cell_rows(findings)}}
+    whole = plain({"width": width, **spec, **data, "config": vega.CONFIG})
+    found: dict[int, list[Mark]] = {}
+
+    def walk(node: Mark) -> None:
+        for item in node.get("items", []):
+            walk(item)
+        if (name := re.fullmatch(r"(?:layer_(\d+)_)?marks", node.get("name") or "")) is not None:
+            found.setdefault(int(name[1] or 0), []).extend(node["items"])
+
+    walk(vl_convert.vegalite_to_scenegraph(whole)["scenegraph"])
+    return found
+
+
+def layers(spec: charts.Spec) -> list[charts.Spec]:
+    """The layers of a chart, each with its rows as `rows`; those that transform their data have none."""
+    found = []
+    for layer in spec.get("layer", [spec]):
+        data = layer.get("data", spec.get("data"))
+        steps = [step.get("filter") for step in layer.get("transform", [])]
+        known = "values" in data and steps in ([], ["datum.best"]) and "transform" not in spec
+        rows = [row for row in data["values"] if not steps or row.get("best")] if known else None
+        found.append({**layer, "rows": rows})
+    return found
+
+
+def charts_of(findings: Findings) -> dict[str, charts.Spec]:
+    """All charts of a study's page by name."""
+    comparisons = compare(findings)
+    panels = (question(findings, comparisons) for *_, questions in SECTIONS for question in questions)
+    return {name: spec for panel in panels if panel for name, (spec, _) in panel.charts.items()}
+
+
+def name_of(mark: Mark) -> str:
+    """The name of the cell that a mark's tooltip says, if it does."""
+    found = re.search(r"cell: ([^;]+)", mark.get("description", ""))
+    return found[1] if found else ""
+
+
+@pytest.fixture(params=["sweep", "names", "search", "several"])
+def findings(request: pytest.FixtureRequest, make_store: MakeStore, trials: Callable[..., Findings]) -> Findings:
+    """Studies of all kinds: numbers and names along an axis, one search and several."""
+    if request.param == "search":
+        return trials(lambda cell, published: 0.7 + 0.002 * (cell.number * 7 % 14), early=lambda number: number > 10)
+    if request.param == "several":
+        body = "axes: {method: [promptfl, fedprox]}\nreferences: [{method: zeroshot}]\n" + SEARCH.replace("14", "5")
+        return trials(lambda cell, published: 0.7 + 0.002 * (cell.number * 7 % 12), body=body)
+    axes = {"sweep": "method.n_ctx: [2, 4, 8], optim.lr: [0.001, 0.01, 0.1]", "names": "method: [promptfl, coop]"}
+    body = f"axes: {{{axes[request.param]}}}\nreferences: [{{method: zeroshot}}]\nseeds: 2\n"
+    store = make_store(body=body, level=lambda cell: 0.6 + 0.01 * (cell.number * 5 % 9), clients=4)
+    for cell in store.cells():
+        for seed in store.seeds(cell):
+            put(store, cell, seed, split_hash=class_counts(cell.run, seed).hash)
+    return findings_of(store)
+
+
+def quantities(layer: charts.Spec) -> Iterator[tuple[str, charts.Spec]]:
+    """The channels of a layer's numbers that say where its marks are."""
+    for name in ("x", "y"):
+        if (channel := layer["encoding"].get(name, {})).get("type") == "quantitative":
+            yield name, channel
+
+
+def test_marks_lie_where_their_values_say_and_have_the_colour_of_their_series(findings: Findings) -> None:
+    for name, spec in charts_of(findings).items():
+        drawn, colours = marks(spec, findings), dict[str, str]()
+        for number, layer in enumerate(layers(spec)):
+            rows, kind = layer["rows"], layer["mark"]["type"]
+            if not rows or kind in ("boxplot", "area", "line", "text"):
+                continue
+            assert len(drawn[number]) == len(rows), name
+            for place, channel in quantities(layer):
+                size = "width" if place == "x" else "height"
+                ends = [mark[place] + mark.get(size, 0) * (kind == "bar") for mark in drawn[number]]
+                scale = math.log if channel["scale"].get("type") == "log" else float
+                values = [scale(row[channel["field"]]) for row in rows]
+                assert all(0 <= end <= 620 for end in ends)
+                if np.ptp(values) > 0:
+                    slope, start = np.polyfit(values, ends, 1)
+                    assert slope * (1 if place == "x" else -1) > 0
+                    assert np.abs(slope * np.array(values) + start - ends).max() < 0.6, (name, number, place)
+            if layer["encoding"].get("color", {}).get("field") == "series":
+                for row, mark in zip(rows, drawn[number], strict=True):
+                    colour = mark["stroke"] if kind == "rule" else mark["fill"]
+                    assert colours.setdefault(row["series"], colour) == colour
+                    assert mark.get("opacity", 1) == 1
+        assert len({*colours.values()}) == len(colours) <= len(charts.COLOURS), name
+
+
+def test_the_page_s_filter_fades_the_other_cells_in_every_chart_of_cells(findings: Findings) -> None:
+    kept = findings.numbers[findings.own[0].id]
+    for name, spec in charts_of(findings).items():
+        if "params" not in spec:
+            continue
+        drawn = marks({**spec, "params": [{"name": "kept", "value": [kept]}]}, findings)
+        for number, layer in enumerate(layers(spec)):
+            rows = layer["rows"]
+            if rows and layer["mark"]["type"] == "point" and "opacity" in layer["encoding"]:
+                clear = [row["number"] == kept for row in rows]
+                assert [mark["opacity"] == 1 for mark in drawn[number]] == clear, name
+                assert all(mark["opacity"] in (1, 0.08) for mark in drawn[number])
+        if spec.get("data") == charts.CELLS and name != "parallel":
+            clear = {name_of(mark) for of in drawn.values() for mark in of if name_of(mark) and mark["opacity"] == 1}
+            assert clear <= {findings.name(findings.own[0])}
+            assert clear or name == "slice_method_mu", "which only FedProx has"
+
+
+def test_the_best_cell_has_a_ring_in_every_chart_that_marks_it(findings: Findings) -> None:
+    best = {findings.name(findings.by_id[key]) for key in findings.marked}
+    for name, spec in charts_of(findings).items():
+        drawn = marks(spec, findings)
+        for number, layer in enumerate(spec.get("layer", [])):
+            if layer["mark"].get("size") == charts.RING["size"] and not name.startswith("learning"):
+                points = {(mark["x"], mark["y"]): name_of(mark) for of in drawn.values() for mark in of
+                          if "shape" in mark and name_of(mark)}  # fmt: skip
+                rings = [(mark["x"], mark["y"]) for mark in drawn.get(number, [])]
+                assert sorted(points[ring] for ring in rings) == sorted(best & {*points.values()}), name
+                assert rings or name == "slice_method_mu"
+                assert all(mark["fill"] == "transparent" for mark in drawn.get(number, []))
+
+
+def test_trials_stand_at_their_cost_and_objective_and_those_stopped_early_are_small_and_hollow(
+    trials: Callable[..., Findings],
+) -> None:
+    findings = trials(
+        lambda cell, published: 0.7 + 0.1 * (cell.number > 9) + 0.01 * (cell.number * 5 % 14),
+        early=lambda number: number > 9,
+    )
+    rows = {row["label"]: row for row in charts.cell_rows(findings)}
+    drawn = marks(search.history(findings), findings)
+    points = [mark for of in drawn.values() for mark in of if name_of(mark)]
+    at = [name_of(mark) for mark in points]
+    assert sorted(at) == sorted(name for name, row in rows.items() if row["role"] == "trial")
+    for place, field, way in (("x", "cost", 1), ("y", "objective", -1)):
+        order = np.argsort([way * rows[name][field] for name in at], kind="stable")
+        assert np.all(np.diff([points[i][place] for i in order]) >= 0)
+    for name, mark in zip(at, points, strict=True):
+        early = rows[name]["status"] == "pruned"
+        assert (mark["fill"] == "transparent") == early
+        assert (mark["size"] < 30) == early
+    line = [row["objective"] for row in search.history(findings)["layer"][1]["data"]["values"]]
+    assert (
+        line[-1] == max(line) == max(map(findings.objective, findings.whole)) < max(map(findings.reached, findings.own))
+    )
+
+
+def test_the_map_of_a_search_fills_its_chart_with_means_of_trials_near_by(trials: Callable[..., Findings]) -> None:
+    only = "only: [optim.lr, protocol.participation], space: {protocol.participation: {low: 0.2, high: 1.0}}"
+    body = f"seeds: 3\nsearch: {{sampler: random, trials: 40, confirm: 0, {only}}}\n"
+    findings = trials(lambda cell, published: 0.5 + 0.3 * cell.run.protocol.participation, body=body)
+    spec = charts_of(findings)["contour"]
+    tiles, points = (layer["rows"] for layer in layers(spec))
+    fields = [axis_name(name) for name in ("optim.lr", "protocol.participation")]
+    across, up = (channel["title"] for _, channel in quantities(spec["layer"][0]))
+    assert sorted([across, up]) == sorted(fields)
+    share, high = ("x", "x2") if "participation" in across else ("y", "y2")
+    values = [row["value"] for row in points]
+    assert all(min(values) <= tile["value"] <= max(values) for tile in tiles)
+    assert np.corrcoef([tile[share] + tile[high] for tile in tiles], [tile["value"] for tile in tiles])[0, 1] > 0.9
+    for low, end, other in (("x", "x2", "y"), ("y", "y2", "x")):
+        firsts = sorted({tile[low] for tile in tiles})
+        assert len(firsts) == 16
+        assert {tile[end] for tile in tiles} >= {*firsts[1:]}, "without a gap"
+        assert (firsts[0], max(tile[end] for tile in tiles)) == pytest.approx(
+            (min(row[low] for row in points), max(row[low] for row in points))
+        )
+        assert len({(tile[low], tile[other]) for tile in tiles}) == len(tiles)
+    drawn = marks(spec, findings)[0]
+    assert min(mark["x"] for mark in drawn) == pytest.approx(0)
+    assert max(mark["x"] + mark["width"] for mark in drawn) == pytest.approx(620)
+    assert min(mark["y"] for mark in drawn) == pytest.approx(0)
+    assert max(mark["y"] + mark["height"] for mark in drawn) == pytest.approx(spec["height"])
+
+
+def test_levels_far_below_and_above_what_must_be_seen_are_texts_at_the_edges() -> None:
+    """Three of them are named, in their order, and the others counted."""
+    metric, at = "test/acc_mean", (0.1, 0.2, 0.3, 0.4, 0.805, 0.98)
+    levels = [{"series": f"r{number}", "mean": mean} for number, mean in enumerate(at)]
+    channel, nearby, far = charts.focused(charts.measured(metric), [0.8, 0.85], levels, "mean", metric)
+    low, high = channel["scale"]["domain"]
+    assert 0.7 < low < 0.8 < 0.85 < high < 0.9
+    assert [row["series"] for row in nearby] == ["r4"]
+    assert far == {"low": "r0 10.00 %, r1 20.00 %, r2 30.00 % and 1 more", "high": "r5 98.00 %"}
+    texts = {layer["mark"]["text"]: layer["mark"]["baseline"] for layer in charts.edges(far)}
+    assert texts == {f"↓ {far['low']}": "bottom", f"↑ {far['high']}": "top"}
