@@ -54,9 +54,9 @@ class Entry(NamedTuple):
     mean: float
     std: float
     seeds: int
-    letters: str = ""
+    letters: str
     """Methods of a column that share a letter do not differ significantly; empty: not tested."""
-    best: bool = False
+    best: bool
     """True if validation chooses it among the tuned methods of the column."""
 
     def text(self, metric: str) -> str:

@@ -211,6 +211,17 @@ def test_fields_of_the_chosen_trial_stand_beside_the_published_values_that_diffe
     assert {"epochs 2 (published 5)", f"batch {best.run.optim.batch}"} < {*fields}, "the published one has no batch"
 
 
+def test_a_trial_is_named_by_what_is_searched_and_not_by_where_it_ran(trials):
+    """Also where an earlier run of the study had more settings."""
+    for alphas in ([0.1, 1.0], [1.0]):
+        search = "{sampler: random, trials: 6, confirm: 0, only: [optim.lr]}"
+        body = f"axes: {{partition.alpha: {alphas}}}\nseeds: 3\nsearch: {search}\n"
+        findings = trials(lambda cell, published: 0.8 if published else 0.9, body, overrides=["partition=dirichlet"])
+    best = there(findings.best)
+    assert "partition.alpha" in {*findings.axes} & {*best.varied}
+    assert f"the published setting with lr = {best.run.optim.lr:.3g} (trial {best.trial_number})" in said(findings)
+
+
 def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
     findings = trials(lambda cell, published: 0.8 if published else 0.7 + 0.15 * (cell.number == 5))
     best = there(findings.best)
@@ -256,6 +267,7 @@ def test_importance_is_of_all_trials_at_equal_rounds_and_finds_what_matters(tria
     rounds, values = search.early(findings, findings.own)
     assert rounds == 2
     assert values.keys() == {cell.id for cell in findings.own}
+    assert search.early(findings, []) == (0, {})
     for cell in findings.own:
         assert values[cell.id] == store_of(findings).history(cell, 1)[1]["val/acc_mean"]
 
@@ -319,6 +331,8 @@ def test_a_lead_that_changes_is_said_with_its_cost(trials):
     found = there(re.fullmatch(r"Ahead on validation at equal cost: promptfl from (\S+) full trials on, "
                                r"fedprox from (\S+) full trials on; 1 change of the lead\.", text))  # fmt: skip
     assert float(found[1]) < float(found[2])
+    assert "the line is the best so far of each search" in answer.main_chart(findings)["history"][1]
+    assert " of each search" not in answer.main_chart(trials(lambda cell, published: 0.8))["history"][1]
 
 
 # -- tables --------------------------------------------------------------------------------------------------

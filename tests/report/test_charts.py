@@ -160,7 +160,7 @@ def test_trials_stand_at_their_cost_and_objective_and_those_stopped_early_are_sm
     assert sorted(at) == sorted(name for name, row in rows.items() if row["role"] == "trial")
     for place, field, way in (("x", "cost", 1), ("y", "objective", -1)):
         order = np.argsort([way * rows[name][field] for name in at], kind="stable")
-        assert np.all(np.diff([points[i][place] for i in order]) >= 0)
+        assert np.all(np.diff([points[i][place] for i in order]) > 0)
     for name, mark in zip(at, points, strict=True):
         early = rows[name]["status"] == "pruned"
         assert (mark["fill"] == "transparent") == early
@@ -210,3 +210,17 @@ def test_levels_far_below_and_above_what_must_be_seen_are_texts_at_the_edges() -
     assert far == {"low": "r0 10.00 %, r1 20.00 %, r2 30.00 % and 1 more", "high": "r5 98.00 %"}
     texts = {layer["mark"]["text"]: layer["mark"]["baseline"] for layer in charts.edges(far)}
     assert texts == {f"↓ {far['low']}": "bottom", f"↑ {far['high']}": "top"}
+
+
+def test_the_worst_quarter_of_trials_lies_on_the_lower_edge_of_the_chart(trials: Callable[..., Findings]) -> None:
+    """Of trials that were stopped early; whole ones are shown where they stand."""
+    level = {number: 0.6 for number in (9, 10, 11)} | {number: 0.3 for number in (12, 13, 14)}
+    findings = trials(lambda cell, published: level.get(cell.number, 0.8), early=lambda number: number > 7)
+    assert len(findings.own) == 14
+    numbers = {findings.name(cell): cell.number for cell in findings.own}
+    for spec in (search.history(findings), *charts_of(findings).values()):
+        if spec.get("data") == charts.CELLS and spec["layer"][0]["mark"]["type"] != "line":
+            drawn = marks(spec, findings)
+            low = {numbers[name_of(mark)] for of in drawn.values() for mark in of
+                   if name_of(mark) and mark["y"] >= spec["height"] - 0.01}  # fmt: skip
+            assert low == {12, 13, 14}

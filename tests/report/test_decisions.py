@@ -112,7 +112,9 @@ def test_the_gain_over_several_data_sets_is_a_mean(make_store):
     said = answer.sentence(findings, comparisons)
     mean = 100 * findings.frame.loc[findings.chosen, "mean"].mean()
     assert said.startswith(f"coop is best on validation over 2 settings, with a mean of {mean:.2f} % test accuracy")
-    assert f"; {gap:+.2f} points against zeroshot on average: " in said
+    verdicts = said.partition(f"; {gap:+.2f} points against zeroshot on average: ")[2].rstrip(".").split(", ")
+    counts = comparisons.frame.loc[findings.chosen, "verdict"].value_counts().to_dict()
+    assert sorted(verdicts) == sorted(f"{verdict} in {number}" for verdict, number in counts.items())
 
 
 def test_settings_without_the_reference_are_counted(make_store):
@@ -168,6 +170,18 @@ def test_data_sets_are_compared_by_rank(make_store):
     assert [row[:2] for row in rows] == [["fedpgp", "1.00"], ["coop", "2.00"], ["promptfl", "3.00"]]
     mine = [findings.by_seed(cell, findings.metric).values() for cell in findings.cells if "fedpgp" in cell.label]
     assert rows[0][2] == f"{100 * np.mean([*itertools.chain(*mine)]):.2f}"
+
+
+def test_one_setting_has_no_ranks(make_store):
+    body = "axes: {partition.alpha: [0.1, 1.0], method: [promptfl, coop]}\nseeds: 2\n"
+    for alphas, ranked in (((0.1,), False), ((0.1, 1.0), True)):
+        store = make_store(
+            ["partition=dirichlet"],
+            body=body,
+            fill=lambda cell, seed, run=alphas: cell.varied["partition.alpha"] in run,
+        )
+        findings = findings_of(store)
+        assert (table.settings(findings, compare(findings)) is not None) == ranked
 
 
 def test_cells_on_other_partitions_are_not_compared(make_store):

@@ -191,6 +191,12 @@ def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     assert level["series"] == "zeroshot"
 
 
+def test_an_axis_of_one_value_names_no_series(make_store):
+    findings = findings_of(make_store(body="axes: {method: [promptfl], optim.lr: [0.01, 0.1]}\nseeds: 2\n"))
+    spec = answer.curve(findings, "optim.lr", findings.metric)
+    assert {row["series"] for row in spec["data"]["values"]} == {"cells"}
+
+
 def test_names_are_rows_with_bars_the_best_on_top(make_store):
     body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}], clip.dtype: [float32, float16]}"
     findings = findings_of(make_store(body=body))

@@ -226,6 +226,10 @@ def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
     assert marked == {findings.numbers[cell.id] for cell in front.cells}
     assert f"{front.by} (bold): no cell is best" in table.note(findings, comparisons)
     assert {"history", "front"} == answer.decided(findings, comparisons).charts.keys()
+    line = search.history(findings)["layer"][1]
+    val = max(findings.frame.loc[cell.id, "val"] for cell in findings.own)
+    assert line["encoding"]["y"]["title"] == "validation accuracy", "the first objective"
+    assert max(row["objective"] for row in line["data"]["values"]) == val
     points = search.scatter(findings)["data"]["values"]
     assert {row["number"] for row in points if row["best"]} == marked
     history = store.history(cells[-1], 1)[:1]

@@ -303,6 +303,13 @@ def test_gains_are_paired_over_the_fresh_seeds(findings):
     assert same == 1
 
 
+def test_gains_over_points_that_are_no_longer_the_published_ones_are_over_the_default_setting(kept, compose):
+    findings = findings_of(kept)
+    assert "the gain over the published setting, " in there(tuned.details(findings, compare(findings))).texts[-1]
+    later = Findings(compose(AXES, "search.published=[{optim.lr: 0.5}]").spec, kept.table())
+    assert "the gain over the default setting, " in there(tuned.details(later, compare(later))).texts[-1]
+
+
 @pytest.mark.parametrize("asked", [None, "fedprox"])
 def test_one_method_less_each_of_the_others_by_setting_and_over_settings(kept, asked):
     spec = kept.spec()

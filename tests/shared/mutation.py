@@ -46,7 +46,7 @@ _CONTRACT = "methods/test_contract.py"
 MIRRORS = {
     "api": ["test_api.py"],
     "method": ["test_method.py", _CONTRACT],
-    "report": ["report", "test_api.py"],
+    "report": ["report", "test_api.py", "search/test_ablation.py", "study/test_claims.py"],
     "search": ["search", "study/test_claims.py"],
     "study": ["study", "core/test_metrics.py", "report/test_tuned.py"],
     "wrappers": ["wrappers", _CONTRACT],
