@@ -59,6 +59,17 @@ def test_a_reference_is_the_study_s_choice_else_the_first_reference(make_store):
     assert compare(alone).reference.name == alone.best.label
 
 
+def test_intervals_are_wider_where_the_reference_was_picked_by_its_results(make_store):
+    body = "axes: {method: {n_ctx: [2, 4, 8, 16]}}\nseeds: 3\n"
+    picked = compare(findings_of(make_store(body=body)))
+    name = picked.reference.name
+    named = compare(findings_of(make_store(body=f"{body}report: {{reference: {name}}}\n")))
+    assert (picked.reference.chosen, named.reference.chosen, named.reference.name) == (True, False, name)
+    assert picked.frame["difference"].tolist() == named.frame["difference"].tolist()
+    widths = [each.frame["high"] - each.frame["low"] for each in (picked, named)]
+    assert (widths[0] > widths[1]).all()
+
+
 def test_seeds_with_another_split_are_not_paired(make_store):
     store = make_store()
     cell = store.cells()[0]

@@ -22,7 +22,8 @@ from fpl_tune.study.standing import CellState, Design, Row, Run
 from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell, StudyTable
 
-from ..conftest import drawn_history
+from ..conftest import MakeStore, drawn_history
+from ..report.conftest import findings_of, put, reach
 
 SWEEP = "axes: {method.n_ctx: [1, 2, 4, 8]}\nseeds: 3\n"
 CLAIMED = f"""{SWEEP}
@@ -150,6 +151,50 @@ def test_choice_differences_letters_plateau_and_claims_leave_out_the_best_cell_w
     said = [(claim.status, claim.reason) for claim in claimed.claims]
     assert said[1] == ("undecided", "A seed of n_ctx=8 has diverged.")
     assert claimed.claims[0].seeds == 3
+
+
+def test_cells_go_from_the_best_down_and_those_without_results_come_last(specs: dict[str, Study]) -> None:
+    left: Left = {place: None if place[0] == 2 else Status.DONE for place in WHOLE}
+    findings = findings_on(specs["sweep"], left)
+    assert [cell.number for cell in findings.best_first(findings.cells)] == [3, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said_of_them"),
+    [
+        ({}, "no seeds"), ({0: 1, 1: 1}, "1 seed"), ({0: 3, 1: 3}, "3 seeds"), ({0: 1, 1: 3}, "1–3 seeds"),
+        ({0: 1, 1: 2, 2: 3}, "1–3 seeds"),
+    ],
+)  # fmt: skip
+def test_captions_say_how_many_seeds_values_have(
+    specs: dict[str, Study], seeds: dict[int, int], said_of_them: str
+) -> None:
+    left: Left = {place: Status.DONE if place[1] <= seeds.get(place[0], 0) else None for place in WHOLE}
+    assert findings_on(specs["sweep"], left).basis == f"n = {said_of_them}, rule “final”"
+
+
+def test_a_label_of_forty_characters_is_a_name_and_a_longer_one_is_not(make_store: MakeStore) -> None:
+    labels = "a" * 40, "b" * 41
+    values = ", ".join(f"{{label: {name}, method.n_ctx: {number}}}" for number, name in enumerate(labels, 1))
+    findings = findings_of(make_store(body=f"axes: {{variant: [{values}]}}\nseeds: 1\n"))
+    assert [findings.name(cell) for cell in findings.cells] == [labels[0], f"{labels[1][:40]} cell 1"]
+
+
+def test_a_seed_on_another_partition_does_not_enter_the_comparison_of_an_axis(make_store: MakeStore) -> None:
+    store = make_store(body=SWEEP.replace("seeds: 3", "seeds: 5"), clients=4)
+    reach(store, lambda cell: 0.9 if cell.number < 3 else 0.6)
+    before, other = findings_of(store).sweep.result, store.cells()[1]
+    history = store.history(other, 2)
+    history[-1] |= {"test/acc_mean": 0.3, "clients/test": [0.3] * 4}
+    store.put(other, 2, history, store.result(other, 2) or {})
+    apart = findings_of(store).sweep.result
+    put(store, other, 2, split_hash="other")
+    after = findings_of(store).sweep.result
+    assert before is not None
+    assert apart is not None
+    assert after is not None
+    assert (after.plateau, after.equal) == (before.plateau, before.equal)
+    assert (apart.plateau, apart.equal) != (before.plateau, before.equal)
 
 
 def test_letters_tell_cells_apart_and_so_need_two(specs: dict[str, Study]) -> None:

@@ -51,6 +51,13 @@ def test_a_plan_names_the_cells_of_each_source(compose: Compose, tmp_path: Path)
     assert plan.totals()["rates"] == SAID
 
 
+def test_six_cells_of_a_source_are_named_and_the_others_counted(compose: Compose) -> None:
+    given = ", ".join(f"{{label: G{i}, method: promptfl, optim.lr: 0.{i}}}" for i in range(1, 9))
+    spec = compose(f"axes: {{variant: [{given}, {{label: Usual, method: coop, optim: adamw}}]}}")
+    said = "G1, G2, G3, G4, G5, G6 and 2 more: given in the study; Usual: the default of optim=adamw"
+    assert rates.note(spec, expand(spec)) == f"Learning rates come from different sources ({said})."
+
+
 ROWS = "axes: {method: [promptfl, fedmgp]}\nreferences: [{method: coop, optim.lr: 0.1}, {method: zeroshot}]"
 
 

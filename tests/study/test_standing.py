@@ -76,6 +76,8 @@ def test_what_is_left_is_of_wanted_seeds_that_did_not_end(design: Design, row: R
         assert leg.rounds <= ROUNDS
     if left:
         assert not any(seed in row.runs and row.runs[seed].ended(left[0].rounds) for seed in left[0].seeds)
+        way = [(leg.rounds, leg.rung) for leg in legs(design, row)]
+        assert [(leg.rounds, leg.rung) for leg in left] == way[way.index((left[0].rounds, left[0].rung)) :]
     assert bool(rung) == (state is CellState.PAUSED)
 
 
@@ -175,3 +177,16 @@ def test_a_cell_reads_its_rounds_from_its_run() -> None:
     away = {**cell.node, "method": {"name": "gone:Method", "lam": 0.5}}
     stored = replace(cell, source=away)
     assert methods.as_dict(stored.run.method) == away["method"], "its method is not needed to read it"
+
+
+@pytest.mark.parametrize("looks", [(2, 3, 5), (1, 5), (4, 5), (5,)])
+def test_a_cell_trains_the_seeds_of_a_look_together(looks: tuple[int, ...]) -> None:
+    """The first ones, or those that a look has beyond the one before it."""
+    design, cell, ran, most = Design((1, 2, 3, 4, 5), looks=looks), Row(GRID), dict[int, Run](), 0
+    for look in looks:
+        cell = Row(GRID, dict(ran), passed=frozenset({*looks[: looks.index(look) + 1]}))
+        (leg,) = standing(design, cell).left
+        most, ran = max(most, len(leg.seeds)), {**ran, **dict.fromkeys(leg.seeds, run(ROUNDS))}
+    assert design.most_together() == most
+    assert {*ran} == {1, 2, 3, 4, 5}
+    assert Design((1, 2), confirm=(3, 4, 5)).most_together() == 3

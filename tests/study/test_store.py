@@ -222,6 +222,20 @@ def test_a_seed_that_is_stored_again_is_lost_no_more(store: Store) -> None:
     assert store.history(cell, 2) == history
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_damaged_file_of_marks_is_gone_once_the_study_begins_again(store: Store, removed: bool) -> None:
+    """The user may have removed it since."""
+    cell = store.cells()[0]
+    path = store.folder / "cells" / cell.id / "marks.json"
+    path.write_text("{")
+    assert [problem.path for problem in store.check()] == [path]
+    if removed:
+        path.unlink()
+    store.begin(store.spec(), store.cells())
+    assert not path.exists()
+    assert Store.open(store.root, store.name).check() == []
+
+
 @pytest.mark.parametrize("damage", ["head", "truncated", "empty", "nested", "text"])
 def test_a_damaged_study_file_is_one_line_and_other_studies_are_read(
     store: Store, make_store: MakeStore, damage: str

@@ -2,15 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.results import COSTS, make_result
+from fpl_tune.study.results import COSTS, figure, make_result
 from fpl_tune.study.standing import Design, Row, Run
 from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell
 
-from ..conftest import MakeStore
+from ..conftest import MakeStore, drawn_history
 
 
 def test_a_summary_may_be_of_any_metric_of_the_records(make_store: MakeStore) -> None:
@@ -48,6 +49,20 @@ def test_a_cell_of_an_earlier_run_is_called_so_where_nothing_is_wrong_with_it(
     results = {seed: {"status": status} for seed, status in statuses.items()}
     assert StoredCell.of(Design((1, 2)), row, results, earlier=True, complete=True).shown_state == called
     assert StoredCell.of(Design((1, 2)), row, results, earlier=False, complete=True).shown_state != "earlier"
+
+
+@pytest.mark.parametrize("rule", ["final", "best_val", "best_test", "mean_last5"])
+def test_costs_are_those_of_the_whole_run_under_every_rule(rule: str) -> None:
+    history = drawn_history(1, 0.5, rounds=4, clients=2)
+    history[0] |= {"val/acc_mean": 0.9, "test/acc_mean": 0.9}
+    assert figure(history, "train/loss", rule) == (1.0 if rule.startswith("best") else pytest.approx(
+        0.25 if rule == "final" else np.mean([1, 1 / 2, 1 / 3, 1 / 4])
+    ))  # fmt: skip
+    for name in COSTS:
+        assert figure(history, name, rule) == history[-1][name]
+    assert figure(history, "comm/total_bytes", rule) == 5000 * 4
+    assert math.isnan(figure(history[:0], "time/seconds", rule))
+    assert math.isnan(figure([{"round": 1}], "time/seconds", rule))
 
 
 def test_a_seed_that_failed_in_its_first_round_cost_nothing() -> None:
