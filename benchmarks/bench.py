@@ -7,6 +7,7 @@ python benchmarks/bench.py simulate                  a step counted on a simulat
 python benchmarks/bench.py record                    appends what `make bench` measures to benchmarks/bench.jsonl
 python benchmarks/bench.py statistics                false positives, coverage and power on simulated studies
 python benchmarks/bench.py search                    what searches pay on tables until they find a good configuration
+python benchmarks/bench.py worlds                    whether the embedded world orders methods as real images do
 python benchmarks/bench.py hosts                     cut links, killed nodes, heads and drivers on four hosts (as root)
 """
 
@@ -21,13 +22,14 @@ from bench_platform import bench_platform
 from bench_search import TABLES, bench_search
 from bench_statistics import bench_statistics
 from bench_trials import bench_trials
+from bench_worlds import bench_worlds
 from simulated_gpu import simulate_gpu
 
 from fpl_tune.cli import output
 from fpl_tune.core.device import resolve
 from fpl_tune.core.paths import cache_root
 
-KINDS = ("platform", "trials", "clients", "simulate", "record", "statistics", "search", "hosts")
+KINDS = ("platform", "trials", "clients", "simulate", "record", "statistics", "search", "worlds", "hosts")
 
 
 def main() -> None:
@@ -52,6 +54,8 @@ def main() -> None:
             rows = simulate_gpu(progress)
         elif given.kind == "record":
             rows = bench_record.append(progress)
+        elif given.kind == "worlds":
+            rows = bench_worlds()
         elif given.kind == "hosts":
             rows = bench_hosts(progress)
         elif given.kind == "search":

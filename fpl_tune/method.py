@@ -286,7 +286,6 @@ class Task(Sizes, Protocol):
         tokens: Tensor,
         *,
         deep: Tensor | None = None,
-        place: Literal["front", "end"] = "front",
         cosine: bool = False,
         adapter: Adapter | None = None,
     ) -> tuple[Tensor, Tensor]:

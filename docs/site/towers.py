@@ -25,18 +25,23 @@ Written from the configurations of open_clip by `python docs/site/document.py`: 
 `clip.name=NAME` takes any of them, with a tag of open_clip or a file as `clip.pretrained`.
 
 * **Text**: every text encoder takes a context at the end, in the middle or at the front of sentences. Causal ones
-  compute the beginning that sentences share once (`fpl-tune bench text`); a bidirectional one has no such beginning, and
-  its sentences run at the full length that it was trained with ([measured](../explanation/speed.md)).
-* **Inside the text blocks**: deep prompts and branches, as in FedMaPLe, pFedMMA and FedLoRA, which are refused elsewhere
-  in one line.
+  compute the beginning that sentences share once (`fpl-tune bench text`). A bidirectional one has no such beginning,
+  and its sentences run at the full length that it was trained with ([measured](../explanation/speed.md)).
+* **Inside the text blocks**: deep prompts and branches, as in FedMaPLe, pFedMMA and FedLoRA. Elsewhere these methods
+  are refused in one line.
 * **Images**: all models have pooled features. *Patches* (FedOTP and others) need a ResNet or vision transformer of
   open_clip, *prompts* (visual prompts and branches in the image tower) a vision transformer with a class token. Image
   towers of timm, those with another pooling, and CoCa's attentional pooling have pooled features only.
 * **Tokenizer**: CLIP's is part of open_clip. Of all others `tokenizer.json` and `tokenizer_config.json`, and of a text
   encoder of Hugging Face `config.json`, are read from the folder of the weights or of `local-dir:`, else from the Hub's
   cache or the Hub, with `pip install 'fpl-tune[hf]'`.
-* A logit bias (SigLIP's) adds the same number to all classes and does not change a softmax: it is left out, the scale is
-  used.
+* A logit bias (SigLIP's) adds the same number to all classes and does not change a softmax. It is left out; the scale
+  is used.
+
+Beside these there are `compact`, which ships with the package and has everything, and `natural`: EfficientNet-Lite0 and
+MiniLM, real weights that a package registry has and that are not CLIP's, with pooled features and contexts. The map
+between them is fitted to ImageNet's class names, and kept in the cache folder (`fpl_tune/clip/natural.py`). What it is
+good for, and how far the embedded world foretells it, is in [worlds](../explanation/world.md).
 
 | Text | Inside the text blocks | Patches | Image prompts | Tokenizer | Models |
 |---|---|---|---|---|---|

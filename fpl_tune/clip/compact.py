@@ -129,6 +129,11 @@ def build() -> tuple[CLIP, CompactTokenizer]:
     return CLIP(EMBED_DIM, vision, text), tokenizer
 
 
+def files(path: Path | None = None) -> list[Path]:
+    """The file with the weights: `path`, or what ships with the package."""
+    return [path or weights_path()]
+
+
 def weights_path() -> Path:
     """The weights that ship with the package."""
     return Path(str(resources.files("fpl_tune.clip"))) / "weights" / "compact.safetensors"

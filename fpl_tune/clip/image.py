@@ -6,7 +6,7 @@ Letters in shapes: n images, C clients, B images of a client, M patches, D embed
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,6 @@ from fpl_tune.clip.opened import finish_block, run_block
 from fpl_tune.clip.text import Cost
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Adapter
-
-Place = Literal["front", "end"]
 
 
 def is_vit(visual: Any) -> bool:
@@ -98,16 +96,16 @@ def prompted(
     tokens: Tensor,
     *,
     deep: Tensor | None = None,
-    place: Place = "front",
     cosine: bool = False,
     adapter: Adapter | None = None,
     passed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Image features with visual prompt tokens, and the class token's attention to them.
 
-    The n tokens of a client enter after the positional embedding and before the first LayerNorm, behind the
-    class token (`front`, Fed-DPT, Wei et al. 2023) or behind the patches (`end`, MaPLe, Khattak et al. 2023);
-    `deep` replaces them at the input of blocks 1 to J, `adapter` adds a branch of each client's to blocks.
+    The n tokens of a client enter after the positional embedding and before the first LayerNorm, behind the patches
+    (MaPLe, Khattak et al. 2023); behind the class token (Fed-DPT, Wei et al. 2023) features would be the same, as
+    attention does not depend on the order. `deep` replaces them at the input of blocks 1 to J, `adapter` adds a branch
+    of each client's to blocks.
 
     Args:
         images: pixels [C, B, 3, H, W], or after `passed` blocks what `after_blocks` returns [C, B, 1 + M, w].
@@ -132,20 +130,20 @@ def prompted(
     def per_image(rows: Tensor) -> Tensor:  # [C, n, w] -> [C B, n, w]
         return rows[:, None].expand(-1, n_images, -1, -1).flatten(0, 1)
 
-    x, first = images.flatten(0, 1), 1
+    x = images.flatten(0, 1)
     if not passed:
         with torch.no_grad():
             x = embedded(visual, x)
-        first = 1 if place == "front" else x.shape[1]
-        x = visual.ln_pre(torch.cat([x[:, :first], per_image(tokens), x[:, first:]], dim=1))
+        x = visual.ln_pre(torch.cat([x, per_image(tokens)], dim=1))
+    first = x.shape[1] - n_tokens
     blocks = visual.transformer.resblocks
     branches = [None if adapter is None else adapter.at(j) for j in range(len(blocks))]
     for j in range(passed, len(blocks)):
         if deep is not None and 1 <= j <= deep.shape[1]:
-            x = torch.cat([x[:, :first], per_image(deep[:, j - 1]), x[:, first + n_tokens :]], dim=1)
+            x = torch.cat([x[:, :first], per_image(deep[:, j - 1])], dim=1)
         if j + 1 < len(blocks):
             x = run_block(blocks[j], x.unflatten(0, (n_clients, n_images)), branches[j]).flatten(0, 1)
-    features, looks = _last_block(blocks[-1], x, slice(first, first + n_tokens), branches[-1], n_clients, cosine=cosine)
+    features, looks = _last_block(blocks[-1], x, slice(first, None), branches[-1], n_clients, cosine=cosine)
     features = visual.ln_post(features) @ visual.proj
     return features.unflatten(0, (n_clients, n_images)), looks.unflatten(0, (n_clients, n_images))
 

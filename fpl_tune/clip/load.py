@@ -7,6 +7,7 @@ import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from fpl_tune.data.pool import digest
 from fpl_tune.data.transform import CLIP, Transform
 
 COMPACT = "compact"
+OWN = (COMPACT, "natural")
+"""Towers that a module of this name in `fpl_tune.clip` reads."""
 _FOLDER = "local-dir:"  # open_clip's prefix of a folder with `open_clip_config.json`
 _OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
 """Entries beside the tensors that OpenAI's checkpoints alone have."""
@@ -43,7 +46,8 @@ def load_towers(
     """The frozen towers called `name`.
 
     Args:
-        name: `compact` (weights shipped with the package), an open_clip model (RN50, ViT-B-16, ViT-B-16-SigLIP2), an
+        name: `compact` (weights shipped with the package), `natural` (weights of packages, see
+            `fpl_tune.clip.natural`), an open_clip model (RN50, ViT-B-16, ViT-B-16-SigLIP2), an
             architecture of your own as `local-dir:<folder with open_clip_config.json>`, or towers that another package
             brings (`fpl_tune.core.plugins`). Files of Hugging Face (`tokenizer.json`, `tokenizer_config.json`, and
             `config.json` of a text encoder) are read from that folder or that of the weights, else from the Hub.
@@ -61,16 +65,15 @@ def load_towers(
             Face that are not installed.
     """
     quick = None if quick_gelu == "auto" else bool(quick_gelu)
-    own_towers = name == COMPACT or name in plugins.names("towers")
+    own_towers = name in OWN or name in plugins.names("towers")
     if quick is not None and own_towers:
         raise ConfigError(f"The activation of {name!r} is part of its towers; leave out clip.quick_gelu={quick_gelu}.")
     if preprocess != "auto" and (own_towers or not local(pretrained or "").is_file()):
         raise ConfigError(f"clip.preprocess={preprocess} is for weights from a file; leave it out.")
-    if name == COMPACT:
-        from fpl_tune.clip import compact
-
-        model, words = compact.load(None if pretrained is None else local(pretrained))
-        return Towers(_cast(model, device, dtype), words, name=name, preprocessing=compact.PREPROCESSING)
+    if name in OWN:
+        module = import_module(f"fpl_tune.clip.{name}")
+        model, words = module.load(None if pretrained is None else local(pretrained))
+        return Towers(_cast(model, device, dtype), words, name=name, preprocessing=module.PREPROCESSING)
     if name in plugins.names("towers"):
         return plugins.load("towers", name)(pretrained, device=device, dtype=dtype, seed=seed)
     ensure_importable()
@@ -81,7 +84,7 @@ def load_towers(
         own = local(name.removeprefix(_FOLDER)) / "open_clip_config.json"
         name = f"{_FOLDER}{own.parent}"
     if own is None and name not in open_clip.list_models():
-        raise unknown("model", name, [COMPACT, *plugins.names("towers"), *open_clip.list_models()])
+        raise unknown("model", name, [*OWN, *plugins.names("towers"), *open_clip.list_models()])
     if own is not None and not own.is_file():
         raise ConfigError(f"There is no {own}, which describes the architecture of clip.name={given}.")
     tags = open_clip.list_pretrained_tags_by_model(name)
@@ -116,16 +119,14 @@ def weights_print(name: str, pretrained: str | None = None) -> str:
     """
     files = [local(pretrained)] if pretrained else []
     code = ""
-    if name == COMPACT and pretrained is None:
-        from fpl_tune.clip import compact
-
-        files = [compact.weights_path()]
+    if name in OWN:
+        files = import_module(f"fpl_tune.clip.{name}").files(*files)
     elif name.startswith(_FOLDER):
         files.append(local(name.removeprefix(_FOLDER)) / "open_clip_config.json")
     elif name in plugins.names("towers"):
         code = source_of(plugins.load("towers", name))
     files = [file for file in files if file.is_file()]
-    if files and name != COMPACT and not code:
+    if files and name not in OWN and not code:
         ensure_importable()
         folders = [file.parent for file in files]
         if "hf_tokenizer_name" in _text_config(name, folders):

@@ -248,7 +248,7 @@ class Towers:
         """Image features [C, B, D] with visual prompt tokens, and q_cls·k_token or its cosine [C, B, heads, n].
 
         Differentiable in `tokens` [C, n, vision_width], `deep` [C, J, n, vision_width] and the leaves of `adapter`
-        [C, J, ...]; not normalised. `how` is `place`, `cosine` and `passed` of `fpl_tune.clip.image.prompted`.
+        [C, J, ...]; not normalised. `how` is `cosine` and `passed` of `fpl_tune.clip.image.prompted`.
 
         Raises:
             ConfigError: the image tower is not a ViT, or images have passed what prompts or adapters change.

@@ -69,7 +69,7 @@ def both_prompts(task: Task, n_ctx: int, n_tokens: int, depth: int, words: str, 
 def see(task: Task, pixels: Tensor, visual: Tensor) -> Tensor:
     """Raw image features [C, B, D] with visual prompts [C, J, n, w] after the patches."""
     deep = visual[:, 1:] if visual.shape[1] > 1 else None
-    return task.encode_images(pixels, visual[:, 0], deep=deep, place="end")[0]
+    return task.encode_images(pixels, visual[:, 0], deep=deep)[0]
 
 
 def both_features(task: Task, leaf: Tree, pixels: Tensor, words: str) -> tuple[Tensor, Tensor]:

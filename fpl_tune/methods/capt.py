@@ -73,7 +73,7 @@ class CAPT(FederatedAveraging):
 
     def _image(self, task: Task, local: Local, batch: Batch) -> Tensor:
         token = mapped(local.params, "map", local.params["general"])  # [C, 1, w]
-        return fl.normalize(task.encode_images(batch.image, token, place="end")[0])
+        return fl.normalize(task.encode_images(batch.image, token)[0])
 
     def _scores(self, task: Task, local: Local, image: Tensor) -> Tensor:
         own = local.params["own"]  # [C, K, l, d]

@@ -98,7 +98,7 @@ class FedMGP(FederatedAveraging):
         """Unit features of the groups: images [C, G, B, D] and texts [C, G, K, D]."""
         prompts, tokens = (local.params[tower] for tower in _TOWERS)
         text = task.encode_prompts(prompts, tail=self.tail)
-        images = [task.encode_images(batch.image, tokens[:, j], place="end")[0] for j in range(self.groups)]
+        images = [task.encode_images(batch.image, tokens[:, j])[0] for j in range(self.groups)]
         return fl.normalize(torch.stack(images, 1)), text
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:

@@ -83,7 +83,7 @@ class PromptSRC(DeepPrompts):
         with torch.no_grad():
             still = fl.normalize(task.sentences(self.templates or (task.template,)).mean(0))
             none = local.params["visual"][:, 0, :0]
-            seen = fl.normalize(task.encode_images(batch.image, none, place="end")[0])
+            seen = fl.normalize(task.encode_images(batch.image, none)[0])
             frozen = (task.scale * seen @ still.T).log_softmax(-1)
         away = F.kl_div(logits.log_softmax(-1), frozen, reduction="none", log_target=True).mean(-1)
         loss = fl.cross_entropy(logits, batch) + self.text * _distance(text, still).mean(1)

@@ -168,7 +168,6 @@ class MLflowCallback(Callback):
             import_module("mlflow")  # takes seconds before MLflow is asked for the first time
             self._alive()
             call()
-            self._alive()
         except _GivenUp:
             return
         except Exception as problem:

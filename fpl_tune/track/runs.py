@@ -150,7 +150,7 @@ def cell_digest(stored: StoredCell, columns: Columns) -> str:
 
     It is empty until the cell is over, since its means still change.
     """
-    if not stored.results or stored.state not in OVER:
+    if stored.state not in OVER:
         return ""
     cell = stored.cell
     return _digest(

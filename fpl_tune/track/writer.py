@@ -329,8 +329,6 @@ def inspect(store: Store, *, fix: bool = False) -> list[tuple[str, str]]:
         differing = writer.differences()
         named = [(writer.name_of(key), kind) for key, kind in differing.items()]
         if fix:
-            for key in (key for key, kind in differing.items() if kind == "orphaned"):
-                writer.delete(key)
             writer.write_all()
         return named
 

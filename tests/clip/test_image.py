@@ -72,12 +72,15 @@ def test_vit_patches_are_projected_tokens(vit):
 @pytest.mark.parametrize("place", ["front", "end"])
 @pytest.mark.parametrize("deep", [False, True])
 def test_prompted_images_against_whole_blocks(vit, place, deep):
-    """One image at a time through open_clip's blocks, with the attention weights asked of its own module."""
+    """One image at a time through open_clip's blocks, with the attention weights asked of its own module.
+
+    Tokens behind the class token or behind the patches: attention does not depend on the order.
+    """
     visual, pixels = vit.model.visual, _pixels(vit, 2, 3)
     tokens = _tokens(2, 5, vit.vision_width).requires_grad_()
     deeper = _tokens(2, 2, 5, vit.vision_width).requires_grad_() if deep else None
-    features, looks = vit.encode_prompted_images(pixels, tokens, deep=deeper, place=place)
-    _, cosines = vit.encode_prompted_images(pixels, tokens, deep=deeper, place=place, cosine=True)
+    features, looks = vit.encode_prompted_images(pixels, tokens, deep=deeper)
+    _, cosines = vit.encode_prompted_images(pixels, tokens, deep=deeper, cosine=True)
     first = 1 if place == "front" else 17
     for client in range(2):
         for image in range(3):

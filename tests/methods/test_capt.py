@@ -23,7 +23,7 @@ def local(task):
 def test_each_class_reads_the_general_token_and_its_own(task, local, whole_batch, plain_text):
     batch, leaf = whole_batch(task), local.params
     token = leaf["general"][0] @ leaf["map.weight"][0].T + leaf["map.bias"][0]
-    image = normalize(task.encode_images(batch.image[:1], token[None], place="end")[0])[0]
+    image = normalize(task.encode_images(batch.image[:1], token[None])[0])[0]
     context = torch.cat([leaf["general"][0].expand(6, 1, -1), leaf["own"][0]], 1)
     text = plain_text(task, context, per_class=True)
     torch.testing.assert_close(SMALL.logits(task, local, batch)[0], task.scale * image @ text.T)

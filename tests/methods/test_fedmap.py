@@ -21,7 +21,7 @@ def test_loss_gradient_and_prototypes_are_those_of_clients_alone(task, whole_bat
 
     def plain(client, leaf, images, labels):
         prompts = leaf["visual"][None]
-        image = normalize(task.encode_images(images[None], prompts[:, 0], deep=prompts[:, 1:], place="end")[0])[0]
+        image = normalize(task.encode_images(images[None], prompts[:, 0], deep=prompts[:, 1:])[0])[0]
         rows, seen = state.shared["prototypes"].clone(), state.shared["seen"].clone()
         for c in labels.unique().tolist():
             mean = F.normalize(image.detach()[labels == c].mean(0), dim=0)

@@ -51,6 +51,6 @@ def test_the_first_sentence_is_the_hand_written_one(task):
         label = torch.zeros(4, 2, dtype=torch.int64)
         logits = method.logits(task, local, Batch(pixels, label, label == 0, label))
         tokens = local.params["prompt"] @ local.params["map.weight"][:, 0].mT + local.params["map.bias"][:, 0, None]
-        seen = normalize(task.encode_images(pixels, tokens, place="end")[0])
+        seen = normalize(task.encode_images(pixels, tokens)[0])
         wanted = task.scale * seen @ normalize(task.sentences([f"a photo {tail} {{}}.".replace("  ", " ")])[0]).T
         torch.testing.assert_close(logits, wanted)

@@ -29,7 +29,7 @@ def by_hand(task: ClientTask, local: Local, client: int, images: torch.Tensor) -
     text, image = [], []
     for words, tokens in zip(local.params["text"][client], local.params["visual"][client], strict=True):
         text.append(task.encode_prompts(torch.cat([words, tail])))
-        seen, _ = task.encode_images(images[client : client + 1], tokens[None], place="end")
+        seen, _ = task.encode_images(images[client : client + 1], tokens[None])
         image.append(F.normalize(seen[0], dim=-1))
     return torch.stack(image), torch.stack(text)
 

@@ -55,7 +55,7 @@ def test_prompts_are_those_of_torchs_modules(task, trained, whole_batch):
 def test_logits_are_the_mean_over_a_classs_sentences(task, trained, whole_batch):
     batch, local = whole_batch(task), SMALL.start(task, trained, EVERYONE)
     prompts = SMALL.prompts(task, local, batch.image)
-    image = normalize(task.encode_images(batch.image[:1, :1], prompts[:1, 0], place="end")[0])[0, 0]
+    image = normalize(task.encode_images(batch.image[:1, :1], prompts[:1, 0])[0])[0, 0]
     text = normalize(task.sentences(list(SMALL.attributes)))  # [2, K, D]
     wanted = torch.stack([task.scale * sentence @ image for sentence in text]).mean(0)
     wanted = torch.where(task.counts[0] > 0, wanted, -torch.inf)

@@ -27,9 +27,7 @@ def test_logits_are_those_of_the_plain_text_path(task, depth, whole_batch, plain
     (state,) = play(method, [task], cohorts=[(0, 1)], epochs=1)[-1]
     local, batch = method.start(task, state, EVERYONE), whole_batch(task)
     deep = state.shared["visual"][1:].expand(4, -1, -1, -1) if depth > 1 else None
-    image = normalize(
-        task.encode_images(batch.image, state.shared["visual"][0].expand(4, -1, -1), deep=deep, place="end")[0]
-    )
+    image = normalize(task.encode_images(batch.image, state.shared["visual"][0].expand(4, -1, -1), deep=deep)[0])
     text = plain_text(task, state.shared["text"], tail="of a", deep=state.shared.get("deep"))
     torch.testing.assert_close(method.logits(task, local, batch), task.scale * image @ text.T)
 

@@ -40,7 +40,7 @@ def test_the_loss_is_the_sum_written_out_image_by_image(task, local, whole_batch
         for number in range(int(batch.mask[client].sum())):
             pixels = batch.image[client, number][None, None]
             prompts = local.params["visual"][client][None]
-            image = normalize(task.encode_images(pixels, prompts[:, 0], deep=prompts[:, 1:], place="end")[0])[0, 0]
+            image = normalize(task.encode_images(pixels, prompts[:, 0], deep=prompts[:, 1:])[0])[0, 0]
             frozen = normalize(task.towers.encode_images(pixels))[0, 0]
             p, q = (task.scale * text @ image).log_softmax(0), (task.scale * still @ frozen).log_softmax(0)
             divergence = (q.exp() * (q - p)).sum() / len(p)

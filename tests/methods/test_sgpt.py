@@ -34,9 +34,7 @@ def plain_features(task: ClientTask, images: torch.Tensor) -> torch.Tensor:
 def by_hand(task: ClientTask, local: Local, client: int, image: torch.Tensor, group: int) -> torch.Tensor:
     """Raw feature of one image under the shared prompts of blocks 1 and 2 and its group's of block 3."""
     shared, groups = local.params["visual"][client], local.params["groups"][client]
-    found, _ = task.encode_images(
-        image[None, None], shared[:1], deep=torch.cat([shared[1:], groups[group]])[None], place="end"
-    )
+    found, _ = task.encode_images(image[None, None], shared[:1], deep=torch.cat([shared[1:], groups[group]])[None])
     return found[0, 0]
 
 
