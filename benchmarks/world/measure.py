@@ -71,7 +71,7 @@ def measure(towers: Towers, per_class: int = 50, seed: int = 0) -> dict[str, Ten
         return F.normalize(towers.encode_text([f"{article} of a {name}." for name in names]), dim=-1)
 
     drawn = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(2 * 256, towers.tokenizer.sot, (N_CONTEXT,), generator=drawn)  # words, not single bytes
+    tokens = torch.randint(2 * 256, towers.tokenizer.eot - 1, (N_CONTEXT,), generator=drawn)  # words, not bytes
     with torch.no_grad():
         lead = towers.encode_prompts(towers.text.token_embedding(tokens), towers.sentences(names, N_CONTEXT))
     styled = torch.stack([text(f"a {style}") for style in shapes.STYLES])
