@@ -314,7 +314,7 @@ def test_a_method_of_a_file_needs_a_rate_of_its_own(tmp_path: Path, monkeypatch:
     """Its name has a colon, which a variant must quote."""
     monkeypatch.chdir(tmp_path)
     code = "from fpl_tune.methods.full_model import FullModel\n\nclass Mine(FullModel): ...\n"
-    (tmp_path / "mine.py").write_text(code)
-    says = r"has no row of mine:Mine, .* variant \{method: 'mine:Mine', optim\.lr: 0\.02\}"
+    (tmp_path / "rateless.py").write_text(code)
+    says = r"has no row of rateless:Mine, .* variant \{method: 'rateless:Mine', optim\.lr: 0\.02\}"
     with pytest.raises(ConfigError, match=says):
-        compose_run(["method=mine:Mine", "optim=tuned"])
+        compose_run(["method=rateless:Mine", "optim=tuned"])
