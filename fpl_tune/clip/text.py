@@ -145,10 +145,10 @@ class TextTower(nn.Module):
 
     def prompts_at_once(self, sentences: Sentences, dtype: torch.dtype) -> int:
         """Prompts whose activations may be kept together for the backward pass; at least one."""
-        like = self.positional_embedding.new_empty(0, dtype=dtype)
-        layout = sentences.layout(per_class=False, device=like.device, dtype=dtype)
+        like = self.token_embedding.weight.new_empty(0, dtype=dtype)
         if not self.blocks:
             return max(1, self._affordable(like, None) // (len(sentences) * self.length(sentences)))
+        layout = sentences.layout(per_class=False, device=like.device, dtype=dtype)
         return max(1, self._affordable(like, layout) // layout.n_tokens)
 
     def _affordable(self, like: Tensor, layout: Layout | None) -> int:

@@ -15,6 +15,7 @@ from tokenizers import processors
 
 from fpl_tune.clip import Towers, load, load_towers, tokenizer
 from fpl_tune.clip._openclip import ensure_importable
+from fpl_tune.clip.text import cost
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.methods.fedlora import FedLoRA
 from fpl_tune.methods.fedmaple import FedMaPLe
@@ -85,6 +86,24 @@ SIGLIP, BERT, NLLB, COCA = "ViT-B-16-SigLIP", "biomedclip", "nllb-clip-base", "c
 def test_towers_of_every_kind_keep_the_rules_of_towers(name: str, tmp_path: Path) -> None:
     """Several prompts at once, a gradient by the context, pooled image features."""
     check_towers(load_towers(f"local-dir:{write_model(tmp_path, CONFIGS[name])}"))
+
+
+@pytest.mark.parametrize("name", [SIGLIP, BERT, COCA])
+@pytest.mark.filterwarnings("ignore:.*random weights", "ignore:The text tower")
+def test_costs_count_every_token_of_the_sentences_that_are_run(name: str, tmp_path: Path) -> None:
+    """Two operations a weight that a token passes and more for attention; the backward pass costs as much again."""
+    towers = load_towers(f"local-dir:{write_model(tmp_path, CONFIGS[name])}")
+    sentences = towers.sentences(NAMES, 2)
+    length = max(sentences.lengths) if name == BERT else towers.tokenizer.n_positions
+    one, three = (cost(towers.text, sentences, n) for n in (1, 3))
+    assert (one.tokens, three.tokens) == (len(NAMES) * length, 3 * len(NAMES) * length)
+    modules = towers.model.text.transformer.modules()
+    layers = [m for m in modules if isinstance(m, torch.nn.Linear | torch.nn.MultiheadAttention)]
+    weights = sum(p.numel() for m in layers for p in m.parameters(recurse=False) if p.dim() == 2)
+    assert 2 * weights * one.tokens < one.forward < 4 * weights * one.tokens
+    assert one.forward < one.backward < 2 * one.forward
+    assert three.operations == 3 * one.operations
+    assert towers.text.prompts_at_once(sentences, torch.float32) > 100, "of these few tokens"
 
 
 @pytest.mark.parametrize("name", [SIGLIP, BERT, COCA])
