@@ -26,7 +26,8 @@ Written from the configurations of open_clip by `python docs/site/document.py`: 
 
 * **Text**: every text encoder takes a context at the end, in the middle or at the front of sentences. Causal ones
   compute the beginning that sentences share once (`fpl-tune bench text`). A bidirectional one has no such beginning,
-  and its sentences run at the full length that it was trained with ([measured](../explanation/speed.md#other-text-encoders)).
+  and its sentences run at the full length that it was trained with, see
+  [speed](../explanation/speed.md#other-text-encoders).
 * **Inside the text blocks**: deep prompts and branches, as in FedMaPLe, pFedMMA and FedLoRA. Elsewhere these methods
   are refused in one line.
 * **Images**: all models have pooled features. *Patches* (FedOTP and others) need a ResNet or vision transformer of
