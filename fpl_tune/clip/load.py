@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fpl_tune.clip import preprocessing, tokenizer
 from fpl_tune.clip._openclip import ensure_importable, import_transformers
+from fpl_tune.clip.tokenizer import first_line
 from fpl_tune.clip.towers import Towers
 from fpl_tune.core import plugins
 from fpl_tune.core.contents import digest_of
@@ -115,7 +116,7 @@ def weights_print(name: str, pretrained: str | None = None) -> str:
     """Digest of the files that `load_towers` would read; "" of a tag of open_clip, which names its weights.
 
     Raises:
-        ConfigError: the towers are of a package that cannot be imported.
+        ConfigError: the towers are of a package that cannot be imported, or a folder describes no model.
     """
     files = [local(pretrained)] if pretrained else []
     code = ""
@@ -125,8 +126,9 @@ def weights_print(name: str, pretrained: str | None = None) -> str:
         files.append(local(name.removeprefix(_FOLDER)) / "open_clip_config.json")
     elif name in plugins.names("towers"):
         code = source_of(plugins.load("towers", name))
+    described = not name.startswith(_FOLDER) or files[-1].is_file()
     files = [file for file in files if file.is_file()]
-    if files and name not in OWN and not code:
+    if files and described and name not in OWN and not code:
         ensure_importable()
         folders = [file.parent for file in files]
         if "hf_tokenizer_name" in _text_config(name, folders):
@@ -154,14 +156,14 @@ def _text_config(name: str, folders: Sequence[Path]) -> dict[str, Any]:
     from open_clip.hf_configs import arch_dict
 
     if name.startswith(_FOLDER):
-        path = Path(name.removeprefix(_FOLDER)) / "open_clip_config.json"
+        path = local(name.removeprefix(_FOLDER)) / "open_clip_config.json"
         try:
             text = dict(json.loads(path.read_text("utf-8"))["model_cfg"]["text_cfg"])
         except (ValueError, KeyError, TypeError):
             raise ConfigError(f"{path} is no configuration of open_clip, with model_cfg and text_cfg in it.") from None
     else:
-        text = dict((open_clip.get_model_config(name) or {})["text_cfg"])
-    for folder in folders if "hf_model_name" in text else ():
+        text = dict((open_clip.get_model_config(name) or {}).get("text_cfg", {}))
+    for folder in reversed(folders) if "hf_model_name" in text else ():  # the first one wins, as for tokenizers
         config = folder / "config.json"
         if config.is_file() and json.loads(config.read_text("utf-8")).get("model_type") in arch_dict:
             text["hf_model_name"] = str(folder)
@@ -187,7 +189,7 @@ def _created(name: str, quick: bool | None, text: Mapping[str, Any], **options: 
         if not encoder:
             raise
         raise EnvironmentProblem(
-            f"The text encoder of {name} could not be fetched ({_first_line(error)}): put config.json of "
+            f"The text encoder of {name} could not be fetched ({first_line(error)}): put config.json of "
             f"https://huggingface.co/{encoder} beside the weights that clip.pretrained names."
         ) from error
     finally:
@@ -214,7 +216,7 @@ def _tagged(name: str, tag: str, quick: bool | None, text: Mapping[str, Any]) ->
     except Exception as error:
         source = url or f"https://huggingface.co/{hub}/resolve/main/open_clip_model.safetensors"
         raise EnvironmentProblem(
-            f"The weights {tag!r} of {name} could not be fetched ({_first_line(error)}): download {source} and set "
+            f"The weights {tag!r} of {name} could not be fetched ({first_line(error)}): download {source} and set "
             f"clip.pretrained to its path, clip.quick_gelu={str(trained).lower()} and clip.preprocess={tag}."
         ) from error
 
@@ -230,7 +232,7 @@ def _from_file(name: str, path: Path, quick: bool | None, text: Mapping[str, Any
     try:
         state = _read(path)
     except Exception as error:
-        first = _first_line(error)
+        first = first_line(error)
         if "weights_only" in first or "Weights only" in first:  # PyTorch's text goes on to advise running code
             first = "it holds more than tensors and plain values"
         raise EnvironmentProblem(f"The checkpoint {path} cannot be read ({first}): is the file whole?") from error
@@ -266,7 +268,3 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise TypeError("it holds no table of tensors")
     return state
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 from fpl_tune.clip import tokenizer
 from fpl_tune.clip._openclip import imagenet_names, import_transformers
+from fpl_tune.clip.sentences import tokenise
+from fpl_tune.clip.text import WholeTextTower
 from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.files import atomic_write, digest, save_tensors
@@ -138,26 +140,23 @@ def _read(fitted: Path, images: Path, folder: Path) -> tuple[Natural, tokenizer.
         text.transformer.load_state_dict({name: encoder[name] for name in stored})  # without the pooler
     except (SafetensorError, KeyError, RuntimeError):
         raise ConfigError(f"{path} does not hold MiniLM's weights, which are {SENTENCE_WIDTH} wide.") from None
-    text.proj = nn.Linear(SENTENCE_WIDTH, WIDTH)
     words = tokenizer.of_config("natural", {"hf_tokenizer_name": str(folder)}, [folder])
     if not fitted.is_file():
         with atomic_write(fitted) as unfinished:
             save_tensors(_fitted(text.eval(), words, trunk.classifier.weight.detach()), unfinished)
+    text.proj = nn.Linear(SENTENCE_WIDTH, WIDTH)
     text.proj.load_state_dict(load_file(fitted))
     return Natural(_Images(trunk), text).eval(), words
 
 
 def _fitted(text: Any, words: tokenizer.Tokenizer, rows: Tensor) -> dict[str, Tensor]:
     """The map from a mean token to unit classifier rows around their mean, by ridge regression on ImageNet's names."""
-    ids = [[words.sot or 0, *words.encode(TEMPLATE.format(name)), words.eot] for name in imagenet_names()]
-    found = []
+    text.proj = nn.Identity()
+    sentences = tokenise(words, [TEMPLATE.format(name) for name in imagenet_names()], 0, ending="")
     with torch.no_grad():
-        for some in (ids[i : i + 50] for i in range(0, len(ids), 50)):
-            length = max(map(len, some))
-            tokens = torch.tensor([[*row, *[words.pad] * (length - len(row))] for row in some])
-            mask = (tokens != words.pad).long()
-            found.append(text.pooler(text.transformer(input_ids=tokens, attention_mask=mask), mask))
-    x, y = torch.cat(found).double(), F.normalize((rows - rows.mean(0)).double(), dim=-1)
+        tower, none = WholeTextTower(text, words.pad), torch.zeros(1, 0, SENTENCE_WIDTH)
+        means = tower(none, sentences, deep=None, plain=True, block=None)[0]
+    x, y = means.double(), F.normalize((rows - rows.mean(0)).double(), dim=-1)
     mean = x.mean(0)
     x = x - mean
     weight = torch.linalg.solve(x.T @ x + RIDGE * torch.eye(len(mean), dtype=x.dtype), x.T @ y).T

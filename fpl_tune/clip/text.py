@@ -53,7 +53,8 @@ class TextTower(nn.Module):
     Attributes:
         pad: id that fills sentences up.
         pool: the token whose feature counts: `argmax` or `eos`, the end of the sentence; `last` or `first` of all.
-        resblocks: the blocks.
+        resblocks: the blocks that deep prompts and branches reach.
+        n_blocks: all blocks that a token passes.
     """
 
     def __init__(self, text: Any, pad: int = 0) -> None:
@@ -63,6 +64,7 @@ class TextTower(nn.Module):
         self.token_embedding: nn.Embedding = text.token_embedding
         self.positional_embedding: Tensor = text.positional_embedding
         self.resblocks: list[Any] = list(text.transformer.resblocks)
+        self.n_blocks, self._encoder = len(self.resblocks), self.resblocks
         self.ln_final: nn.Module = text.ln_final
         self.projection: nn.Linear | Tensor | None = text.text_projection
         self.mask: Tensor | None
@@ -92,10 +94,11 @@ class TextTower(nn.Module):
         del sentences
         return len(self.positional_embedding)
 
-    def operations(self) -> tuple[int, int]:
-        """Weights of the linear layers that a token passes, and blocks."""
-        depth, hidden = len(self.resblocks), self.resblocks[0].mlp.c_fc.out_features
-        return depth * (4 * self.width**2 + 2 * self.width * hidden), depth
+    def n_weights(self) -> int:
+        """Weights of the linear layers that a token passes."""
+        modules = (module for part in self._encoder for module in part.modules())
+        linear = [module for module in modules if isinstance(module, nn.Linear | nn.MultiheadAttention)]
+        return sum(p.numel() for module in linear for p in module.parameters(recurse=False) if p.dim() == 2)
 
     def forward(
         self,
@@ -156,7 +159,7 @@ class TextTower(nn.Module):
         per_token = float(_KEPT_PLAIN)
         if layout is not None:
             per_token = _KEPT_PER_TOKEN + kept_numbers(layout, self.width, self.blocks[0].n_heads)
-        n_bytes = int(per_token * self.width) * self.operations()[1] * like.element_size()
+        n_bytes = int(per_token * self.width) * self.n_blocks * like.element_size()
         return activation_bytes(like.device, cpu=_KEPT_CPU, share=_KEPT_SHARE) // n_bytes
 
     # ------------------------------------------------------------------------------------------- plain path
@@ -234,6 +237,8 @@ class WholeTextTower(TextTower):
         self._masks = hasattr(text, "pooler")  # a text encoder of Hugging Face does not see what fills up
         self.pool = type(text.pooler).__name__ if self._masks else "class token"
         self.token_embedding = _words_of(text.transformer) if self._masks else text.token_embedding
+        self._encoder = [text.transformer]
+        self.n_blocks = text.config.num_hidden_layers if self._masks else len(text.transformer.resblocks)
 
     @property
     def embed_dim(self) -> int:
@@ -248,13 +253,6 @@ class WholeTextTower(TextTower):
     def length(self, sentences: Sentences) -> int:
         """L, tokens of a sentence."""
         return max(sentences.lengths) if self._masks else int(self.module.context_length)
-
-    def operations(self) -> tuple[int, int]:
-        """Weights of the linear layers that a token passes, and blocks."""
-        linear = [m for m in self.module.transformer.modules() if isinstance(m, nn.Linear | nn.MultiheadAttention)]
-        weights = sum(p.numel() for module in linear for p in module.parameters(recurse=False) if p.dim() == 2)
-        config = getattr(self.module, "config", None)
-        return weights, config.num_hidden_layers if config else len(self.module.transformer.resblocks)
 
     def _plain(self, context: Tensor, sentences: Sentences, deep: Tensor | None, adapter: Adapter | None) -> Tensor:
         del deep, adapter
@@ -321,7 +319,7 @@ def cost(
     Weights are frozen, so the backward pass of a linear layer costs as much as its forward pass, and that of
     attention (two products become four) twice as much. `plain` counts the reference path.
     """
-    width, n_classes, (weights, depth) = tower.width, len(sentences), tower.operations()
+    width, n_classes, weights, depth = tower.width, len(sentences), tower.n_weights(), tower.n_blocks
     if plain or not tower.blocks:
         length = tower.length(sentences)
         n_rows, constant = n_classes * length, 0

@@ -143,6 +143,11 @@ def missing_package(name: str) -> EnvironmentProblem:
     return EnvironmentProblem(f"{name} has a text tower or tokenizer of Hugging Face: pip install 'fpl-tune[hf]'.")
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class where it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def _text(token: Any) -> str:
     """A special token in a configuration: its text, or a table that holds it."""
     return str(token.get("content", "") if isinstance(token, dict) else token or "")
@@ -157,9 +162,8 @@ def _files(name: str, repository: str, folders: Sequence[Path]) -> tuple[Path, P
     try:
         tokenizer, config = (Path(hf_hub_download(repository, file)) for file in FILES)
     except Exception as error:
-        first = str(error).strip().partition("\n")[0] or type(error).__name__
         raise EnvironmentProblem(
-            f"The tokenizer of {name} could not be fetched ({first}): put {FILES[0]} and {FILES[1]} of "
+            f"The tokenizer of {name} could not be fetched ({first_line(error)}): put {FILES[0]} and {FILES[1]} of "
             f"https://huggingface.co/{repository} beside the weights that clip.pretrained names."
         ) from error
     return tokenizer, config

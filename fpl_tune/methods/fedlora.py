@@ -84,8 +84,8 @@ class FedLoRA(FederatedAveraging):
 
     @property
     def requires(self) -> tuple[fl.Requirement, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        needed: dict[str, tuple[fl.Requirement, ...]] = {"text": ("text_blocks",), "image": ("vit",)}
-        return needed.get(self.towers, ("vit", "text_blocks"))
+        needed: dict[str, fl.Requirement] = {"": "text_blocks", "image.": "vit"}
+        return tuple(needed[prefix] for prefix in self._prefixes)
 
     @property
     def represents(self) -> Literal["images", "classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -246,7 +246,9 @@ def test_tensors_of_another_model_are_refused(tmp_path):
         load_towers("small-resnet", str(path), quick_gelu=False)
 
 
-def test_weights_are_known_by_the_content_of_every_file_that_is_read(tmp_path: Path) -> None:
+def test_weights_are_known_by_the_content_of_every_file_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever it lies; what open_clip names or draws has no file."""
     first, copied, other = (tmp_path / name for name in ("first.pt", "copied.pt", "other.pt"))
     first.write_bytes(b"weights")
@@ -263,3 +265,7 @@ def test_weights_are_known_by_the_content_of_every_file_that_is_read(tmp_path: P
         written.write_text(text)
         found |= {weights_print(name, given) for given in (None, str(first), str(other))}
     assert len(found - {""}) == 6
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert weights_print(f"local-dir:~/{tmp_path.name}") == weights_print(name)
+    written.unlink()
+    assert weights_print(name, str(first)) == weights_print("no model", str(first)), "what is left to read"
