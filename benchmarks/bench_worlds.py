@@ -38,15 +38,13 @@ def _agreement(name: str) -> Row | None:
         study = fpl_tune.load_study(name)
     except ConfigError:
         return None
-    last = study.rounds.groupby(["cell", "seed"])["test/acc_mean"].last().reset_index()
-    cells = study.summary()[["cell", "world", "variant"]]
     tables = {
-        world: frame.pivot_table(index="variant", columns="seed", values="test/acc_mean")
-        for world, frame in last.merge(cells, on="cell").groupby("world", sort=False)
+        str(world): frame.pivot_table(index="variant", columns="seed", values="test/acc_mean")
+        for world, frame in study.results.groupby("world", sort=False)
     }
     if len(tables) != 2:
         return None
-    (real, drawn), (one, other) = tables, tables.values()
+    one, other = tables.values()
     common = one.dropna().index.intersection(other.dropna().index)
     one, other = one.loc[common].to_numpy(), other.loc[common].to_numpy()
     rng = np.random.default_rng(0)
@@ -55,7 +53,7 @@ def _agreement(name: str) -> Row | None:
     orders = [(a, b) for pair in itertools.combinations(range(len(common)), 2)
               if (a := _order(one, *pair)) and (b := _order(other, *pair))]  # fmt: skip
     return {
-        "study": name, "worlds": f"{real}, {drawn}", "methods": len(common),
+        "study": name, "worlds": ", ".join(tables), "methods": len(common),
         "seeds": f"{one.shape[1]}, {other.shape[1]}", "rank correlation": round(_correlation(one, other), 2),
         "interval": f"{low:.2f} to {high:.2f}", "pairs told apart in both": len(orders),
         "in the same order": sum(a == b for a, b in orders),
