@@ -30,6 +30,8 @@ COMPACT = "compact"
 OWN = (COMPACT, "natural")
 """Towers that a module of this name in `fpl_tune.clip` reads."""
 _FOLDER = "local-dir:"  # open_clip's prefix of a folder with `open_clip_config.json`
+_DESCRIPTION = (*tokenizer.FILES, "config.json")
+"""Files of Hugging Face beside a model's weights or its `open_clip_config.json`."""
 _OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
 """Entries beside the tensors that OpenAI's checkpoints alone have."""
 
@@ -112,6 +114,15 @@ def load_towers(
     return Towers(_cast(model, device, dtype), words, name=given, preprocessing=how)
 
 
+def model_content(name: str) -> str:
+    """The name of a model; of one in a folder of one's own with a digest of what describes it, instead of the path."""
+    if not name.startswith(_FOLDER):
+        return name
+    folder = local(name.removeprefix(_FOLDER))
+    content = [digest_of(folder / file) for file in ("open_clip_config.json", *_DESCRIPTION)]
+    return _FOLDER + digest(content)[:16] if content[0] else name
+
+
 def weights_print(name: str, pretrained: str | None = None) -> str:
     """Digest of the files that `load_towers` would read; "" of a tag of open_clip, which names its weights.
 
@@ -132,8 +143,8 @@ def weights_print(name: str, pretrained: str | None = None) -> str:
         ensure_importable()
         folders = [file.parent for file in files]
         if "hf_tokenizer_name" in _text_config(name, folders):
-            named = (*tokenizer.FILES, "config.json")
-            files += [path for folder in dict.fromkeys(folders) for file in named if (path := folder / file).is_file()]
+            paths = [folder / file for folder in dict.fromkeys(folders) for file in _DESCRIPTION]
+            files += [path for path in paths if path.is_file()]
     return digest([code, *map(digest_of, files)])[:16] if code or files else ""
 
 
@@ -150,7 +161,7 @@ def _text_config(name: str, folders: Sequence[Path]) -> dict[str, Any]:
     """`text_cfg` of a model, its Hugging Face text encoder named by a folder that has its `config.json`, if one does.
 
     Raises:
-        ConfigError: `open_clip_config.json` is not one of open_clip's.
+        ConfigError: `open_clip_config.json` is not one of open_clip's, or `config.json` none of Hugging Face.
     """
     import open_clip
     from open_clip.hf_configs import arch_dict
@@ -165,7 +176,11 @@ def _text_config(name: str, folders: Sequence[Path]) -> dict[str, Any]:
         text = dict((open_clip.get_model_config(name) or {}).get("text_cfg", {}))
     for folder in reversed(folders) if "hf_model_name" in text else ():  # the first one wins, as for tokenizers
         config = folder / "config.json"
-        if config.is_file() and json.loads(config.read_text("utf-8")).get("model_type") in arch_dict:
+        try:
+            kind = json.loads(config.read_text("utf-8")).get("model_type") if config.is_file() else None
+        except (ValueError, AttributeError):
+            raise ConfigError(f"{config} is no configuration of Hugging Face, a JSON object.") from None
+        if kind in arch_dict:
             text["hf_model_name"] = str(folder)
     return text
 

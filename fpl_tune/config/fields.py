@@ -10,11 +10,13 @@ from functools import cache
 from typing import Any
 
 from fpl_tune import methods
+from fpl_tune.clip.load import model_content
 from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, Study, StudySpec
+from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError, did_you_mean, nearest
 from fpl_tune.core.files import digest
 from fpl_tune.core.nested import MAPPINGS, get_field
-from fpl_tune.core.paths import shipped
+from fpl_tune.core.paths import local, shipped
 from fpl_tune.core.spec import shown, validated
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.data import DataSpec, PartitionSpec
@@ -210,8 +212,11 @@ def as_dict(run: RunSpec) -> dict[str, Any]:
 
 
 def identity(run: RunSpec) -> str:
-    """The id of a cell: a digest of 16 hex digits of its canonical configuration, without `data.root`, which depends on
-    the machine."""
+    """The id of a cell: a digest of 16 hex digits of its canonical configuration.
+
+    Paths do not count, so that results move with their files: `data.root` is left out, and for weights, the folder of a
+    model and an exported split stands what they contain; the path only if it cannot be read.
+    """
     node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run, newer=False)
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
     rates = node["optim"]["groups"]
@@ -222,7 +227,13 @@ def identity(run: RunSpec) -> str:
         usual = vars(_SPECS[group]())
         newer = [name for name in names if node[group][name] == usual[name]]
         node[group] = {name: value for name, value in node[group].items() if name not in newer}
+    node["clip"] = {**node["clip"], "name": model_content(run.clip.name), "pretrained": _content(run.clip.pretrained)}
+    node["partition"] = {**node["partition"], "file": _content(run.partition.file)}
     return digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
+
+
+def _content(path: str | None) -> str | None:
+    return (digest_of(local(path)) if path else None) or path
 
 
 def _trained(run: RunSpec, *, newer: bool = True) -> dict[str, Any]:

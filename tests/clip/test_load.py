@@ -14,7 +14,8 @@ import torch
 
 from fpl_tune.clip import Towers, compact, load_towers
 from fpl_tune.clip._openclip import ensure_importable
-from fpl_tune.clip.load import weights_print
+from fpl_tune.clip.load import model_content, weights_print
+from fpl_tune.config import compose_run, identity
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 
 _SMALL: dict[str, dict[str, Any]] = {
@@ -269,3 +270,19 @@ def test_weights_are_known_by_the_content_of_every_file_that_is_read(
     assert weights_print(f"local-dir:~/{tmp_path.name}") == weights_print(name)
     written.unlink()
     assert weights_print(name, str(first)) == weights_print("no model", str(first)), "what is left to read"
+
+
+def test_a_model_in_a_folder_is_known_by_what_describes_it(tmp_path: Path) -> None:
+    """So that cells move with it; without the folder there is the path."""
+    one, copied, other = (tmp_path / name for name in ("one", "copied", "other"))
+    for folder in (one, copied, other):
+        folder.mkdir()
+        (folder / "open_clip_config.json").write_text("{}")
+    (other / "tokenizer.json").write_text("{}")
+    (one / "README.md").write_text("A model.")
+    names = [model_content(f"local-dir:{folder}") for folder in (one, copied, other)]
+    assert names[0] == names[1] != names[2]
+    missing = f"local-dir:{tmp_path}"
+    assert [model_content(name) for name in ("compact", "RN50", missing)] == ["compact", "RN50", missing]
+    ids = [identity(compose_run([f"clip.name=local-dir:{folder}"])) for folder in (one, copied, other)]
+    assert ids[0] == ids[1] != ids[2]

@@ -254,3 +254,8 @@ def test_a_folder_that_describes_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open_clip_config.json").write_text('{"model_cfg": []}')
     with pytest.raises(ConfigError, match="is no configuration of open_clip"):
         load_towers(f"local-dir:{tmp_path}")
+    write_model(tmp_path, CONFIGS[BERT])
+    for content in ("{", "[]"):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ConfigError, match=r"config\.json is no configuration of Hugging Face"):
+            load_towers(f"local-dir:{tmp_path}")

@@ -258,11 +258,28 @@ def test_weights_that_change_in_place(study: Make, weights: Path, tmp_path: Path
     run(made, tmp_path / "out")
     assert run(made, tmp_path / "out").cells == []
     first = fpl_tune.run("method=zeroshot", f"clip.pretrained={weights}", "data.max_test=2")
+    kept = shutil.copyfile(weights, tmp_path / "kept.safetensors")
     change_weights(weights)
     again = run(made, tmp_path / "out")
-    assert (again.stales, again.cells) == (["base: weights"], ["base"])
+    assert (again.stales, again.cells) == ([], ["base"]), "other weights are another cell"
+    assert len(Store.open(tmp_path / "out", "own").table().frame()) == 1
+    assert run(study(f"clip.pretrained={kept}"), tmp_path / "out").cells == [], "whose results are still there"
     second = fpl_tune.run("method=zeroshot", f"clip.pretrained={weights}", "data.max_test=2")
     assert second["test/loss"].tolist() != first["test/loss"].tolist()
+
+
+def test_a_study_moves_with_its_weights(
+    study: Make, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(study(f"clip.pretrained={weights}"), tmp_path / "out")
+    moved = weights.rename(tmp_path / "images" / "moved.safetensors")
+    monkeypatch.chdir(moved.parent)
+    assert run(study("clip.pretrained=moved.safetensors"), tmp_path / "out").cells == []
+    (stored,) = Store.open(tmp_path / "out", "own").cells()
+    moved.unlink()
+    assert [cell.id for cell in Store.open(tmp_path / "out", "own").cells()] == [stored.id], "read without its files"
+    with pytest.raises(ConfigError, match=r"clip.pretrained='moved.safetensors' is no file"):
+        start_study(study("clip.pretrained=moved.safetensors"), root=tmp_path / "out")
 
 
 def test_prompts_are_served_with_their_own_weights(study: Make, weights: Path, tmp_path: Path) -> None:
@@ -285,10 +302,10 @@ def test_a_split_file_that_changes(study: Make, images: Path, tmp_path: Path) ->
 
     made = study("partition=file", f"partition.file={export(1)}")
     run(made, tmp_path / "out")
-    assert run(made, tmp_path / "out").cells == []
-    export(2)
-    again = run(made, tmp_path / "out")
-    assert (again.stales, again.cells) == (["base: data"], ["base"])
+    moved = Path(export(1)).rename(tmp_path / "moved.json")
+    assert run(study("partition=file", f"partition.file={moved}"), tmp_path / "out").cells == []
+    assert export(2)
+    assert run(made, tmp_path / "out").cells == ["base"]
 
 
 METHOD = """
