@@ -181,8 +181,7 @@ def _range(findings: Findings) -> list[float]:
     """Objectives that a chart must show: of whole trials, and of the better three quarters of all."""
     reached = [value for value in map(findings.reached, findings.own) if not math.isnan(value)]
     every = sorted(reached, key=lambda value: -sign(findings.objectives[0]) * value)
-    values = [*map(findings.objective, findings.whole), *every[: math.ceil(0.75 * len(every))]]
-    return [value for value in values if not math.isnan(value)]
+    return [*map(findings.objective, findings.whole), *every[: math.ceil(0.75 * len(every))]]
 
 
 def _ranks(findings: Findings) -> dict[str, int]:

@@ -52,7 +52,6 @@ class Search:
         if search.sampler is None:
             return None
         from fpl_tune.search.cell_search import CellSearch
-        from fpl_tune.search.samplers import named
 
         if not search.objectives:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
@@ -60,7 +59,6 @@ class Search:
             if name not in objectives():
                 hint = "Do not select on test data." if name.startswith("test/") else did_you_mean(name, objectives())
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
-        named(search.sampler)  # before spaces are read
         settings = settings_of(axes_of(spec.axes))
         if search.across and (not settings or len(search.objectives) > 1):
             needs = "one objective" if settings else "an axis of settings, of data, partition or protocol"

@@ -117,3 +117,9 @@ def test_a_study_is_that_of_the_texts(
     ours, theirs = (config.compose_study(file, each) for each in ([given], texts))
     assert ours == theirs
     assert [cell.id for cell in expand(ours)] == [cell.id for cell in expand(theirs)]
+
+
+def test_keys_that_are_no_strings_are_no_paths() -> None:
+    node = {"let": {1: "one", "2.5": "text"}}
+    apply(node, parse(["let={1:uno,2.5:number}"]))
+    assert node["let"] == {1: "uno", "2.5": "text", 2.5: "number"}

@@ -189,7 +189,7 @@ def test_a_module_of_another_folder_is_missed_here_first(tmp_path: Path, monkeyp
 
 
 def test_a_class_of_a_file_in_this_folder_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text("import nothing_here\nclass Mine: pass\nclass _Own: pass\n")
+    (tmp_path / "mine.py").write_text("import nothing_here\nclass Mine: pass\nclass _Own: pass\ndef made(): pass\n")
     monkeypatch.chdir(tmp_path)
     for name in ("mine", "mine.py"):
         with pytest.raises(ConfigError, match=r"mine\.py is in this folder\. Write method=mine:Mine\.$"):

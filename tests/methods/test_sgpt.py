@@ -67,7 +67,7 @@ def test_rare_groups_are_nearer_in_training() -> None:
     """Distances 0.2, 0.5 and 0.6 with shares 0.7, 0.3 and 0: the last one costs 0.6 · 0.0005."""
     likeness = torch.tensor([[[0.8, 0.5, 0.4]]])
     mask = torch.ones(1, 1, dtype=torch.bool)
-    for share, wanted in (([0.7, 0.3, 0.0], 2), ([0.6, 0.2, 0.2], 1), ([0.2, 0.4, 0.4], 0)):
+    for share, wanted in (([0.7, 0.3, 0.0], 2), ([0.6, 0.2, 0.2], 1), ([0.5, 0.3, 0.2], 0), ([0.2, 0.4, 0.4], 0)):
         assert SMALL.choose(likeness, torch.tensor([share]) + 5e-4, mask).tolist() == [[wanted]]
     assert SMALL.choose(likeness, torch.ones(1, 3), mask).tolist() == [[0]]
 

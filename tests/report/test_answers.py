@@ -119,6 +119,14 @@ def test_a_sweep_over_settings_is_of_the_mean_over_them(make_store):
     assert re.search(r"accuracy falls to 5[45]\.\d % at lr = 0\.1\.$", text)
 
 
+def test_intervals_of_a_sweep_are_explained_where_there_are_any(make_store):
+    for overrides in ([], ["seeds=1"]):
+        findings = along(make_store, [0.9, 0.9, 0.87, 0.8, 0.7, 0.6], overrides=overrides)
+        texts = " ".join(there(answer.decided(findings, compare(findings))).texts)
+        assert ("The median interval is ±" in texts) == (not overrides)
+        assert ("Intervals compare values one by one" in texts) == (not overrides)
+
+
 def test_the_chart_of_a_sweep_is_scaled_to_its_cells(make_store):
     findings = along(make_store, [0.9, 0.9, 0.9, 0.9, 0.87, 0.85])
     drawn, _ = answer.main_chart(findings)["curve"]

@@ -184,6 +184,13 @@ def test_the_map_of_a_search_fills_its_chart_with_means_of_trials_near_by(trials
     values = [row["value"] for row in points]
     assert all(min(values) <= tile["value"] <= max(values) for tile in tiles)
     assert np.corrcoef([tile[share] + tile[high] for tile in tiles], [tile["value"] for tile in tiles])[0, 1] > 0.9
+    scales = {name: np.log if channel["scale"].get("type") == "log" else np.asarray
+              for name, channel in quantities(spec["layer"][0])}  # fmt: skip
+    at = np.column_stack([scale([row[name] for row in points]) for name, scale in scales.items()])
+    for tile in tiles:
+        middle = [scale([tile[name], tile[f"{name}2"]]).mean() for name, scale in scales.items()]
+        weights = np.exp(-0.5 * (((at - middle) / np.ptp(at, axis=0) / 0.12) ** 2).sum(1))
+        assert tile["value"] == pytest.approx(np.average(values, weights=weights), abs=1e-5)
     for low, end, other in (("x", "x2", "y"), ("y", "y2", "x")):
         firsts = sorted({tile[low] for tile in tiles})
         assert len(firsts) == 16

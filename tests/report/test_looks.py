@@ -19,8 +19,8 @@ REACHED = {0: 5, 1: 3, 2: 5, 3: 5}
 """Seeds by cell after the second look."""
 
 
-def looked(make_store: Any, reached: dict[int, int]) -> Any:
-    store = make_store(body=BODY, clients=4, fill=lambda cell, seed: seed <= reached[cell.number])
+def looked(make_store: Any, reached: dict[int, int], name: str = "toy") -> Any:
+    store = make_store(body=BODY, name=name, clients=4, fill=lambda cell, seed: seed <= reached[cell.number])
     reach(store, lambda cell: LEVELS[cell.number], lambda cell: 0.012)
     return store
 
@@ -46,6 +46,8 @@ def test_a_look_counts_once_all_have_reached_it_that_run_on_to_it(make_store: An
     findings = findings_of(looked(make_store, {**REACHED, 3: 3}))
     assert compare(findings).frame["seen"].tolist() == compare(findings).frame["seeds"].tolist() == [3, 3, 3]
     assert "so far" in " ".join(answer.decided(findings, compare(findings)).texts)
+    three = findings_of(looked(make_store, dict.fromkeys(range(4), 3), "three"))
+    assert findings.sweep.result == three.sweep.result, "that of the axis too"
 
 
 @pytest.mark.parametrize(("reached", "seeds", "further"), [

@@ -10,6 +10,7 @@ from fpl_tune.study.comparisons import compare
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import make_result
 
+from ..conftest import there
 from .conftest import amend, findings_of
 
 PAPER = """axes: {method: [promptfl, coop]}
@@ -50,12 +51,27 @@ def test_cells_on_other_data_stand_beside_the_mean_of_the_printed_values_without
     assert paper.paper(plain, compare(plain)) is None
 
 
+def test_orders_are_compared_over_three_rows_and_more(make_store):
+    """Kendall's correlation: of three pairs, two are ordered as printed."""
+    levels = {"promptfl": 0.5, "coop": 0.6, "fedpgp": 0.55}
+    for methods, said in ((["promptfl", "coop"], ""), ([*levels], " +0.33.")):
+        printed = ", ".join(f"{{cell: {name}, dtd: {70 + i}}}" for i, name in enumerate(methods))
+        body = f"axes: {{method: [{', '.join(methods)}]}}\nseeds: 2\nreport: {{paper: {{results: [{printed}]}}}}\n"
+        findings = findings_of(make_store(body=body, name=f"with{len(methods)}", level=lambda cell: levels[cell.label]))
+        texts = there(paper.paper(findings, compare(findings))).texts
+        correlations = [text for text in texts if text.startswith("Kendall's rank correlation")]
+        assert len(correlations) == bool(said)
+        assert all(text.endswith(said) for text in correlations)
+
+
 def test_a_gap_is_given_on_the_paper_s_own_data(make_store):
     rows = beside(make_store(["clip=rn50", "data=dtd", "partition=classes"], body=PAPER))
     assert set(rows) == {("promptfl", "dtd"), ("coop", "dtd")}
     row = rows["coop", "dtd"]
     assert (row.mean, row.std) == (44.23, 0.63)
     assert row.gap == pytest.approx(row.ours - 44.23)
+    other = beside(make_store(["clip=rn50", "data=food101", "partition=classes"], body=PAPER, name="other"))
+    assert math.isnan(other["coop", "dtd"].gap), "of another data set"
 
 
 def test_counts_of_parameters_stand_beside_those_in_millions(make_store):

@@ -26,7 +26,7 @@ from fpl_tune.report import answer, latex, tuned
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.space import Param
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.comparisons import compare
+from fpl_tune.study.comparisons import compare, offered_references
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
@@ -588,6 +588,20 @@ def test_the_name_of_a_search_is_its_tuned_cell(kept, findings):
         ConfigError, match=r"There is no cell 'alpha=5, fedprx' in .* Did you mean .*'alpha=5, fedprox \("
     ):
         kept.cell("alpha=5, fedprx")
+
+
+def test_the_page_offers_tuned_methods_and_references_and_no_trial(findings):
+    offered = offered_references(findings, compare(findings))
+    assert {"promptfl", "fedprox", "zeroshot"} <= {*offered}
+    assert {"promptfl", "fedprox", *map(findings.family, findings.references)} >= {
+        name for name in offered if name not in {cell.label for cell in findings.listed}
+    }
+
+
+def test_the_column_of_chosen_values_is_the_setting_or_says_what_it_holds(findings, compose):
+    assert tuned.values(findings).header == ["method", "field", *COLUMNS]
+    alone = findings_of(compose("axes: {method: [promptfl, fedprox]}\n").store())
+    assert tuned.values(alone).header == ["method", "field", "chosen value"]
 
 
 def test_text_in_latex_is_escaped(compose):

@@ -84,6 +84,10 @@ def test_the_chosen_point_the_published_one_and_references_run_on_fresh_seeds(co
     tuned = points(store)["tuned"]
     assert tuned.cell.id == confirming_id(best.id)
     assert tuned.cell.run == best.run
+    for stored in points(store).values():
+        (trial,) = (trial for trial in trials if confirming_id(trial.id) == stored.cell.id)
+        name = "published" if trial.published else f"trial {trial.trial_number}"
+        assert stored.cell.label == f"promptfl ({name})"
     confirmed = {"tuned", "reference"} if best.published else {"tuned", "published", "reference"}
     seeds = {stored.cell.role: [*stored.results] for stored in table.cells.values()}
     assert seeds == {"trial": [1, 2], **{role: [3, 4] for role in confirmed}}

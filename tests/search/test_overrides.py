@@ -172,3 +172,11 @@ def test_what_the_report_names_must_be_in_the_study(name: str, given: dict[str, 
 )
 def test_references_cells_and_tuned_methods_are_references(name: str, reference: str) -> None:
     assert compose(name, [{"report.reference": reference}]).report.reference == reference
+
+
+def test_a_cell_of_several_axes_is_a_reference_and_a_trial_is_none(tmp_path: Path) -> None:
+    grid = written(tmp_path, "axes: {method: {lam: [0, 1]}, optim: {lr: [0.1, 0.2]}}")
+    assert compose(grid, ["report.reference='lam=0, lr=0.1'"]).report.reference == "lam=0, lr=0.1"
+    for body in ("axes: {}", "axes: {method: {lam: [0, 1]}}\nsearch: {sampler: random, only: [optim.lr]}"):
+        with pytest.raises(ConfigError, match=r"no reference 'lam=0, lr=0\.1'"):
+            compose(written(tmp_path, body), ["report.reference='lam=0, lr=0.1'"])

@@ -18,7 +18,7 @@ from fpl_tune.study.comparisons import compare
 from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
 
-from ..report.conftest import findings_of
+from ..report.conftest import amend, findings_of
 
 BODY = """
 axes:
@@ -113,6 +113,17 @@ def test_results_decide(make_store: Any) -> None:
     assert "comparison" not in judged[1].reason, "it is one"
     assert judged[0].difference == pytest.approx(0.2, abs=0.05)
     assert counts_sentence(judged) == "1 of 2 claims holds, 1 fails, 0 are undecided"
+
+
+@pytest.mark.parametrize(("metric", "unit", "form"), [("test/acc_mean", 100, "+.1f"), ("train/loss", 1, "+.4g")])
+def test_differences_have_their_sign_and_the_digits_of_their_metric(
+    make_store: Any, metric: str, unit: float, form: str
+) -> None:
+    store = make_store([f"report.metric={metric}"], body=BODY, level=level)
+    amend(store, train__loss=lambda cell: 1 - level(cell))
+    for claim in judge(store):
+        low, high, gap = (f"{unit * (value or 0.0):{form}}" for value in (claim.low, claim.high, claim.difference))
+        assert f": {gap} (95 % interval {low} to {high}) over 3 seeds" in claim.reason
 
 
 def test_what_did_not_run_is_undecided(make_store: Any) -> None:

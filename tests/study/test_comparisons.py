@@ -6,7 +6,7 @@
 import pytest
 
 from fpl_tune import methods
-from fpl_tune.study.comparisons import compare
+from fpl_tune.study.comparisons import compare, offered_references
 
 from ..conftest import there
 from ..report.conftest import findings_of, put
@@ -102,3 +102,13 @@ def test_the_region_of_equivalence_is_the_study_s(make_store):
     wide = compare(findings_of(make_store(["report.rope=40"], level=level))).frame
     assert set(wide["verdict"]) == {"equal"}
     assert set(compare(findings_of(make_store(["report.rope=0"], level=level))).frame["verdict"]) == {"undecided"}
+
+
+def test_the_page_offers_references_methods_and_cells(make_store):
+    findings = findings_of(make_store(body=METHODS))
+    offered = offered_references(findings, compare(findings))
+    assert offered[0] == "zeroshot"
+    assert {"promptfl", "fedpgp", "promptfl, lr=0.01"} <= {*offered}
+    assert len(offered) == len({*offered})
+    few = offered_references(findings, compare(findings), most=1)
+    assert few == offered[:3], "at least three"

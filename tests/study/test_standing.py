@@ -137,6 +137,17 @@ def test_a_halved_trial_runs_its_first_seed_to_each_rung_and_then_the_others() -
     assert [leg.rounds for leg in legs(replace(HALVED, seeds=(1,)), Row(TRIAL))] == [3, ROUNDS]
 
 
+def test_a_trial_pauses_at_a_rung_until_it_is_let_pass() -> None:
+    """It is the first seed's; a trial that has not come to its rung is queued."""
+    assert standing(HALVED, Row(TRIAL)).state is CellState.QUEUED
+    paused = standing(HALVED, Row(TRIAL, {1: run(3)}))
+    assert (paused.state, paused.rung) == (CellState.PAUSED, 3)
+    assert [leg.rounds for leg in paused.left] == [ROUNDS, ROUNDS]
+    going = standing(HALVED, Row(TRIAL, {1: run(3)}, frozenset({3})))
+    assert (going.state, going.left) == (CellState.QUEUED, paused.left)
+    assert standing(HALVED, Row(TRIAL, {1: run(ROUNDS)}, frozenset({3}))).rung == ROUNDS, "before its other seeds"
+
+
 def test_a_cell_has_the_seeds_of_the_looks_that_it_passed() -> None:
     design = Design((1, 2, 3, 4, 5), looks=(2, 3, 5))
     assert wanted(design, Row(GRID)) == (1, 2)

@@ -68,3 +68,16 @@ def test_costs_are_those_of_the_whole_run_under_every_rule(rule: str) -> None:
 def test_a_seed_that_failed_in_its_first_round_cost_nothing() -> None:
     result = make_result("failed", [], error="out of memory")
     assert {name: result[name] for name in COSTS} == dict.fromkeys(COSTS, 0)
+
+
+def test_rows_have_the_values_of_the_fields_that_vary(make_store: MakeStore) -> None:
+    """Bundles by their labels; other mappings and lists as JSON, which a column of text can hold."""
+    body = """axes:
+  method: [promptfl, {name: pfedmoap, lam: 0.5}]
+  optim.betas: [[0.9, 0.99]]
+  variant: [{label: few, data.shots: 2}, {data.shots: 4}]
+"""
+    frame = make_store(body=body).table().frame().drop_duplicates("cell")
+    assert [*frame["method"]] == ["promptfl"] * 2 + ['{"name": "pfedmoap", "lam": 0.5}'] * 2
+    assert {*frame["optim.betas"]} == {"[0.9, 0.99]"}
+    assert [*frame["variant"]] == ["few", '{"data.shots": 4}'] * 2
