@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fpl_tune.analysis.compare import places_of
+from fpl_tune.analysis.compare import indices_of
 from fpl_tune.analysis.significance import estimate, resolution_of
 from fpl_tune.analysis.tables import present, read, seed_means
 
@@ -74,8 +74,8 @@ def judge(
     if not contrasts:
         raise ValueError("A claim needs at least one contrast.")
     table = read(frame)
-    by_seed, places = seed_means(table.values), places_of(table, contrasts)
-    estimates = estimate(by_seed, places, resolution=resolution_of(table.values), level=level)
+    by_seed, indices = seed_means(table.values), indices_of(table, contrasts)
+    estimates = estimate(by_seed, indices, resolution=resolution_of(table.values), level=level)
     low, high = estimates.difference - estimates.half, estimates.difference + estimates.half
     if within is None:
         slack, outside = low - margin, high <= margin
@@ -85,8 +85,8 @@ def judge(
         inside, outside = slack >= 0, (low > within) | (high < -within)
     status = np.select([inside, outside], [2, 0], 1)
     nearest = int(np.lexsort((np.nan_to_num(slack, nan=-np.inf), status))[0])
-    both = present(by_seed[places[nearest]]).all(axis=0)
-    means = [float(by_seed[at][both].mean()) if both.any() else math.nan for at in places[nearest]]
+    both = present(by_seed[indices[nearest]]).all(axis=0)
+    means = [float(by_seed[at][both].mean()) if both.any() else math.nan for at in indices[nearest]]
     return ClaimResult(
         ("fails", "undecided", "holds")[status[nearest]], contrasts[nearest], float(estimates.difference[nearest]),
         float(low[nearest]), float(high[nearest]), dict(zip(contrasts[nearest], means, strict=True)),

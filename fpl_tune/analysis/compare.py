@@ -72,10 +72,10 @@ def compare(
         pairs = [(cell, reference) for cell in table.cells if cell != reference]
     else:
         pairs = [*(reference.items() if isinstance(reference, Mapping) else reference)]
-    places = places_of(table, pairs)
-    cells = len(np.unique(places))
+    indices = indices_of(table, pairs)
+    cells = len(np.unique(indices))
     estimates = estimate(
-        table.by_split(), places, resolution=resolution_of(table.values), level=level,
+        table.by_split(), indices, resolution=resolution_of(table.values), level=level,
         tests=cells * (cells - 1) // 2 if chosen else None,
     )  # fmt: skip
     most = 1.0 if shares else np.inf  # the difference of two shares
@@ -84,11 +84,11 @@ def compare(
         np.minimum(estimates.difference + estimates.half, most),
     )
     decided = verdicts(low, high, rope if shares else 0.0, higher=higher)
-    same = _identical(table, places) & (estimates.seeds > 1)
+    same = _identical(table, indices) & (estimates.seeds > 1)
     low, high, decided = np.where(same, np.nan, low), np.where(same, np.nan, high), np.where(same, "identical", decided)
     return pd.DataFrame(
         {"reference": [base for _, base in pairs], "difference": estimates.difference, "low": low, "high": high,
-         "seeds": estimates.seeds, "verdict": decided, "note": _notes(table, places, estimates.seeds, shares)},
+         "seeds": estimates.seeds, "verdict": decided, "note": _notes(table, indices, estimates.seeds, shares)},
         index=pd.Index([cell for cell, _ in pairs], name="cell"),
     )  # fmt: skip
 
@@ -121,14 +121,14 @@ def _at_looks(
     return decided.astype({"seeds": int, "look": int, "seen": int})
 
 
-def places_of(table: Values, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.intp]:
+def indices_of(table: Values, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.intp]:
     """Places [rows, 2] of pairs of cells in a table.
 
     Raises:
         KeyError: a cell is not in the table.
     """
-    place = {cell: i for i, cell in enumerate(table.cells)}
-    return np.array([(place[a], place[b]) for a, b in pairs], np.intp).reshape(-1, 2)
+    index = {cell: i for i, cell in enumerate(table.cells)}
+    return np.array([(index[a], index[b]) for a, b in pairs], np.intp).reshape(-1, 2)
 
 
 def verdicts(low: Floats, high: Floats, rope: float, *, higher: bool = True) -> npt.NDArray[np.str_]:
@@ -138,22 +138,22 @@ def verdicts(low: Floats, high: Floats, rope: float, *, higher: bool = True) -> 
     return np.select([inside, low > 0, high < 0], ["equal", above, below], "undecided")
 
 
-def _identical(table: Values, places: npt.NDArray[np.intp]) -> Bools:
+def _identical(table: Values, indices: npt.NDArray[np.intp]) -> Bools:
     """True [rows] for pairs of cells with the same values of all clients on every seed that is paired."""
-    first, second = places.T
+    first, second = indices.T
     one, other = table.values[first], table.values[second]
     paired = present(one).any(axis=2) & present(other).any(axis=2) & (table.splits[first] == table.splits[second])
     agree = ((one == other) | ~(present(one) | present(other))).all(axis=2)
     return (agree | ~paired).all(axis=1)
 
 
-def _notes(table: Values, places: npt.NDArray[np.intp], paired: npt.NDArray[np.int_], shares: bool) -> list[str]:
+def _notes(table: Values, indices: npt.NDArray[np.intp], paired: npt.NDArray[np.int_], shares: bool) -> list[str]:
     """Remarks on each row: seeds that are outliers, and seeds that are not paired."""
     ran: Bools = np.any(present(table.values), axis=2)
     means = seed_means(table.values)
     strange, unit, points = outliers(means), 100 if shares else 1, " points" if shares else ""
     notes_by_row = []
-    for (cell, reference), seeds in zip(places, paired, strict=True):
+    for (cell, reference), seeds in zip(indices, paired, strict=True):
         notes = []
         for at, whose in ((cell, "its"), (reference, "the reference's")):
             gaps = means[at] - np.nanmedian(means[at]) if strange[at].any() else []

@@ -34,8 +34,8 @@ def letters(
     table = read(frame)
     means = pd.Series(np.nanmean(seed_means(table.values), axis=1), pd.Index(table.cells, name="cell"))
     means = means.sort_values(ascending=not higher, kind="stable")
-    place = {cell: i for i, cell in enumerate(table.cells)}
-    order = [place[str(cell)] for cell in means.index]
+    index = {cell: i for i, cell in enumerate(table.cells)}
+    order = [index[str(cell)] for cell in means.index]
     pairs = list(itertools.combinations(range(len(order)), 2))
     estimates = estimate(
         table.by_split()[order], pairs, resolution=resolution_of(table.values), level=level, tests=max(len(pairs), 1)

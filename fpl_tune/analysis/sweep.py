@@ -67,13 +67,13 @@ def sweep(
     """
     frame = frame.loc[frame["cell"].isin(order)]
     table = read(frame)
-    place = {cell: i for i, cell in enumerate(table.cells)}
-    order = [cell for cell in order if cell in place]
+    index = {cell: i for i, cell in enumerate(table.cells)}
+    order = [cell for cell in order if cell in index]
     comparison = compare(
         frame, best, rope=rope, level=level, chosen=True, shares=shares, higher=higher, looks=looks, ran=ran
     )
     sign, verdict = (1 if higher else -1), {best: "identical", **comparison["verdict"].to_dict()}
-    values = sign * table.by_split()[[place[cell] for cell in order]]
+    values = sign * table.by_split()[[index[cell] for cell in order]]
     resolution, share = float(resolution_of(table.values)), (1 - level) / 2 / max(len(looks), 1)
     behind = set(order[len(order) - falling(values, resolution, share) :])
     behind |= set(order[: falling(values[::-1], resolution, share)])
@@ -127,13 +127,13 @@ def mean_over(frame: pd.DataFrame, cells: Sequence[Sequence[str]]) -> pd.DataFra
         Columns `cell`, `seed`, `value`; seeds that a setting lacks are left out.
     """
     table = read(frame)
-    place = {cell: i for i, cell in enumerate(table.cells)}
+    index = {cell: i for i, cell in enumerate(table.cells)}
     means = seed_means(table.values)
     rows = [
         (group[0], seed, value)
         for group in cells
-        if all(cell in place for cell in group)
-        for seed, value in zip(table.seeds, means[[place[cell] for cell in group]].mean(0), strict=True)
+        if all(cell in index for cell in group)
+        for seed, value in zip(table.seeds, means[[index[cell] for cell in group]].mean(0), strict=True)
         if not np.isnan(value)
     ]
     return pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "value"]))

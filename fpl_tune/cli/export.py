@@ -51,8 +51,8 @@ def export(
         return
     out = out or Path(store.name)
     cells = selection.best(store.table(), rule).cells if cell == "best" else (store.cell(cell),)
-    places = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
-    files = [path for one, place in zip(cells, places, strict=True) for path in exporting.export(store, one, place)]
+    folders = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
+    files = [path for one, folder in zip(cells, folders, strict=True) for path in exporting.export(store, one, folder)]
     again = " and ".join(f"fpl-tune study {shlex.quote(str(p))}" for p in files if p.name.startswith(f"{name}-"))
     labels = "; ".join(one.label for one in cells)
     print(f"{labels}: {len(files)} files in {shlex.quote(str(out))}; {again} repeats the cell")

@@ -92,23 +92,23 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     def bold(of: Sequence[Mapping[str, Any]]) -> list[int]:
         return [i for i, record in enumerate(of) if record["cell"] in chosen]
 
-    axes, by_place = axes_of(study.axes), dict[str, list[dict[str, Any]]]()
+    axes, by_setting = axes_of(study.axes), dict[str, list[dict[str, Any]]]()
     for record in records:
         if record["role"] == "trial":
-            by_place.setdefault(axes_label(cells[record["cell"]], axes), []).append(record)
+            by_setting.setdefault(axes_label(cells[record["cell"]], axes), []).append(record)
     others = [record for record in records if record["role"] != "trial"]
-    if by_place:
+    if by_setting:
         others.sort(key=lambda record: record["role"] == "reference")
-    if len(by_place) > 1 and _print_tuned(store, table, rule, title):
-        notes[-1] = f"{counted(sum(map(len, by_place.values())), 'trial')} with --format csv and on the report page"
-        by_place, others = {}, []
-    elif others and by_place:
+    if len(by_setting) > 1 and _print_tuned(store, table, rule, title):
+        notes[-1] = f"{counted(sum(map(len, by_setting.values())), 'trial')} with --format csv and on the report page"
+        by_setting, others = {}, []
+    elif others and by_setting:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others), narrow=True)
         title = "trials"
-    for place, trials in by_place.items():
+    for setting, trials in by_setting.items():
         trials.sort(key=lambda record: _rank(record, objectives[0]))
-        most = max(_TRIALS // len(by_place), 3)
+        most = max(_TRIALS // len(by_setting), 3)
         leading = [record for i, record in enumerate(trials) if i < most or record["cell"] in chosen]
         rows, more = _rows(
             [(cells[record["cell"]], reached(record, "val")) for record in leading],
@@ -119,9 +119,9 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         if left := len(trials) - len(leading):
             early = sum(record["status"] == CellState.PRUNED for record in trials if record not in leading)
             more.append(f"{counted(left, 'more trial')} with --format csv, {early} of them stopped early")
-        named = ": ".join(filter(None, [title if place == next(iter(by_place)) else "", place]))
+        named = ": ".join(filter(None, [title if setting == next(iter(by_setting)) else "", setting]))
         output.emit(rows, format, title=named, best=bold(leading), caption="; ".join(more), narrow=True)
-    if others and not by_place:
+    if others and not by_setting:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others))
     output.console().print("; ".join(notes))

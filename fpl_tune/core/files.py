@@ -85,9 +85,9 @@ def stamp(path: Path) -> list[Any]:
 
 def stamps(folder: Path) -> Iterator[list[Any]]:
     """Yields the stamps of the files below a folder, except for hidden and compiled ones."""
-    for place, inside, names in os.walk(folder):
+    for parent, inside, names in os.walk(folder):
         inside[:] = sorted(name for name in inside if not name.startswith((".", "__pycache__")))
-        yield from (stamp(Path(place, name)) for name in sorted(names) if not name.startswith("."))
+        yield from (stamp(Path(parent, name)) for name in sorted(names) if not name.startswith("."))
 
 
 _DTYPES = {

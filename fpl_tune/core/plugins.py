@@ -128,16 +128,16 @@ def load(kind: Kind, name: str) -> Any:
 def describe_error(problem: BaseException) -> str:
     """An error in one line: its class, at most 400 characters of its message, and file and line in a plug-in."""
     text = problem.msg if isinstance(problem, SyntaxError) else textwrap.shorten(str(problem), 400, placeholder=" ...")
-    place = where(problem)
-    return f"{type(problem).__name__}{f': {text}' if text else ''}{f' ({place})' if place else ''}"
+    location = where(problem)
+    return f"{type(problem).__name__}{f': {text}' if text else ''}{f' ({location})' if location else ''}"
 
 
 def where(problem: BaseException) -> str:
     """`file:line` of the innermost frame in a plug-in; "" if there is none."""
     if isinstance(problem, SyntaxError) and problem.filename:
         return f"{problem.filename}:{problem.lineno}"
-    plugin_modules, place = modules(), ""
+    plugin_modules, location = modules(), ""
     for frame, line in traceback.walk_tb(problem.__traceback__):
         if str(frame.f_globals.get("__name__")).partition(".")[0] in plugin_modules:
-            place = f"{frame.f_code.co_filename}:{line}"
-    return place
+            location = f"{frame.f_code.co_filename}:{line}"
+    return location

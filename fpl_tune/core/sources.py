@@ -80,8 +80,8 @@ def _imported(source: str, package: tuple[str, ...], root: Path, of: str) -> Ite
             inside = name.split(".")
             for n in range(1, len(inside) + 1):  # importing a module also runs its packages
                 if _is_own(".".join(inside[:n]), root, of):
-                    place = root.joinpath(*inside[:n])
-                    yield from (file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file())
+                    path = root.joinpath(*inside[:n])
+                    yield from (file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file())
 
 
 def _is_own(name: str, root: Path, of: str) -> bool:

@@ -83,10 +83,10 @@ def with_place(template: str, or_else: str = "") -> str:
         ValueError: there is no {}, or more than one, or another brace.
     """
     try:
-        places = [place for _, *place in Formatter().parse(template) if place[0] is not None]
+        fields = [field for _, *field in Formatter().parse(template) if field[0] is not None]
     except ValueError:  # a brace that is not closed, or not opened
-        places = []
-    if places != [["", "", None]]:
+        fields = []
+    if fields != [["", "", None]]:
         raise ValueError(f"must be {or_else}a string with {{}} once for the class name, and no other braces")
     return template
 

@@ -200,9 +200,9 @@ def _by_parts(
     read = f"split by the folders {train}/ and {test}/"
     read += f" ({test}/ is the test set)" if "test" not in parts else ""
     read += f" ({_slashed(unused)} not used)" if unused else ""
-    places = [*(f"{train}/{name}" for name in classes), *(f"{test}/{name}" for name in tested)]
+    names = [*(f"{train}/{name}" for name in classes), *(f"{test}/{name}" for name in tested)]
     dataset = assemble(spec, layout, root, list(classes), rows)
-    return _with_notes(dataset, read, dict(zip(places, images, strict=True)), listing)
+    return _with_notes(dataset, read, dict(zip(names, images, strict=True)), listing)
 
 
 def _rows(
@@ -223,14 +223,14 @@ def _by_domain(
 ) -> tuple[Dataset, dict[str, FolderImages]]:
     """The data set of the class folders `inside` each domain, and the images of each folder by domain/class."""
     classes = sorted({name for folders in inside.values() for name in folders})
-    places = {(domain, name): path for domain, folders in inside.items() for name, path in folders.items()}
-    images = dict(zip(places, listing.images(list(places.values())), strict=True))
+    paths = {(domain, name): path for domain, folders in inside.items() for name, path in folders.items()}
+    images = dict(zip(paths, listing.images(list(paths.values())), strict=True))
     domains = list(inside)
     groups = [
         (f"{domain}/{name}", one.images, classes.index(name), domains.index(domain))
         for (domain, name), one in images.items()
     ]
-    by_name = {"/".join(place): one for place, one in images.items()}
+    by_name = {"/".join(key): one for key, one in images.items()}
     return _divided(spec, layout, listing.root, classes, groups), by_name
 
 
@@ -248,24 +248,24 @@ def _with_notes(dataset: Dataset, read: str, images: Mapping[str, FolderImages],
         EnvironmentProblem: a class folder contains parts of a split.
     """
     notes = [f"{read}, {counted(len(dataset.classes), 'class', 'classes')}: {some(dataset.classes)}"]
-    for place, one in images.items():
+    for name, one in images.items():
         parts = _parts(one.inner)
         if "train" in parts and len(parts) > 1:
             named = _slashed([name for names in parts.values() for name in names])
             raise EnvironmentProblem(
-                f"{listing.root}/{place} contains {named}, a split inside a class. A split is "
-                f"<data.root>/train/<class>/* and <data.root>/test/<class>/*. Set data.root={listing.root / place} if "
+                f"{listing.root}/{name} contains {named}, a split inside a class. A split is "
+                f"<data.root>/train/<class>/* and <data.root>/test/<class>/*. Set data.root={listing.root / name} if "
                 "this is the data set, or rename these folders to have no split."
             )
     tested = set(dataset.test.label.tolist())
     if untested := [name for label, name in enumerate(dataset.classes) if label not in tested]:
         notes.append(f"{counted(len(untested), 'class', 'classes')} without a test image: {some(untested)}")
-    if empty := [place for place, one in images.items() if not one.images]:
+    if empty := [name for name, one in images.items() if not one.images]:
         notes.append(f"{counted(len(empty), 'class folder')} without an image: {some(empty)}")
-    inner = [f"{place} ({some(sorted(one.inner - {''}))})" for place, one in images.items() if one.inner - {""}]
+    inner = [f"{name} ({some(sorted(one.inner - {''}))})" for name, one in images.items() if one.inner - {""}]
     if inner:
         notes.append(f"images in folders inside class folders belong to the class: {some(inner)}")
-    if deeper := [place for place, one in images.items() if one.deeper]:
+    if deeper := [name for name, one in images.items() if one.deeper]:
         notes.append(
             f"all images of {some(deeper)} are in several inner folders: if those are the classes, this is a domain "
             "(data=domains), or data.root is one level too high"

@@ -94,8 +94,8 @@ class Listing:
         reals = [Path(os.path.realpath(folder)) for folder in folders]
         at = dict(zip(reals, folders, strict=True))
         for folder, real in zip(folders, reals, strict=True):
-            for place in (real, *real.parents):
-                if (other := at.get(place, folder)) != folder:
+            for parent in (real, *real.parents):
+                if (other := at.get(parent, folder)) != folder:
                     outer, inner = self._below(other), self._below(folder)
                     raise EnvironmentProblem(
                         f"{self.root}: by a link, {outer} is or contains {inner}. Remove one of them."
@@ -123,11 +123,11 @@ class Listing:
     def notes(self) -> tuple[str, ...]:
         """One sentence for each kind of file that was left out so far, with the number of files and the first paths."""
         notes = []
-        for (noun, which), places in sorted(self._left.items()):
+        for (noun, which), paths in sorted(self._left.items()):
             if which == _OTHER:
-                kinds = Counter(os.path.splitext(place)[1].lower() or "without a suffix" for place in places)
+                kinds = Counter(os.path.splitext(path)[1].lower() or "without a suffix" for path in paths)
                 which += f" ({some([f'{n:,} {kind}' for kind, n in kinds.most_common()])})"
-            notes.append(f"left out {counted(len(places), noun)} {which}: {some(sorted(places))}")
+            notes.append(f"left out {counted(len(paths), noun)} {which}: {some(sorted(paths))}")
         return tuple(notes)
 
     def _visible(self, folder: str) -> Iterator[os.DirEntry[str]]:

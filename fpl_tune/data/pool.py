@@ -111,24 +111,24 @@ class JoinedPool(Pool):
     """The concatenation of several pools."""
 
     parts: tuple[Pool, ...] = ()
-    place: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    origin: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
     """[n, 2] each image's part, and its row in this part."""
 
     def read(self, i: int) -> Image.Image | NDArray[np.uint8]:
-        number, row = self.place[i].tolist()
+        number, row = self.origin[i].tolist()
         return self.parts[number].read(row)
 
     def stamp(self) -> str:
-        return digest([*(part.stamp() for part in self.parts), self.place.tobytes()])
+        return digest([*(part.stamp() for part in self.parts), self.origin.tobytes()])
 
     def take(self, rows: Ints) -> Self:
-        return replace(super().take(rows), place=self.place[rows])
+        return replace(super().take(rows), origin=self.origin[rows])
 
 
 def join(first: Pool, second: Pool) -> JoinedPool:
     """Joins two pools of one data set, with the key and transform of the first."""
     parts = (first, second)
-    place = [np.stack([np.full(len(part), k), np.arange(len(part))], 1) for k, part in enumerate(parts)]
+    origin = [np.stack([np.full(len(part), k), np.arange(len(part))], 1) for k, part in enumerate(parts)]
     return JoinedPool(
         key=first.key,
         names=first.names + second.names,
@@ -136,7 +136,7 @@ def join(first: Pool, second: Pool) -> JoinedPool:
         domain=np.concatenate([part.domain for part in parts]),
         transform=first.transform,
         parts=parts,
-        place=np.concatenate(place).astype(np.int64),
+        origin=np.concatenate(origin).astype(np.int64),
     )
 
 

@@ -83,7 +83,7 @@ Action = Pass | Start | Ask | Confirm | Wait | Done
 
 
 def next_action(
-    table: LiveTable, running: Mapping[str, Leg], exhausted: Container[str], place: Callable[[Row], Any]
+    table: LiveTable, running: Mapping[str, Leg], exhausted: Container[str], order: Callable[[Row], Any]
 ) -> Action:
     """Decides what a study does next.
 
@@ -91,14 +91,14 @@ def next_action(
         table: the study.
         running: legs that are running, by the ids of their cells.
         exhausted: searches whose sampler has no new point.
-        place: sort key of queued cells.
+        order: sort key of queued cells.
     """
     if rows := _promoted(table, running, closed=False):
         return Pass(rows)
     standings = [(row, standing(table.design, row)) for row in table.rows.values() if row.cell.id not in running]
     queued = [(row, now.left[0]) for row, now in standings if now.state is CellState.QUEUED]
     if queued:
-        return Start(*min(queued, key=lambda pair: place(pair[0])))
+        return Start(*min(queued, key=lambda pair: order(pair[0])))
     if (search := asking(table, exhausted)) is not None:
         return Ask(search)
     if rows := _promoted(table, running, closed=True):

@@ -172,12 +172,12 @@ def _inputs(cell: SeedRun, given: Trace, fingerprint: str | None) -> Iterator[st
         yield from _sentences(cell, given["tokens"])
     if "images" in given:
         try:
-            places = cell.places(given)
+            positions = cell.positions(given)
         except ConfigError as error:
             yield str(error)
             return
         if "labels" in given:
-            yield from _labels(cell, given, places)
+            yield from _labels(cell, given, positions)
 
 
 def _clients(cell: SeedRun, given: Trace) -> Iterator[str]:
@@ -216,11 +216,11 @@ def _sentences(cell: SeedRun, tokens: np.ndarray) -> Iterator[str]:
             return
 
 
-def _labels(cell: SeedRun, given: Trace, places: list[list[int]]) -> Iterator[str]:
+def _labels(cell: SeedRun, given: Trace, positions: list[list[int]]) -> Iterator[str]:
     ours, seen = cell.labels("train"), dict[int, int]()
-    for (_, client, _), theirs, step in zip(given["steps"].tolist(), given["labels"].tolist(), places, strict=True):
-        for label, place in zip(theirs, step, strict=False):
-            k = ours[client][place]
+    for (_, client, _), theirs, step in zip(given["steps"].tolist(), given["labels"].tolist(), positions, strict=True):
+        for label, position in zip(theirs, step, strict=False):
+            k = ours[client][position]
             if seen.setdefault(k, label) != label:
                 yield f"Your labels differ: images of class {k} are labelled {seen[k]} and {label}."
                 return

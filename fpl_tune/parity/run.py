@@ -61,7 +61,7 @@ class Clients:
         labels = {"train": self.split.train_label, "val": self.split.val_label, "test": self.test.label}[side]
         return [[place[k] for k in mine.tolist()] for mine in labels]
 
-    def places(self, given: Trace) -> list[list[int]]:
+    def positions(self, given: Trace) -> list[list[int]]:
         """[T] indices of each step's images in the table of its client.
 
         Raises:
@@ -75,18 +75,18 @@ class Clients:
                     f"Clients are counted from 0 to {len(own) - 1} here, but {client} trains in the trace."
                 )
             table = own[client]
-            places = [image for image in images if image not in ("", -1)]
+            positions = [image for image in images if image not in ("", -1)]
             if given["images"].dtype.kind == "U":
-                places = [Path(image).name for image in places]
-                lacking = next((image for image in places if image not in table), None)
+                positions = [Path(image).name for image in positions]
+                lacking = next((image for image in positions if image not in table), None)
                 if lacking is not None:
                     others = [c for c, mine in enumerate(own) if lacking in mine]
                     whose = f"which client {others[0]} has here" if others else "which no client has here"
                     raise ConfigError(f"Your split differs: client {client} trains on {lacking}, {whose}.")
-                places = [table[image] for image in places]
-            elif places and not 0 <= min(places) <= max(places) < len(table):
+                positions = [table[image] for image in positions]
+            elif positions and not 0 <= min(positions) <= max(positions) < len(table):
                 raise ConfigError(f"Your split differs: client {client} has {len(table)} training images here.")
-            by_step.append(places)
+            by_step.append(positions)
         return by_step
 
 
@@ -294,13 +294,13 @@ def _remedy(method: Method, wanted: list[int], has: list[int]) -> str:
 def _given_cohorts(cell: SeedRun, given: Trace) -> dict[int, Cohort]:
     """Cohorts by round, with clients in the order of training, and their batches by epoch."""
     taken: dict[int, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for (number, client, epoch), places in zip(given["steps"].tolist(), cell.places(given), strict=True):
+    for (number, client, epoch), positions in zip(given["steps"].tolist(), cell.positions(given), strict=True):
         if not 1 <= number <= cell.run.rounds:
             raise ConfigError(
                 f"`steps` has a round {number}, but rounds are counted from 1 to protocol.rounds={cell.run.rounds}. "
                 f"Set protocol.rounds={max(number, 1)}."
             )
-        taken[number][client][epoch] += places
+        taken[number][client][epoch] += positions
     cohorts, before = {}, 0
     for number in sorted(taken):
         clients = torch.tensor(list(taken[number]))
@@ -323,11 +323,11 @@ def _steps(cell: SeedRun, cohort: Cohort, plan: Plan, spec: OptimSpec) -> dict[s
     arrays: dict[str, list[Any]] = {name: [] for name in ("steps", "images", "labels", "rates")}
     for row, (client, orders) in enumerate((cohort.orders or {}).items()):
         batches = [(epoch, batch.tolist()) for epoch, order in enumerate(orders) for batch in order.split(spec.batch)]
-        for t, (epoch, places) in enumerate(batches):
-            pad = spec.batch - len(places)
+        for t, (epoch, positions) in enumerate(batches):
+            pad = spec.batch - len(positions)
             arrays["steps"].append((cohort.round, client, epoch))
-            arrays["images"].append([files[client][i] for i in places] + [""] * pad)
-            arrays["labels"].append([labels[client][i] for i in places] + [-1] * pad)
+            arrays["images"].append([files[client][i] for i in positions] + [""] * pad)
+            arrays["labels"].append([labels[client][i] for i in positions] + [-1] * pad)
             arrays["rates"].append(spec.lr * (1.0 if plan.factor is None else float(plan.factor[row, t])))
     return {name: np.array(rows) for name, rows in arrays.items()}
 

@@ -248,17 +248,17 @@ def curve(findings: Findings, axis: str | None, metric: str) -> Spec:
         half = std if numbers else t_half_width(std / math.sqrt(len(seeds)), len(seeds))
         others = {name: value for name, value in cell.varied.items() if axis and name in findings.axes and name != axis}
         name = families.get(cell.id, label(others) if others else "cells")
-        place = findings.frame.loc[cell.id, axis] if axis else findings.name(cell)
+        position = findings.frame.loc[cell.id, axis] if axis else findings.name(cell)
         row = {
             **charts.point(findings, cell, metric, mean, half, seeds),
             "series": name,
             "best": cell.id in findings.chosen,
         }
-        placed = place is not None and place == place
-        if cell.id in families and (not placed or list(families.values()).count(name) == 1):
+        positioned = position is not None and position == position
+        if cell.id in families and (not positioned or list(families.values()).count(name) == 1):
             levels.setdefault(name, row)
-        elif placed:
-            rows.append({**row, "x": place if numbers else shown(place)})
+        elif positioned:
+            rows.append({**row, "x": position if numbers else shown(position)})
         ranks[name] = min(findings.ages[cell.id], ranks.get(name, len(findings.cells)))
     y, shown_levels, far = charts.measured(metric), list(levels.values()), dict[str, str]()
     if numbers:

@@ -71,7 +71,7 @@ def explore(findings: Findings, comparisons: Comparisons) -> Panel | None:
     for metric, key in ((VAL, "val"), (findings.metric, "mean")):
         columns[quantity(metric, over="")] = scaled(table[key], metric)
     logs = [name for axis, name in findings.titles.items() if findings.logarithmic(axis)]
-    places: list[list[float | None]] = [[] for _ in cells]
+    heights: list[list[float | None]] = [[] for _ in cells]
     labels = list[dict[str, Any]]()
     for axis, column in columns.items():
         values = [v for v in dict.fromkeys(column) if v is not None and v == v]
@@ -85,9 +85,9 @@ def explore(findings: Findings, comparisons: Comparisons) -> Panel | None:
             {"axis": axis, "place": float(at[v]), "text": f"{v:.3g}" if isinstance(v, float) else shown(v)}
             for v in labelled
         ]
-        for place, value in zip(places, column, strict=True):
-            place.append(round(float(at[value]), 4) if value in at else None)
-    rows = [{"number": findings.numbers[cell.id], "place": place} for cell, place in zip(cells, places, strict=True)]
+        for height, value in zip(heights, column, strict=True):
+            height.append(round(float(at[value]), 4) if value in at else None)
+    rows = [{"number": findings.numbers[cell.id], "place": height} for cell, height in zip(cells, heights, strict=True)]
     colour = measured(VAL, "validation")
     x: Spec = {"field": "axis", "type": "nominal", "sort": list(columns), "title": None,
                "axis": {"labelAngle": 0, "orient": "top", "grid": True, "domain": False, "labelLimit": 130},
@@ -125,14 +125,14 @@ def grid(findings: Findings, comparisons: Comparisons) -> Panel | None:
             for r in table.rename(columns={down: "r", across: "c"}).to_dict("records")]  # fmt: skip
     x, y = (names(key, axis_name(axis), list(dict.fromkeys(map(shown, table[axis]))))
             for key, axis in (("c", across), ("r", down)))  # fmt: skip
-    place, value = {"x": {**x, "axis": {"labelAngle": 0}}, "y": y}, measured(VAL, "validation")
+    channels, value = {"x": {**x, "axis": {"labelAngle": 0}}, "y": y}, measured(VAL, "validation")
     colour = {**value, "scale": {"zero": False}, "legend": {"format": value["axis"]["format"]}}
     middle = (table["val"].min() + table["val"].max()) / 2
     ink = {"condition": {"test": f"datum.validation < {middle}", "value": "white"}, "value": "black"}
     drawn = charts.chart(
         rows,
-        layer("rect", {**place, "color": colour, "tooltip": charts.tips(x, y, value)}),
-        layer("text", {**place, "text": {"field": "validation", "format": ".1~%"}, "color": ink}, fontSize=11),
+        layer("rect", {**channels, "color": colour, "tooltip": charts.tips(x, y, value)}),
+        layer("text", {**channels, "text": {"field": "validation", "format": ".1~%"}, "color": ink}, fontSize=11),
         height={"step": 26},
     )
     title = f"Validation accuracy by {findings.title(down)} and {findings.title(across)}"

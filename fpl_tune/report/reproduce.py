@@ -82,6 +82,6 @@ def discs(clients: ClassCounts) -> Spec:
     area = {"field": "images", "type": "quantitative", "title": "images", "legend": None}
     domain = charts.names("domain", "domain")
     colour = {**domain, "legend": {"title": None} if len({row["domain"] for row in rows}) > 1 else None}
-    place = {"x": {**x, "axis": {"labelAngle": -90}}, "y": y, "size": area, "color": colour}
-    disc = charts.layer("circle", {**place, "tooltip": charts.tips(y, x, area, domain)}, rows, opacity=0.8)
+    channels = {"x": {**x, "axis": {"labelAngle": -90}}, "y": y, "size": area, "color": colour}
+    disc = charts.layer("circle", {**channels, "tooltip": charts.tips(y, x, area, domain)}, rows, opacity=0.8)
     return {**disc, "height": {"step": max(8, min(22, 600 // len(clients.counts)))}}

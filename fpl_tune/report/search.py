@@ -197,15 +197,15 @@ def scatter(findings: Findings) -> Spec:
     across, up = findings.objectives[1], findings.objectives[0]
     rows, ranks = list[dict[str, Any]](), _ranks(findings)
     for cell in sorted(findings.own, key=lambda cell: cell.number):
-        place = {"x": findings.spread(cell, across)[0], "y": findings.objective(cell)}
-        if cell.id not in findings.pruned and not any(map(math.isnan, place.values())):
+        position = {"x": findings.spread(cell, across)[0], "y": findings.objective(cell)}
+        if cell.id not in findings.pruned and not any(map(math.isnan, position.values())):
             series = findings.axes_label(cell) or "cells"
             tooltip = {
                 "label": findings.name(cell),
                 "number": findings.numbers[cell.id],
                 "best": cell.id in findings.marked,
             }
-            rows.append({**place, **tooltip, "series": series})
+            rows.append({**position, **tooltip, "series": series})
     x, y = charts.measured(across, "x"), charts.measured(up, "y")
     tooltip = charts.tips(charts.names("label", "cell"), x, y)
     where = {"x": x, "y": y}
@@ -320,8 +320,8 @@ def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], va
     """The objective at equal cost over two fields of numbers, smoothed, and the trials that it rests on."""
     valued = [cell for cell in mine if cell.id in values]
     scale = [np.log if findings.logarithmic(axis) else np.asarray for axis in fields]
-    places = np.array([[float(cell.varied[axis]) for axis in fields] for cell in valued])
-    spots = np.column_stack([to(places[:, i]) for i, to in enumerate(scale)])
+    points = np.array([[float(cell.varied[axis]) for axis in fields] for cell in valued])
+    spots = np.column_stack([to(points[:, i]) for i, to in enumerate(scale)])
     edges = [np.linspace(axis.min(), axis.max(), _BINS + 1) for axis in spots.T]
     width = np.maximum(np.ptp(spots, axis=0), 1e-12)
     heights = np.array([values[cell.id] for cell in valued])
@@ -336,7 +336,7 @@ def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], va
                          "value": round(float((weight * heights).sum() / weight.sum()), 5)})  # fmt: skip
     spotted = [{"x": float(a), "y": float(b), "value": float(v), "label": findings.name(cell),
                 "number": findings.numbers[cell.id], "published": cell.id in findings.published}
-               for (a, b), v, cell in zip(places, heights, valued, strict=True)]  # fmt: skip
+               for (a, b), v, cell in zip(points, heights, valued, strict=True)]  # fmt: skip
     x, y = (
         {**charts.channel(findings, axis, key), "title": axis_name(axis)}
         for axis, key in zip(fields, "xy", strict=True)

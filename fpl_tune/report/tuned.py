@@ -147,8 +147,8 @@ def frame(findings: Findings) -> pd.DataFrame:
     for method, row in entries(findings).items():
         own: dict[str, Any] = {"method": method}
         for column, entry in row.items():
-            place = "over settings" if column == _MEAN else column
-            own |= {f"{place} {name}".strip(): value for name, value in entry._asdict().items()}
+            setting = "over settings" if column == _MEAN else column
+            own |= {f"{setting} {name}".strip(): value for name, value in entry._asdict().items()}
         rows.append(own)
     return pd.DataFrame(rows).set_index("method")
 

@@ -139,11 +139,11 @@ def promoted(design: Design, rows: Sequence[Row], running: Mapping[str, Leg], *,
     going = list[Row]()
     for rung in sorted({rung for rung, _ in paused}, reverse=True):
         ranked = at_rung(design, rows, rung)
-        places = {row: place for place, row in enumerate(ranked)}
+        ranks = {row: rank for rank, row in enumerate(ranked)}
         best = {*_best(design, ranked, rung)}
         here = [row for number, row in paused if number == rung]
         passing = [row for row in here if row in best or _unranked(design, row, rung)]
-        going += sorted(passing, key=lambda row: places.get(row, -1))
+        going += sorted(passing, key=lambda row: ranks.get(row, -1))
     if going or not closed:
         return going
     ends = [leg.rounds for key, leg in running.items() if leg.rung and any(row.cell.id == key for row in rows)]

@@ -129,14 +129,14 @@ def plan_round(
     factor, last = torch.ones(shape), torch.zeros(shape, dtype=torch.bool)
     widths = [0] * shape[1]
     looks = bool(tasks[0].train.views or tasks[0].train.second)
-    for row, ((task, cohort, place, client), orders) in enumerate(zip(members, orders_of, strict=True)):
+    for row, ((task, cohort, position, client), orders) in enumerate(zip(members, orders_of, strict=True)):
         index[row] = task.train.spare
         first = 0
         for number, order in enumerate(orders):
             sizes = [min(spec.batch, len(order) - seen) for seen in range(0, len(order), spec.batch)]
             span = slice(first, first + len(sizes))
             index[row, span].view(-1)[: len(order)] = order
-            before = place if cohort.before is None else int(cohort.before[place])
+            before = position if cohort.before is None else int(cohort.before[position])
             factor[row, span] = optim.rate_factor(spec.schedule, number, len(orders), before, task.round, task.rounds)
             last[row, span] = number == len(orders) - 1
             widths[span] = map(max, widths[span], sizes)

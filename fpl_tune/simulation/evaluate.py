@@ -197,8 +197,8 @@ def _count(
     """
     distinct = [_distinct(local, held, clients) for local, held in zip(locals_, data, strict=True)]
     pairs = zip(locals_, distinct, strict=True)
-    local = Local.joined([part if len(places) == len(clients) else part.at(places) for part, places in pairs])
-    rows = [clients[places] for places in distinct]
+    local = Local.joined([part if len(positions) == len(clients) else part.at(positions) for part, positions in pairs])
+    rows = [clients[positions] for positions in distinct]
     total, width = sum(len(r) for r in rows), max(held.spare for held in data)
     chunk = _chunk(method, tasks[0], total)
     device = tasks[0].device
@@ -251,12 +251,12 @@ def _score(data: ClientData, sums: Tensor, seconds: float) -> Score:
 
 def _distinct(local: Local, data: ClientData, clients: Tensor) -> Tensor:
     """Places of the clients to evaluate: one stands for all where all deploy the same model on the same images."""
-    places = torch.arange(len(clients), device=data.device)
+    positions = torch.arange(len(clients), device=data.device)
     if not data.same_for_all:
-        return places
+        return positions
     leaves = [*local.params.values(), *local.buffers.values()]
     alike = not leaves or bool(torch.stack([(leaf == leaf[:1]).all() for leaf in leaves]).all())
-    return places[:1] if alike else places
+    return positions[:1] if alike else positions
 
 
 def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:

@@ -135,9 +135,9 @@ class Cell:
         """True for a trial of a published point."""
         return self.suggestion is not None and self.suggestion.published
 
-    def is_at(self, place: Mapping[str, Any]) -> bool:
-        """True if the cell is in a cell of the axes; `place` maps each axis to its value there."""
-        return all(self.varied.get(name) == value for name, value in place.items())
+    def is_at(self, values: Mapping[str, Any]) -> bool:
+        """True if the cell is in a cell of the axes; `values` maps each axis to its value there."""
+        return all(self.varied.get(name) == value for name, value in values.items())
 
     @property
     def is_reference(self) -> bool:

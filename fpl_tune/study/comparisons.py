@@ -92,9 +92,9 @@ class Reference:
     @cached_property
     def _places(self) -> tuple[list[str], dict[tuple[str | None, ...], Cell]]:
         """The axes on which the reference's cells differ, and these cells by their values there."""
-        places = [self._findings.axis_values(member) for member in self._members]
-        axes = [axis for axis in self._findings.axes if len({place.get(axis) for place in places}) > 1]
-        pairs = zip((tuple(map(place.get, axes)) for place in places), self._members, strict=True)
+        points = [self._findings.axis_values(member) for member in self._members]
+        axes = [axis for axis in self._findings.axes if len({point.get(axis) for point in points}) > 1]
+        pairs = zip((tuple(map(point.get, axes)) for point in points), self._members, strict=True)
         return axes, dict(reversed(list(pairs)))  # of several cells at one place, the first
 
     def of(self, cell: Cell) -> Cell | None:

@@ -54,11 +54,11 @@ def crossed(axes: Mapping[str, Sequence[Any]], named: Iterable[tuple[str, Cell]]
         missing = [axis for axis in where if axis not in own]
         if missing and (cell.run.learns or not all(axis.startswith("protocol.") for axis in missing)):
             return None
-        places = {_title(each) for each in settings if own.items() <= each.items()}
+        columns = {_title(each) for each in settings if own.items() <= each.items()}
         row = rows.setdefault(name, {})
-        if not places or places & row.keys():
+        if not columns or columns & row.keys():
             return None
-        row.update(dict.fromkeys(places, cell))
+        row.update(dict.fromkeys(columns, cell))
     return Crossed(list(dict.fromkeys(map(_title, settings))), rows)
 
 

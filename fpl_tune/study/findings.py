@@ -516,16 +516,16 @@ class Findings:
         for cell in self.whole:
             groups.setdefault(float(cell.varied[str(self.swept)]), []).append(cell)
         most = max(map(len, groups.values()), default=0)
-        places = [groups[value] for value in sorted(groups) if len(groups[value]) == most]
-        frame = analysis.mean_over(self.values, [[cell.id for cell in group] for group in places])
+        by_value = [groups[value] for value in sorted(groups) if len(groups[value]) == most]
+        frame = analysis.mean_over(self.values, [[cell.id for cell in group] for group in by_value])
         means: dict[str, float] = frame.groupby("cell", sort=False)["value"].mean().to_dict()  # in the axis' order
-        best = next((group[0].id for group in places if any(cell.id in self.chosen for cell in group)), None)
+        best = next((group[0].id for group in by_value if any(cell.id in self.chosen for cell in group)), None)
         if best not in means or best is None or len(means) < 2:
-            return SweptAxis(places, means, best if best in means else None, None, 0)
+            return SweptAxis(by_value, means, best if best in means else None, None, 0)
         if most == 1:
             frame = self.values.loc[self.values["cell"].isin(means)]
         result = analysis.sweep(frame, list(means), best, looks=self.looks, ran=self.ran, **self.test_options)
-        return SweptAxis(places, means, best, result, frame["seed"].nunique())
+        return SweptAxis(by_value, means, best, result, frame["seed"].nunique())
 
     @cached_property
     def ran(self) -> dict[str, int]:

@@ -126,8 +126,8 @@ class Store:
         before = [cell for cell in (*self.cells(), *self.cells_outside_tables()) if self.all_results(cell)]
         for path in [*self.folder.rglob("*.part")]:  # temporary files of a killed process
             remove(path)
-        for place in self._lost:  # so that readers find no result there, even if the cell does not run again
-            (place / "result.json").unlink(missing_ok=True)
+        for folder in self._lost:  # so that readers find no result there, even if the cell does not run again
+            (folder / "result.json").unlink(missing_ok=True)
         node = dict(spec.node)
         for group in ("tracking", "execution"):
             node[group] = {k: redact(v) if isinstance(v, str) else v for k, v in node[group].items()}
@@ -470,22 +470,22 @@ class Store:
             result: see `results.make_result`.
             prompts: a file of the learned tensors, which is moved.
         """
-        place = self.seed_folder(cell, seed)
-        (place / "result.json").unlink(missing_ok=True)  # so that a kill leaves no result with another history
+        folder = self.seed_folder(cell, seed)
+        (folder / "result.json").unlink(missing_ok=True)  # so that a kill leaves no result with another history
         records = "".join(json.dumps(record) + "\n" for record in history)
-        write_text(place / "metrics.jsonl", records)
+        write_text(folder / "metrics.jsonl", records)
         if prompts:
-            os.replace(prompts, place / "prompts.safetensors")
+            os.replace(prompts, folder / "prompts.safetensors")
         stored = {"fingerprints": {}, **result, "status": Status(result["status"]), "rounds": len(history)}
         owner = {"cell": cell.id, "seed": seed, "history": digest(records, schema.DIGEST)}
-        write_text(place / "result.json", json.dumps({**stored, **owner}, indent=1))
-        self._lost.discard(place)
+        write_text(folder / "result.json", json.dumps({**stored, **owner}, indent=1))
+        self._lost.discard(folder)
 
     def forget(self, cell: Cell, seed: int) -> None:
         """Removes the results of a seed."""
-        place = self.seed_folder(cell, seed)
-        (place / "result.json").unlink(missing_ok=True)
-        shutil.rmtree(place, ignore_errors=True)
+        folder = self.seed_folder(cell, seed)
+        (folder / "result.json").unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
     # -- damage ----------------------------------------------------------------------------------------------
 

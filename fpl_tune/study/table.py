@@ -168,7 +168,7 @@ class StudyTable:
         names = self.fields
         rows = []
         for key, stored in self.cells.items():
-            cell, place = stored.cell, fields_of_row(stored.cell, names)
+            cell, axes = stored.cell, fields_of_row(stored.cell, names)
             counting = sum(result["status"] == Status.DONE for result in stored.results.values())
             last = {"label": cell.label, "role": cell.role, "seeds": counting, "earlier": stored.earlier}
             for seed, result in stored.results.items():
@@ -180,7 +180,7 @@ class StudyTable:
                     more = {n: stored.value(seed, n, rule) if figures else math.nan
                             for n in metrics if n not in shown and n not in COSTS}  # fmt: skip
                     values = {name: figures.get(name) for name in shown} | more
-                    rows.append({**first, "rule": rule, "rounds": result["rounds"], **place, **values, **costs, **last})
+                    rows.append({**first, "rule": rule, "rounds": result["rounds"], **axes, **values, **costs, **last})
         return rows
 
     def frame(self, metric: str = TEST, *, every_rule: bool = False) -> pd.DataFrame:
@@ -259,10 +259,10 @@ def varied_names(cells: Sequence[Cell]) -> list[str]:
 
 def fields_of_row(cell: Cell, names: Sequence[str]) -> TableRow:
     """The values of one cell in the fields that vary in a study; a group is shown by its name."""
-    place: TableRow = {}
+    row: TableRow = {}
     for name in names:
         value = cell.varied[name] if name in cell.varied else get_field(cell.node, name)
         if isinstance(value, Mapping):
             value = value.get("label", json.dumps(value)) if name in cell.varied else value.get("name")
-        place[name] = json.dumps(value) if isinstance(value, list) else value
-    return place
+        row[name] = json.dumps(value) if isinstance(value, list) else value
+    return row

@@ -68,7 +68,7 @@ def links(folder: Path, base: str | None = None) -> dict[str, str]:
     if tracked is None:
         return {}
     start = (tracked.server or base or BASE).rstrip("/")
-    return {name: f"{start}/{place}" for name, place in places(tracked).items()}
+    return {name: f"{start}/{path}" for name, path in paths(tracked).items()}
 
 
 def lasting(folder: Path) -> dict[str, str]:
@@ -76,7 +76,7 @@ def lasting(folder: Path) -> dict[str, str]:
     return {name: link for name, link in links(folder).items() if name != "compare"}
 
 
-def places(tracked: Tracked, most: int = COMPARED) -> dict[str, str]:
+def paths(tracked: Tracked, most: int = COMPARED) -> dict[str, str]:
     """The links without the address, as they work on MLflow's own pages.
 
     Args:

@@ -181,7 +181,7 @@ def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> LoggedRun:
         tags["fpl.round"] = str(max(int(r["rounds"]) for r in results.values()))
     if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
         tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
-    place, histories = folder / "cells" / cell.id, {s: stored.history(s) for s in counted}
+    path, histories = folder / "cells" / cell.id, {s: stored.history(s) for s in counted}
     return LoggedRun(
         key=cell.id,
         name=cell.label,
@@ -196,8 +196,8 @@ def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> LoggedRun:
             *(Point(name, 0, value, end) for name, value in _rungs(stored).items()),
             *_curves(histories, start, columns.metric),
         ],
-        files=[("", place / "cell.json")]
-        + [(f"seed={s}", place / f"seed={s}" / n) for s in results for n in ("metrics.jsonl", "prompts.safetensors")],
+        files=[("", path / "cell.json")]
+        + [(f"seed={s}", path / f"seed={s}" / n) for s in results for n in ("metrics.jsonl", "prompts.safetensors")],
         documents={"rules.json": plain(_by_rule(counted))} if counted else {},
     )
 

@@ -160,7 +160,7 @@ class Writer:
         statuses = any(data.tags.get("fpl.status") != "done" for data in cells.values())
         state = page_state(tracked, fields, axes, statuses=statuses)
         self.client.set_experiment_tag(self.experiment, f"{_VIEW}{tracked.parent}", state)
-        links = " · ".join(f"[{name}]({place})" for name, place in tracking.places(tracked, _LINKED).items())
+        links = " · ".join(f"[{name}]({path})" for name, path in tracking.paths(tracked, _LINKED).items())
         title, _, rest = note.partition("\n")  # MLflow shows one line until the user expands the note
         note = f"**{title.removeprefix('## ')}**: {links}\n{rest}"
         self.client.set_experiment_tag(self.experiment, _NOTE, note[: runs.TAG_LENGTH])
@@ -190,20 +190,20 @@ class Writer:
         With a database, artifacts are stored in the output folder, so another folder's study of the same name has
         another experiment. MLflow cannot move one: if this folder was moved, all runs are logged again.
         """
-        place = (self.store.root / "mlartifacts" / self.store.name).resolve().as_uri() if database else None
+        location = (self.store.root / "mlartifacts" / self.store.name).resolve().as_uri() if database else None
         name, experiment = self.store.name, self.client.get_experiment_by_name(self.store.name)
-        if experiment is not None and database and experiment.artifact_location != place:
+        if experiment is not None and database and experiment.artifact_location != location:
             if not self._is_ours(experiment.experiment_id):
                 name = f"{name} ({self.identity[:8]})"
                 experiment = self.client.get_experiment_by_name(name)
-            if experiment is not None and experiment.artifact_location != place:
+            if experiment is not None and experiment.artifact_location != location:
                 if not reads:
                     moved = f"{name}, until moved ({experiment.experiment_id})"
                     self.client.rename_experiment(experiment.experiment_id, moved)
                     self.client.delete_experiment(experiment.experiment_id)
                 experiment = None
         if experiment is None:
-            return None if reads else self.client.create_experiment(name, artifact_location=place, tags=_KIND)
+            return None if reads else self.client.create_experiment(name, artifact_location=location, tags=_KIND)
         if experiment.lifecycle_stage == "deleted":
             if reads:
                 return None
@@ -227,8 +227,8 @@ class Writer:
         self.delete(entry.key, keep=1 if entry.key == STUDY_KEY else 0)
         existing = self.runs[entry.key]
         run = existing[0].info.run_id if existing else self._create(entry)
-        if existing and (place := str(existing[0].info.artifact_uri)).startswith("file:"):
-            for left in Path(url2pathname(urlparse(place).path)).glob(".artifact.uploading.*"):  # by a killed process
+        if existing and (uri := str(existing[0].info.artifact_uri)).startswith("file:"):
+            for left in Path(url2pathname(urlparse(uri).path)).glob(".artifact.uploading.*"):  # by a killed process
                 left.unlink()
         self.client.log_batch(
             run,
@@ -284,8 +284,8 @@ def identities(root: Path, *, write: bool = True) -> list[str]:
 
 def _identities(root: Path) -> list[str]:
     path = root / _ID
-    place, *ids = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [""]
-    first = Path(place, _ID)
+    root_before, *ids = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [""]
+    first = Path(root_before, _ID)
     copied = (
         first.is_file() and not first.samefile(path) and first.read_text(encoding="utf-8").split("\n")[1:2] == ids[:1]
     )

@@ -164,6 +164,13 @@ def test_the_digest_of_one_file(files: Path) -> None:
     digest = hashlib.blake2b((files / NAMES[0]).read_bytes(), digest_size=16).hexdigest()
     assert contents.digest_of(files / NAMES[0]) == found(files)[0] == digest
     assert contents.digest_of(files / "none") == ""
+    for number in range(999):
+        (files / "zero").write_bytes(b"%d" % number)
+        if "00" in (digest := hashlib.blake2b(b"%d" % number, digest_size=16).digest()).hex(" ").split():
+            assert contents.digest_of(files / "zero") == digest.hex(), "one zero makes it no missing file"
+            break
+    else:
+        pytest.fail("no digest holds a zero")
     os.mkfifo(files / "pipe")
     assert [contents.digest_of(path) for path in (files, files / "pipe", Path("/dev/zero"))] == ["", "", ""]
 

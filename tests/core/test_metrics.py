@@ -44,7 +44,7 @@ def test_every_name_has_a_row(name: str, title: str, unit: str, maximize: bool |
 def test_accuracies_are_the_better_the_higher_and_all_else_the_lower() -> None:
     for name, row in METRICS.items():
         lower = name.endswith(("_std", "/ece")) or row.unit != "%"
-        assert row.maximize is not lower, name
+        assert row.maximize == (not lower), name
 
 
 def test_what_is_sent_and_spent_adds_up_and_what_is_learned_is_counted_once() -> None:
@@ -83,11 +83,12 @@ def test_results_hold_other_test_sets_and_what_a_method_adds_at_the_round_of_eac
         sets = {"test/acc_mean": 0.5, "test/novel/acc_mean": own, "test/novel/loss": 1.0, "test/harmonic_mean": 0.4}
         rest = {"train/loss": 1.0, "comm/up_bytes": 8, "time/seconds": 1.0, "clients/test": [0.5], "train/own": own}
         rest |= {"test/domain/photo/acc_mean": 0.5, "test/cross/cifar10/acc_mean": 0.5}  # of parts
+        rest |= {"test/domain/own": own, "own": own}
         return {"seed": 1, "round": number, "val/acc_mean": val, **sets, **rest, "unbounded/own": math.inf}
 
     assert of_method("train/own")
     assert not any(map(of_method, ("train/loss", "test/novel/acc_mean", "time/seconds")))
-    assert shown_beside(record(1, 0.1, 0.2)) == ["test/novel/acc_mean", "test/harmonic_mean", "train/own"]
+    assert shown_beside(record(1, 0.1, 0.2)) == ["test/novel/acc_mean", "test/harmonic_mean", "train/own", "own"]
     rules = rules_of([record(1, 0.9, 0.25), record(2, 0.1, 0.75)])
     assert {name: rule["train/own"] for name, rule in rules.items() if name != "best_test"} == {
         "final": 0.75, "best_val": 0.25, "mean_last5": 0.5,

@@ -86,7 +86,7 @@ class Outer:
         ({"name": "a", "inner": {"kind": "fanci"}}, "There is no x.inner.kind 'fanci'. Did you mean 'fancy'?"),
         ({"name": "a", "inner": 3}, "x.inner must be …, but is 3."),
         ({"name": "a", "count": "one"}, "x.count must be …, but is 'one'."),
-        ({"name": "a", "count": 1.5}, "x.count must be …, but is 1.5."),
+        ({"name": "a", "count": 1.5}, "x.count must be an integer, but is 1.5."),
         ({"name": "a", "count": "none"}, "x.count must be …, but is 'none'. Write null."),
         ({"name": "a", "count": None}, "x.count cannot be null. Leave it out, or remove it: '~x.count'."),
         ({"name": "a", "count": True}, "x.count must be …, but is True."),

@@ -186,7 +186,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_read(
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     with caplog.at_level(logging.WARNING):
         again = read_everything(store)
-    (line,) = {record.getMessage() for record in caplog.records}
+    (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"{path} is damaged: ")
     assert line.endswith(". Run the study again to recreate the file.")
     assert "\n" not in line

@@ -174,7 +174,7 @@ def test_a_recorded_study_has_links_to_its_runs(make_store, uri, keyed):
     assert held.parent == found["study"].info.run_id
     assert held.best == [cell.id for cell in reversed(store.cells()) if cell.role == "cell"], "by validation accuracy"
     experiment = server.connect(uri).get_experiment(held.experiment)
-    places = tracking.places(held)
+    places = tracking.paths(held)
     assert all(f"({place})" in experiment.tags["mlflow.note.content"] for place in places.values())
 
 
@@ -209,7 +209,7 @@ def test_many_fields_and_runs_stay_within_the_length_of_a_tag(make_store, uri):
     assert held is not None
     assert len(held.best) == 120
     note = server.connect(uri).get_experiment(held.experiment).tags["mlflow.note.content"]
-    assert f"({tracking.places(held)['charts']})" in note
+    assert f"({tracking.paths(held)['charts']})" in note
 
 
 def test_long_names_of_fields_leave_no_page_without_figures():

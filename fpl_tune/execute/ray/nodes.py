@@ -90,9 +90,9 @@ def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
     Raises:
         EnvironmentProblem: the driver itself cannot write the storage.
     """
-    place, token = RemoteStorage(storage), f".nodes-{uuid.uuid4().hex[:12]}"
+    remote, token = RemoteStorage(storage), f".nodes-{uuid.uuid4().hex[:12]}"
     try:
-        place.write(token, "")
+        remote.write(token, "")
     except OSError as problem:
         raise EnvironmentProblem(
             f"Checkpoints and results need writable storage, but this machine cannot write to {storage} "
@@ -113,7 +113,7 @@ def check_nodes(storage: str, data_roots: Sequence[str] = ()) -> list[Node]:
         return [_node(node, ref, limit) for node, ref in zip(alive, refs, strict=True) if node["NodeID"] in left]
     finally:
         with suppress(Exception):
-            place.drop(token)
+            remote.drop(token)
 
 
 def _node(info: dict[str, Any], ref: Any, limit: float) -> Node:

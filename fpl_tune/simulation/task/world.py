@@ -118,10 +118,10 @@ class SharedData:
         device = self.towers.device
 
         def clients(images: Tensor, index: _Arrays, label: _Arrays, ids: np.ndarray, **views: Any) -> ClientData:
-            place = np.zeros(len(self.dataset.classes), dtype=np.int64)
-            place[ids] = np.arange(len(ids))
-            labels_in_place = [place[labels] for labels in label]
-            return ClientData(images, index, labels_in_place, towers=self.towers, device=device, **views)
+            position = np.zeros(len(self.dataset.classes), dtype=np.int64)
+            position[ids] = np.arange(len(ids))
+            positions = [position[labels] for labels in label]
+            return ClientData(images, index, positions, towers=self.towers, device=device, **views)
 
         views = {"views": self.views, "second": self.second}
         tests = {
