@@ -158,9 +158,23 @@ def test_the_best_cell_of_a_sweep_is_its_reference_and_the_first_reference_that_
 
 
 def test_a_search_without_gain_says_so(trials):
-    text = said(trials(lambda cell, published: 0.9 if published else 0.8))
+    findings = trials(lambda cell, published: 0.9 if published else 0.8)
+    text = said(findings)
     assert text.startswith("No trial was better on validation than the published setting, which reaches 9")
-    assert text.endswith("other trials).")
+    assert 0 < len(findings.published) < len(findings.own) - len(findings.published)
+    assert text.endswith(f"({len(findings.own) - len(findings.published)} other trials).")
+
+
+def test_without_a_published_trial_that_completed_there_is_no_gain(trials):
+    first = len(trials(lambda cell, published: 0.8).published)
+    stopped = trials(lambda cell, published: 0.8, early=lambda number: number < first)
+    assert said(stopped).endswith("no published setting completed.")
+
+
+def test_the_objective_that_chooses_is_named_below_the_table(trials):
+    for metric, chosen in (("val/acc_mean", "validation accuracy"), ("train/loss", "train/loss")):
+        findings = trials(lambda cell, published: 0.8 + 0.01 * cell.number, overrides=[f"search.objectives=[{metric}]"])
+        assert f"The best cell (bold) is chosen by {chosen}" in table.note(findings, compare(findings))
 
 
 def test_a_gain_on_the_seeds_that_chose_has_its_interval_and_cost_and_is_said_to_be_too_good(trials):

@@ -69,11 +69,18 @@ def test_the_point_with_the_best_mean_is_confirmed_in_all_settings(compose: Comp
         best = min(values, key=lambda rate: sum(math.log10(rate / best) ** 2 for best in BEST.values()))
         assert (confirmed.role, confirmed.run.optim.lr) == ("tuned", best)
         assert confirmed.is_at(part.varied)
+        assert [other is part for other in asked.search.parts] == [
+            other.confirms(confirmed) for other in asked.search.parts
+        ]
 
 
 def test_what_a_kill_or_a_new_setting_leaves_out_is_repeated_first(compose: Compose) -> None:
     asked = finished(Asked(compose(BODY)))
     rows = [row for row in asked.rows if row.cell.is_at({"partition": "iid"})]
+    half = Asked(compose(BODY), rows=rows)
+    for part in half.search.parts:
+        trials = trials_of(part, half.table.design, half.table.shared_trials(part))
+        assert {trial.values for trial in trials} == {None}, "half of its settings are no mean"
     again = finished(Asked(compose(BODY), rows=rows))
     assert {row.cell.id for row in again.rows} == {row.cell.id for row in asked.rows}
     wider = finished(Asked(compose(BODY, "axes.partition=[domain,iid,disjoint]"), rows=asked.rows))

@@ -59,6 +59,18 @@ def test_a_suggestion_depends_on_the_table_alone(compose: Compose, sampler: str)
     assert len({cell.cell.id for cell in asked.rows}) == 9
 
 
+@pytest.mark.parametrize(("sampler", "room"), [("{name: nsgaii, population_size: 4}", "trial"), ("qmc", "study")])
+def test_what_a_sampler_notes_is_stored_with_the_suggestion(compose: Compose, sampler: str, room: str) -> None:
+    """The generation of a trial, and how many points of the sequence are used: both go on from trial to trial."""
+    asked, notes = Asked(compose(TWO, f"search.sampler={sampler}")), list[int]()
+    for _ in range(14):
+        cell = there(asked.request())
+        ended(asked, cell, "done")
+        notes += [value for value in there(cell.suggestion).attrs.get(room, {}).values() if isinstance(value, int)]
+    assert notes == sorted(notes)
+    assert notes[-1] - notes[0] >= 2
+
+
 @pytest.mark.parametrize("sampler", ["random", "tpe", "gp", "{name: qmc, scramble: true}"])
 def test_the_seed_of_the_search_draws_other_trials(compose: Compose, sampler: str) -> None:
     """From the first one on; equal seeds draw equal ones."""
