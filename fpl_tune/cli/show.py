@@ -72,12 +72,6 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     marked = "on the front" if choice and choice.front else "best"
     title = study.title or study.name
-    notes = [f"{metric} by the rule '{rule}'{' (selects on test figures)' if rule == 'best_test' else ''}"]
-    notes += ["accuracies in %", "± is the deviation over seeds"]
-    if choice is not None and choice.front:
-        notes.append(f"{choice.by}: no cell is best")
-    elif choice is not None:
-        notes.append("best on validation in bold" if choice.by == selection.BY_VALIDATION else f"bold: {choice.by}")
 
     def reached(record: Mapping[str, Any], validation: str) -> dict[str, str]:
         status = [marked] * (record["cell"] in chosen) + [record["status"]] * (record["status"] != CellState.DONE)
@@ -99,10 +93,16 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     others = [record for record in records if record["role"] != "trial"]
     if by_setting:
         others.sort(key=lambda record: record["role"] == "reference")
+    notes = [f"{metric} by the rule '{rule}'{' (selects on test figures)' if rule == 'best_test' else ''}"]
+    notes += ["accuracies in %", "± is the deviation over seeds"]
     if len(by_setting) > 1 and _print_tuned(store, table, rule, title):
-        notes[-1] = f"{counted(sum(map(len, by_setting.values())), 'trial')} with --format csv and on the report page"
+        notes.append(f"{counted(sum(map(len, by_setting.values())), 'trial')} with --format csv and on the report page")
         by_setting, others = {}, []
-    elif others and by_setting:
+    elif choice is not None and choice.front:
+        notes.append(f"{choice.by}: no cell is best")
+    elif choice is not None:
+        notes.append("best on validation in bold" if choice.by == selection.BY_VALIDATION else f"bold: {choice.by}")
+    if others and by_setting:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others), narrow=True)
         title = "trials"
