@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from fpl_tune.config import StudySpec
+from fpl_tune.config import RunSpec, StudySpec
 from fpl_tune.core.device import cores, resolve
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.paths import cache_root, usable_cache
@@ -16,10 +17,15 @@ from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.simulation.worlds import threads_of
 
 
-def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
-    """The setup of a study on this machine. Both executors use the same number of threads, since results depend on it.
+def setup_of(spec: StudySpec, folder: Path, runs: Iterable[RunSpec]) -> ExecutionContext:
+    """The setup of a study on this machine. Every trial gets as many cores as the one with the most threads.
 
     A Ray that this process already uses is a cluster to the study: it may have fewer cores, or more nodes.
+
+    Args:
+        spec: the study.
+        folder: the study's folder.
+        runs: those of its cells and searches, whose towers may differ.
 
     Raises:
         ConfigError: an invalid address, or more than one GPU per trial.
@@ -35,7 +41,7 @@ def setup_of(spec: StudySpec, folder: Path) -> ExecutionContext:
     if address is not None:
         head_of(address)
     device = resolve(execution.device) if address is None else execution.device  # the nodes decide the rest
-    threads = execution.threads or threads_of(spec, device)
+    threads = execution.threads or max((threads_of(run, device) for run in runs), default=1)
     gpus, parallel = execution.gpus, execution.parallel or 1
     if address is None:
         n_gpus = torch.cuda.device_count() if device == "cuda" else 0

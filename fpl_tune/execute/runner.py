@@ -64,7 +64,7 @@ def run_study(
     cells = search.references if search else expand(spec)
     halving.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
-    setup = setup_of(spec, folder)
+    setup = setup_of(spec, folder, [*(cell.run for cell in cells), *(search.runs if search else ())])
     with _disk_errors(folder), _new_folders_removed(folder), locked(folder):
         store = Store(root, spec.name)
         looks.check_declared(spec, store)

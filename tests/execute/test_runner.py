@@ -226,7 +226,7 @@ def test_a_worker_whose_files_are_others_runs_no_round(compose: Compose, tmp_pat
     (cell,) = expand(made)
     for changed, verb in ((("method",), "differs"), (("method", "data"), "differ")):
         prints = {**fingerprints(cell.run), **dict.fromkeys(changed, "other")}
-        report = JobRun(Job(cell, (1,), prints), setup_of(made, tmp_path)).step(0.0, lambda: False)
+        report = JobRun(Job(cell, (1,), prints), setup_of(made, tmp_path, [made])).step(0.0, lambda: False)
         assert (report.rounds, report.last) == ([], True)
         assert report.failure is not None
         assert report.failure.kind == "environment"

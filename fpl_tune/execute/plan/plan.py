@@ -152,11 +152,11 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
         EnvironmentProblem: the machine lacks data, or a requested GPU.
     """
     check_reported(spec.report.metric)
-    setup = setup_of(spec, root / spec.name)
     looks.check(spec)
     looks.check_declared(spec, Store(root, spec.name))
     search, cells = Search.plan(spec, preflight.check_of_sizes()), expand(spec)
     halving.check(spec, [cell.run for cell in cells if cell.candidate])
+    setup = setup_of(spec, root / spec.name, [cell.run for cell in cells])
     if search is not None:
         cells = [*(cell for cell in cells if cell.role == "cell"), *search.references]
     cells += ablation_cells(spec, root)

@@ -195,7 +195,7 @@ def test_a_client_that_does_not_fit_a_gpu_is_refused_before_anything_starts(
 ) -> None:
     """By what its step keeps, the towers, images and the CUDA context."""
     spec = compose(METHODS)
-    runs, setup = [cell.run for cell in expand(spec)], replace(setup_of(spec, tmp_path), device="cuda")
+    runs, setup = [cell.run for cell in expand(spec)], replace(setup_of(spec, tmp_path, [spec]), device="cuda")
     monkeypatch.setattr(preflight, "gpus_here", lambda: ((80 << 30, 80 << 30), (8 << 30, 300 << 20)))
     monkeypatch.setattr(preflight, "memory", lambda: 1)
     preflight.check(runs, 1, setup)

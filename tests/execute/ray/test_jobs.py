@@ -140,7 +140,7 @@ def test_an_actor_drops_what_it_held_before_the_next_job_begins(
 def test_an_actor_without_the_studys_folder_sends_its_files_to_the_url(compose: Any, tmp_path: Path) -> None:
     made = compose("axes: {optim: {lr: [0.1]}}", f"execution.checkpoints=file://{tmp_path}/bucket")
     (cell,) = expand(made)
-    job, context = Job(cell, (1, 2)), replace(setup_of(made, tmp_path / "tiny"), address="head:1")
+    job, context = Job(cell, (1, 2)), replace(setup_of(made, tmp_path / "tiny", [made]), address="head:1")
     actor = FederatedTrainable(sent(job, context, versions()))
     reports = [actor.train()[REPORT]]
     while not reports[-1].last:
