@@ -28,9 +28,9 @@ class Sweep:
     plateau: tuple[str, ...]
     """The best cell and its neighbours that do not differ significantly from it."""
     equal: bool
-    """Whether all of the plateau lie within the region of practical equivalence; False of the best cell alone."""
+    """True if all cells of the plateau lie within the region of practical equivalence; False of the best cell alone."""
     identical: bool
-    """Whether all of the plateau have the same values on every seed; False of the best cell alone."""
+    """True if all cells of the plateau have the same values on every seed; False of the best cell alone."""
     lower: tuple[str, ...]
     """Cells from the start of the axis on that are worse, without a gap."""
     upper: tuple[str, ...]

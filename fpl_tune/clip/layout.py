@@ -23,7 +23,7 @@ _SIZES = range(16, 129)
 """Rows of a block: attention of a larger one computes more scores that are masked."""
 
 
-class Group(NamedTuple):
+class SuffixGroup(NamedTuple):
     """Consecutive classes whose suffixes have the same length."""
 
     start: int  # row of the first token of the first suffix
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
     """
 
     n_prefix: int
-    groups: tuple[Group, ...]
+    groups: tuple[SuffixGroup, ...]
     """Classes by length, where rows are not in blocks."""
     ids: Tensor  # [R]
     positions: Tensor  # [R]
@@ -102,7 +102,7 @@ def lay_out(slots: Sequence[tuple[int, ...]], *, per_class: bool, blocks: bool) 
     groups = []
     for length, members in groupby(zip(lengths, starts, strict=True), key=lambda pair: pair[0]):
         firsts = [start for _, start in members]
-        groups.append(Group(firsts[0], len(firsts), length))
+        groups.append(SuffixGroup(firsts[0], len(firsts), length))
     context = [row for row, (token, _, _) in enumerate(rows) if token < 0]
     slot = [-1 - rows[row][0] for row in context]
     return Layout(

@@ -282,7 +282,7 @@ def _started(method: Method, state: State, given: Trace) -> State:
 
 
 def _remedy(method: Method, wanted: list[int], has: list[int]) -> str:
-    """What to set if a shape differs in one number, which is that of some fields of the method; else ""."""
+    """The fields to set if a shape differs in one number, which is that of some fields of the method; else ""."""
     different = [pair for pair in zip(wanted, has, strict=False) if pair[0] != pair[1]]
     if len(wanted) != len(has) or len(different) != 1:
         return ""

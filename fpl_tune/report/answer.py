@@ -111,7 +111,7 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
 
 
 def _by_setting(findings: Findings, comparisons: Comparisons) -> str:
-    """What each setting reached, and its difference to the reference there, where settings are not ranked; empty
+    """The result of each setting, and its difference to the reference there, where settings are not ranked; empty
     without results."""
     cells = findings.whole
     if len(cells) < 2:

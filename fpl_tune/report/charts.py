@@ -164,7 +164,7 @@ def chart(rows: Rows, *layers: Spec, height: Any, **more: Any) -> Spec:
 
 
 KEPT: Spec = {"params": [{"name": "kept", "value": None}]}
-"""What a chart of cells holds besides, for the page's filter."""
+"""Additional entries of a chart of cells, for the page's filter."""
 RING: Spec = {"filled": False, "size": 260, "stroke": "currentColor"}
 """The style of the mark around the best cell."""
 

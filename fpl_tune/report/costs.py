@@ -1,4 +1,4 @@
-"""What chosen points cost more than those that tuning started from, and what it gains at no higher cost."""
+"""Costs of chosen points above those that tuning started from, and the gain at no higher cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def of_search(findings: Findings, search: Searched) -> dict[str, str]:
 
 
 def text(findings: Findings, search: Searched) -> str:
-    """What the chosen point of a search costs more than its published or default one, as a phrase; empty if nothing.
+    """The costs of the chosen point of a search above its published or default one, as a phrase; empty if none.
 
     The gain at no higher cost follows, by the best trial on validation that costs no more than that one.
     """

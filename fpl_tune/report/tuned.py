@@ -49,7 +49,7 @@ _MEAN = "mean"
 
 
 class Entry(NamedTuple):
-    """What the table shows of a method in a setting, or of its mean over settings."""
+    """An entry of the table: a method in a setting, or its mean over settings."""
 
     mean: float
     std: float
@@ -268,7 +268,7 @@ def at_edges(findings: Findings) -> str:
 
 
 def gains(findings: Findings) -> PageTable | None:
-    """What tuning gained over each method's published or default setting, in each setting; None without any."""
+    """The gain of tuning over each method's published or default setting, in each setting; None without any."""
     crossed = _crossed(findings)
     published = {search.tuned.id: search.published for search in findings.searches if search.tuned is not None}
     rows: dict[str, list[str]] = {method: [method] for method in _searched(findings)}

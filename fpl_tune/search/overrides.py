@@ -134,7 +134,7 @@ def _check(override: Override, spec: Study, search: Search | None, work_without:
 
 
 def _work(spec: Study, search: Search | None) -> Any:
-    """What overrides of a run can change: the cells, or the references, first trials and rounds of a search."""
+    """All that overrides of a run can change: the cells, or the references, first trials and rounds of a search."""
     if search is None:
         return [_used(cell.run) for cell in expand(spec)]
     rounds = [] if spec.search.trials else [part.run.rounds for part in search.parts]  # which a budget depends on

@@ -422,7 +422,7 @@ class Findings:
         return searches
 
     def first_point(self, cell: Cell) -> str:
-        """What the first trials of a cell's search are: `published` points, or the `default` one."""
+        """The kind of the first trials of a cell's search: `published` points, or the `default` one."""
         file = self.table.effective.spaces.get(self.axes_label(cell) or label({}), {})
         params = cell.suggestion.params if cell.suggestion is not None and cell.published else None
         return first_point(self.spec.search, file, params)

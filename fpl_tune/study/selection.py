@@ -205,7 +205,7 @@ def choose(
 
 
 def first_point(search: SearchSpec, file: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> str:
-    """What the first trials of a search are: `published` points, or the `default` one where none is known.
+    """The kind of the first trials of a search: `published` points, or the `default` one where none is known.
 
     Args:
         search: the study's `search`.
