@@ -82,9 +82,8 @@ def load_towers(
     ensure_importable()
     import open_clip
 
-    given, own = name, None
-    if name.startswith(_FOLDER):
-        own = local(name.removeprefix(_FOLDER)) / "open_clip_config.json"
+    given, own = name, _own_config(name)
+    if own is not None:
         name = f"{_FOLDER}{own.parent}"
     if own is None and name not in open_clip.list_models():
         raise unknown("model", name, [*OWN, *plugins.names("towers"), *open_clip.list_models()])
@@ -116,11 +115,11 @@ def load_towers(
 
 def model_content(name: str) -> str:
     """The name of a model; of one in a folder of one's own with a digest of what describes it, instead of the path."""
-    if not name.startswith(_FOLDER):
+    config = _own_config(name)
+    if config is None:
         return name
-    folder = local(name.removeprefix(_FOLDER))
-    content = [digest_of(folder / file) for file in ("open_clip_config.json", *_DESCRIPTION)]
-    return _FOLDER + digest(content)[:16] if content[0] else name
+    contents = [digest_of(path) for path in (config, *map(config.with_name, _DESCRIPTION))]
+    return _FOLDER + digest(contents)[:16] if contents[0] else name
 
 
 def weights_print(name: str, pretrained: str | None = None) -> str:
@@ -130,22 +129,26 @@ def weights_print(name: str, pretrained: str | None = None) -> str:
         ConfigError: the towers are of a package that cannot be imported, or a folder describes no model.
     """
     files = [local(pretrained)] if pretrained else []
-    code = ""
+    config, code = _own_config(name), ""
     if name in OWN:
         files = import_module(f"fpl_tune.clip.{name}").files(*files)
-    elif name.startswith(_FOLDER):
-        files.append(local(name.removeprefix(_FOLDER)) / "open_clip_config.json")
+    elif config is not None:
+        files.append(config)
     elif name in plugins.names("towers"):
         code = source_of(plugins.load("towers", name))
-    described = not name.startswith(_FOLDER) or files[-1].is_file()
     files = [file for file in files if file.is_file()]
-    if files and described and name not in OWN and not code:
+    if files and (config is None or config in files) and name not in OWN and not code:
         ensure_importable()
         folders = [file.parent for file in files]
         if "hf_tokenizer_name" in _text_config(name, folders):
             paths = [folder / file for folder in dict.fromkeys(folders) for file in _DESCRIPTION]
             files += [path for path in paths if path.is_file()]
     return digest([code, *map(digest_of, files)])[:16] if code or files else ""
+
+
+def _own_config(name: str) -> Path | None:
+    """`open_clip_config.json` of a model in a folder of one's own, which may be missing; None for other names."""
+    return local(name.removeprefix(_FOLDER)) / "open_clip_config.json" if name.startswith(_FOLDER) else None
 
 
 def _cast(model: Any, device: str | torch.device, dtype: torch.dtype) -> Any:
@@ -166,12 +169,12 @@ def _text_config(name: str, folders: Sequence[Path]) -> dict[str, Any]:
     import open_clip
     from open_clip.hf_configs import arch_dict
 
-    if name.startswith(_FOLDER):
-        path = local(name.removeprefix(_FOLDER)) / "open_clip_config.json"
+    own = _own_config(name)
+    if own is not None:
         try:
-            text = dict(json.loads(path.read_text("utf-8"))["model_cfg"]["text_cfg"])
+            text = dict(json.loads(own.read_text("utf-8"))["model_cfg"]["text_cfg"])
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{path} is no configuration of open_clip, with model_cfg and text_cfg in it.") from None
+            raise ConfigError(f"{own} is no configuration of open_clip, with model_cfg and text_cfg in it.") from None
     else:
         text = dict((open_clip.get_model_config(name) or {}).get("text_cfg", {}))
     for folder in reversed(folders) if "hf_model_name" in text else ():  # the first one wins, as for tokenizers

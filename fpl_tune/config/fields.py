@@ -233,7 +233,8 @@ def identity(run: RunSpec) -> str:
 
 
 def _content(path: str | None) -> str | None:
-    return (digest_of(local(path)) if path else None) or path
+    """The digest of a file's contents; the value itself if it names no file that can be read."""
+    return path and (digest_of(local(path)) or path)
 
 
 def _trained(run: RunSpec, *, newer: bool = True) -> dict[str, Any]:

@@ -596,6 +596,7 @@ def test_the_page_offers_tuned_methods_and_references_and_no_trial(findings):
     assert {"promptfl", "fedprox", *map(findings.family, findings.references)} >= {
         name for name in offered if name not in {cell.label for cell in findings.listed}
     }
+    assert not {cell.label for cell in findings.listed if cell.role == "trial"} & {*offered}
 
 
 def test_the_column_of_chosen_values_is_the_setting_or_says_what_it_holds(findings, compose):

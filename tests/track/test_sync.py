@@ -174,8 +174,8 @@ def test_a_recorded_study_has_links_to_its_runs(make_store, uri, keyed):
     assert held.parent == found["study"].info.run_id
     assert held.best == [cell.id for cell in reversed(store.cells()) if cell.role == "cell"], "by validation accuracy"
     experiment = server.connect(uri).get_experiment(held.experiment)
-    places = tracking.paths(held)
-    assert all(f"({place})" in experiment.tags["mlflow.note.content"] for place in places.values())
+    links = tracking.paths(held)
+    assert all(f"({link})" in experiment.tags["mlflow.note.content"] for link in links.values())
 
 
 def test_the_links_open_a_page_with_the_figures_and_what_varies(make_store, uri):
