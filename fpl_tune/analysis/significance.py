@@ -90,10 +90,10 @@ def _paired(
     for number in np.unique(group[first]):
         rows = np.flatnonzero(group[first] == number)
         free = np.maximum(seeds[..., rows] - 1, 0)
-        usual = _agree(own[..., rows], free)
-        pooled_cells = np.ones(values.shape[:-1], bool)
-        pooled_cells[..., first[rows]] = usual
-        fitted = np.where(pooled_cells[..., None] & ~strange, values, np.nan)[..., group == number, :]
+        members = np.flatnonzero(group == number)
+        steady = _agree(own[..., rows], free, [(first[rows] == cell) | (second[rows] == cell) for cell in members])
+        usual = steady[..., np.searchsorted(members, first[rows])] & steady[..., np.searchsorted(members, second[rows])]
+        fitted = np.where(steady[..., None] & ~strange[..., members, :], values[..., members, :], np.nan)
         variance, pool = two_way(fitted)
         weight = free * (usual & ~odd[..., rows])
         mean = (weight * own[..., rows]).sum(-1) / np.maximum(weight.sum(-1), 1)  # a reference that varies more shows
@@ -152,12 +152,16 @@ def resolution_of(values: Floats) -> Floats:
     return np.where(varies.any(-1), mean / clients, np.nan)
 
 
-def _agree(variance: Floats, freedom: Floats) -> Bools:
-    """True [..., rows] unless a variance is clearly larger than their median: an F test at 1 %."""
+def _agree(variance: Floats, freedom: Floats, rows_of_cells: Sequence[Bools]) -> Bools:
+    """True [..., cells] unless a cell clearly varies more than the others: an F test at 1 % of the median of its
+    comparisons' variances [..., rows] against the median of all cells."""
     exists = freedom > 0
-    several = np.maximum(freedom.sum(-1, keepdims=True), 1)
-    middle = _median(np.where(exists, variance, np.nan), -1)
-    return variance <= special.fdtri(np.maximum(freedom, 1), several, 0.99) * middle + 1e-15
+    known = np.where(exists, variance, np.nan)
+    typical = np.concatenate([_median(known[..., rows], -1) for rows in rows_of_cells], -1)
+    free = np.stack([freedom[..., rows].max(-1) for rows in rows_of_cells], -1)
+    several = np.maximum(free.sum(-1, keepdims=True) * (1 - 1 / len(rows_of_cells)), 1)  # one cell is the reference
+    middle = _median(np.where(free > 0, typical, np.nan), -1)
+    return typical <= special.fdtri(np.maximum(free, 1), several, 0.99) * middle + 1e-15
 
 
 def two_way(values: Floats) -> tuple[Floats, Floats]:

@@ -334,7 +334,7 @@ def test_letters_of_values_that_are_no_shares_tell_every_difference_apart():
 def test_cells_share_a_letter_exactly_where_no_pair_of_them_is_told_apart(cells):
     """However many groups there are: 36 cells on a stair have more than there are small letters."""
     rng = np.random.default_rng(1)
-    values = 0.1 + 0.02 * np.arange(cells)[:, None] + rng.normal(0, 0.01, (cells, 5))
+    values = 0.1 + 0.02 * np.arange(cells)[:, None] + rng.normal(0, 0.006, (cells, 5))
     found = analysis.letters(long(values), rope=0)
     order = np.argsort(-values.mean(1))
     assert list(found.index) == [str(i) for i in order]

@@ -1,5 +1,6 @@
 """What intervals are made of: means over clients, residual variances, runs that lie apart, the smallest step."""
 
+import itertools
 import math
 
 import numpy as np
@@ -87,3 +88,20 @@ def test_an_interval_covers_that_without_the_runs_outliers(rng: np.random.Genera
         reach = np.abs(rest.difference - found.difference) + rest.half
         assert (reach <= found.half + 1e-12)[found.outlier].all()
     assert seen > 10, "of one row alone"
+
+
+def test_cells_that_vary_more_take_no_interval_from_the_others(rng: np.random.Generator) -> None:
+    """Whatever the order of cells and pairs: all pairs of ten cells, of which three are unstable."""
+    noise = np.repeat([0.005, 0.05], [7, 3])
+    values = 0.5 + 0.04 * np.arange(10)[:, None] + noise[:, None] * rng.normal(size=(10, 5))
+    pairs = list(itertools.combinations(range(10), 2))
+    half = dict(zip(pairs, estimate(values, pairs).half, strict=True))
+    for _ in range(5):
+        order = rng.permutation(10)
+        moved = rng.permuted(rng.permutation(pairs), axis=1)
+        for (i, k), width in zip(moved, estimate(values[order], moved).half, strict=True):
+            one, other = sorted((int(order[i]), int(order[k])))
+            assert width == pytest.approx(half[one, other], rel=1e-9)
+    quiet = [half[pair] for pair in itertools.combinations(range(7), 2)]
+    alone = estimate(values[:7], list(itertools.combinations(range(7), 2)), tests=len(pairs)).half
+    np.testing.assert_allclose(quiet, alone, rtol=0.5)
