@@ -131,9 +131,9 @@ def test_shipped_studies_of_one_optimiser_and_its_protocol_say_nothing() -> None
         ("axes: {variant: [{label: A, method: promptfl}, {label: Given, method: full_model, optim.lr: 0.1}]}",
          "(A: their rows in optim=tuned; Given: given in the study)"),
         ("axes: {method: [promptfl, fedpgp], partition: [iid, dirichlet]}\nreferences: [{method: coop, optim: adamw}]",
-         "(promptfl, fedpgp: their rows in optim=tuned; coop, adamw: the default of optim=adamw)"),
+         "(promptfl, fedpgp: their rows in optim=tuned; coop adamw: the default of optim=adamw)"),
         ("axes: {}\nreferences: [{method: coop, optim: adamw}]",
-         "(the trials: their rows in optim=tuned; coop, adamw: the default of optim=adamw)"),
+         "(the trials: their rows in optim=tuned; coop adamw: the default of optim=adamw)"),
     ],
     ids=["variants", "methods and partitions", "no axes"],
 )  # fmt: skip
