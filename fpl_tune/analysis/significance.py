@@ -91,8 +91,9 @@ def _paired(
         rows = np.flatnonzero(group[first] == number)
         free = np.maximum(seeds[..., rows] - 1, 0)
         members = np.flatnonzero(group == number)
-        steady = _agree(own[..., rows], free, [(first[rows] == cell) | (second[rows] == cell) for cell in members])
-        usual = steady[..., np.searchsorted(members, first[rows])] & steady[..., np.searchsorted(members, second[rows])]
+        one, other = (np.searchsorted(members, end[rows]) for end in (first, second))
+        steady = _steady(own[..., rows], free, [(one == cell) | (other == cell) for cell in range(len(members))])
+        usual = steady[..., one] & steady[..., other]
         fitted = np.where(steady[..., None] & ~strange[..., members, :], values[..., members, :], np.nan)
         variance, pool = two_way(fitted)
         weight = free * (usual & ~odd[..., rows])
@@ -152,11 +153,12 @@ def resolution_of(values: Floats) -> Floats:
     return np.where(varies.any(-1), mean / clients, np.nan)
 
 
-def _agree(variance: Floats, freedom: Floats, rows_of_cells: Sequence[Bools]) -> Bools:
-    """True [..., cells] unless a cell clearly varies more than the others: an F test at 1 % of the median of its
-    comparisons' variances [..., rows] against the median of all cells."""
-    exists = freedom > 0
-    known = np.where(exists, variance, np.nan)
+def _steady(variance: Floats, freedom: Floats, rows_of_cells: Sequence[Bools]) -> Bools:
+    """True [..., cells] unless a cell clearly varies more than the others.
+
+    An F test at 1 %, of the median of its comparisons' variances [..., rows] against the median of all cells.
+    """
+    known = np.where(freedom > 0, variance, np.nan)
     typical = np.concatenate([_median(known[..., rows], -1) for rows in rows_of_cells], -1)
     free = np.stack([freedom[..., rows].max(-1) for rows in rows_of_cells], -1)
     several = np.maximum(free.sum(-1, keepdims=True) * (1 - 1 / len(rows_of_cells)), 1)  # one cell is the reference

@@ -63,12 +63,12 @@ def _protocol(node: Mapping[str, Any], world: bool) -> str:
 
 
 def _name(spec: Study, cell: Cell) -> str:
-    """A cell's label without searched fields, axes of data, partition and protocol, and commas, which part cells."""
+    """A cell's label without searched fields, and without axes of data, partition and protocol."""
     axes = axes_of(spec.axes) if cell.searched else cell.varied
     parts = {name: {name: value} for name, value in cell.varied.items() if name in axes}
     where = {name for name, overrides in parts.items() if fields_of(overrides) and is_setting(overrides)}
     named = {name: cell.varied[name] for name in parts if name not in where}
-    return label(named).replace(", ", " ") if named or not cell.searched else "the trials"
+    return label(named).replace(", ", " ") if named or not cell.searched else "the trials"  # commas separate cells
 
 
 def _takes_row(spec: Study, cell: Cell) -> bool:
