@@ -7,6 +7,7 @@ unkind to a test: a ceiling, ties, missing seeds, collapsed runs, unstable cells
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class World:
     """Share of cells whose seeds vary by 0.05 instead."""
     reference: float | None = None
     """Of the reference instead of `cell`."""
+    last: float | None = None
+    """Of the last cell instead of `cell`."""
     graded: float = 1.0
     """Cells vary by `cell` up to as many times as much, evenly on a logarithmic scale."""
     collapse: float = 0.0
@@ -73,6 +76,8 @@ WORLDS = {
     "heavy tails": World(tails=3),
     "quiet": World(cell=0.006, images=1000),
     "unstable reference of quiet cells": World(cell=0.004, images=1000, reference=0.05),
+    "one unstable cell among 4": World(cells=3, cell=0.008, last=0.05),
+    "one unstable cell among 6": World(cells=5, cell=0.008, last=0.05),
 }
 
 
@@ -92,7 +97,7 @@ def bench_statistics(studies: int = 2000, progress: Callable[[float, float, str]
         ("power", lambda: power(studies)),
         *((f"until decided, {name}", lambda name=name: until_decided(name, max(studies // 2, 50))) for name in LOOKED),
         ("sweeps", lambda: sweeps(max(studies // 4, 50))),
-        ("letters", lambda: groups(max(studies // 4, 50))),
+        ("letters", lambda: groups(studies)),
         ("choice", lambda: choices(max(studies // 8, 50))),
         ("importance", lambda: importances(max(studies // 4, 50))),
     ]
@@ -111,6 +116,8 @@ def draw(world: World, truth: Floats, seeds: int, studies: int, rng: np.random.G
     spread = np.where(rng.random((studies, cells, 1)) < world.unstable, 0.05, spread[..., None])
     if world.reference is not None:
         spread[:, 0] = world.reference
+    if world.last is not None:
+        spread[:, -1] = world.last
     values = world.level + truth[:, None] + rng.normal(0, 0.01, (studies, 1, seeds))
     shape = studies, cells, seeds
     noise = rng.standard_t(world.tails, shape) / math.sqrt(3) if world.tails else rng.normal(0, 1, shape)
@@ -304,28 +311,42 @@ def sweeps(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
 
 
 def groups(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:
-    """How often two cells that are equal share no letter, and how often two that differ by 5 points share none.
+    """How often cells that are equal share no letter, cells that differ share none, and an interval is missing.
 
-    In half of the studies a seventh cell varies more: equal to the others, or between them. Its letters are not counted
-    among those of the cells 5 points apart.
+    Noise is 0.8 points; in some worlds the last cell varies by 5 or 10 points. In the second half of the rows every
+    other cell is 5 points worse, and the unstable cell 30 points better than the best.
     """
     rows = []
-    truth = np.array([0, 0, 0, -0.05, -0.05, -0.05, -0.025])
-    for world, noise in (("letters", np.full(6, 0.008)), ("letters, an unstable cell", np.array([*[0.008] * 6, 0.05]))):
-        cells, same, told = len(noise), list[float](), list[float]()
+    for cells, unstable in ((6, None), (4, 0.05), (6, 0.05), (4, 0.1), (6, 0.1)):
+        world, noise, truth = "letters", np.full((cells, 1), 0.008), np.resize([0.0, -0.05], cells)
+        if unstable is not None:
+            world, noise[-1], truth[-1] = f"letters, one cell of {cells} unstable by {100 * unstable:g}", unstable, 0.3
+        pairs = np.array(list(itertools.combinations(range(cells), 2)))
+        gaps = np.abs(truth[pairs[:, 0]] - truth[pairs[:, 1]])
+        found: dict[str, list[float]] = {}
         for n in seeds:
-            rng, said = np.random.default_rng([6, n]), np.zeros(2)
-            for _ in range(studies):
-                values = 0.7 + rng.normal(0, 0.01, n) + noise[:, None] * rng.normal(0, 1, (cells, n))
-                equal = analysis.letters(long(values.round(3)))
-                apart = analysis.letters(long((values + truth[:cells, None]).round(3)))
-                said[0] += any(not set(a) & set(b) for a in equal for b in equal)
-                said[1] += np.mean([not set(apart[str(i)]) & set(apart[str(j)]) for i in range(3) for j in range(3, 6)])
-            same.append(float(said[0]) / studies)
-            told.append(float(said[1]) / studies)
-        rows += [_row(world, "equal cells without a common letter", same, "<= 0.05", seeds),
-                 _row(world, "cells 5 points apart without one", told, "", seeds)]  # fmt: skip
+            rng = np.random.default_rng([6, n])
+            values = 0.5 + rng.normal(0, 0.01, (studies, 1, n)) + noise * rng.normal(0, 1, (studies, cells, n))
+            equal, half = _told_apart(values, pairs)
+            apart, _ = _told_apart(values + truth[:, None], pairs)
+            shares = {"equal cells without a common letter": equal.any(1),
+                      "cells 5 points apart without one": apart[:, (gaps > 0.04) & (gaps < 0.06)]}  # fmt: skip
+            if unstable is not None:
+                shares["an unstable cell 30 points apart without one"] = apart[:, gaps > 0.29]
+                shares["studies without an interval"] = np.isnan(half).any(1)
+            for what, share in shares.items():
+                found.setdefault(what, []).append(float(share.mean()))
+        wanted = {"equal cells without a common letter": "<= 0.05", "studies without an interval": "0"}
+        rows += [_row(world, what, rates, wanted.get(what, ""), seeds) for what, rates in found.items()]
     return rows
+
+
+def _told_apart(values: Floats, pairs: npt.NDArray[np.intp]) -> tuple[Bools, Floats]:
+    """Which pairs [studies, pairs] share no letter, as in `analysis.letters`, and half widths of their intervals."""
+    values = values.round(3)
+    found = estimate(values, pairs, resolution=resolution_of(values[..., None]), tests=len(pairs))
+    said = verdicts(found.difference - found.half, found.difference + found.half, ROPE)
+    return np.isin(said, WRONG), found.half
 
 
 def choices(studies: int, seeds: tuple[int, ...] = SEEDS) -> list[Row]:

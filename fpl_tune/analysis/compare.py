@@ -155,11 +155,12 @@ def _notes(table: Values, indices: npt.NDArray[np.intp], paired: npt.NDArray[np.
     notes_by_row = []
     for (cell, reference), seeds in zip(indices, paired, strict=True):
         notes = []
+        holds = (ran & ~strange)[[cell, reference]].all(axis=0).sum() > 1
         for at, whose in ((cell, "its"), (reference, "the reference's")):
             gaps = means[at] - np.nanmedian(means[at]) if strange[at].any() else []
             notes += [
-                f"seed {table.seeds[s]} is an outlier, {unit * gaps[s]:+.3g}{points} from {whose} other seeds; the "
-                "interval also holds without it"
+                f"seed {table.seeds[s]} is an outlier, {unit * gaps[s]:+.3g}{points} from {whose} other seeds"
+                + ("; the interval also holds without it" if holds else "")
                 for s in np.flatnonzero(strange[at])
             ]
         if lost := int((ran[cell] | ran[reference]).sum() - seeds):

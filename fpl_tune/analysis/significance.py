@@ -33,7 +33,10 @@ class Estimates(NamedTuple):
 
     difference: Floats
     half: Floats
-    """Half width of the interval; NaN where there is none. It covers the difference with and without outliers."""
+    """Half width of the interval; NaN below two seeds, and where no value varies and the resolution is not known.
+
+    It covers the difference with outliers, and without them where that leaves two seeds.
+    """
     seeds: npt.NDArray[np.int_]
     """Number of paired seeds."""
     outlier: Bools
@@ -50,7 +53,7 @@ def estimate(
 ) -> Estimates:
     """Estimates differences of cells, paired by seed, with simultaneous intervals.
 
-    Each holds with and without outliers among the seeds of a cell.
+    Each holds with and without outliers among the seeds of a cell, as long as two paired seeds are none.
 
     Args:
         values: [..., cells, seeds], NaN where missing. Leading axes are studies of their own.
@@ -64,7 +67,7 @@ def estimate(
     if not estimates.outlier.any():
         return estimates
     other = _paired(np.where(strange, np.nan, values), np.zeros_like(strange), *rest, tests or len(pairs))
-    wider = np.maximum(estimates.half, np.abs(other.difference - estimates.difference) + other.half)
+    wider = np.fmax(estimates.half, np.abs(other.difference - estimates.difference) + other.half)
     return estimates._replace(half=np.where(estimates.outlier, wider, estimates.half))
 
 
@@ -93,9 +96,9 @@ def _paired(
         members = np.flatnonzero(group == number)
         one, other = (np.searchsorted(members, end[rows]) for end in (first, second))
         steady = _steady(own[..., rows], free, [(one == cell) | (other == cell) for cell in range(len(members))])
-        usual = steady[..., one] & steady[..., other]
         fitted = np.where(steady[..., None] & ~strange[..., members, :], values[..., members, :], np.nan)
         variance, pool = two_way(fitted)
+        usual = steady[..., one] & steady[..., other] & (pool > 0)[..., None]  # outliers may leave nothing to pool
         weight = free * (usual & ~odd[..., rows])
         mean = (weight * own[..., rows]).sum(-1) / np.maximum(weight.sum(-1), 1)  # a reference that varies more shows
         base = np.maximum(2 * variance, mean)[..., None]
@@ -114,9 +117,8 @@ def _paired(
             (own, own_freedom, error),
         )
     ]
-    has_interval = (seeds > 1) & (freedom > 0)
     unknown = np.isnan(least) & (np.maximum(pooled, own) <= 0)
-    half = np.where(has_interval & np.logical_not(unknown), np.maximum.reduce(three), np.nan)
+    half = np.where((seeds > 1) & np.logical_not(unknown), np.maximum.reduce(three), np.nan)
     return Estimates(difference, half, seeds.astype(int), odd)
 
 
@@ -124,7 +126,7 @@ def outliers(values: Floats) -> Bools:
     """Finds outliers [..., cells, seeds] among the seeds of each cell, as after a collapse.
 
     A run is an outlier if it is five points and five robust standard deviations of all runs from its cell's median,
-    after effects of the seeds. Of two seeds none is.
+    after effects of the seeds. A majority never is: such a cell is unstable. Of two seeds none is.
     """
     exists = present(values)
     rest = values - _median(values, -1)
@@ -135,7 +137,8 @@ def outliers(values: Floats) -> Bools:
     flat = size.reshape(*size.shape[:-2], -1)
     spread = 1.4826 * _median(np.where(flat > 0, flat, np.nan), -1)[..., None]  # the median itself is no deviation
     enough = exists.sum(-1, keepdims=True) > 2
-    return enough & (np.nan_to_num(size) > np.maximum(_APART_POINTS, np.nan_to_num(_APART * spread)))
+    apart = np.nan_to_num(size) > np.maximum(_APART_POINTS, np.nan_to_num(_APART * spread))
+    return apart & enough & (2 * apart.sum(-1, keepdims=True) <= exists.sum(-1, keepdims=True))
 
 
 def resolution_of(values: Floats) -> Floats:

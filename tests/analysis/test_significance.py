@@ -5,8 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from fpl_tune.analysis import compare
+from fpl_tune.analysis import compare, letters
 from fpl_tune.analysis.significance import estimate, outliers, resolution_of, two_way
 from fpl_tune.analysis.tables import seed_means
 
@@ -105,3 +106,36 @@ def test_cells_that_vary_more_take_no_interval_from_the_others(rng: np.random.Ge
     quiet = [half[pair] for pair in itertools.combinations(range(7), 2)]
     alone = estimate(values[:7], list(itertools.combinations(range(7), 2)), tests=len(pairs)).half
     np.testing.assert_allclose(quiet, alone, rtol=0.5)
+
+
+def test_a_cell_most_of_whose_seeds_lie_apart_is_unstable_and_has_its_own_interval() -> None:
+    steady = np.array([[50.1, 50.5, 51.0, 50.3, 50.7], [12.2, 13.0, 11.5, 11.0, 13.3], [55.0, 54.6, 54.9, 54.0, 54.3]])
+    values = np.vstack([[92, 80, 88, 75, 70], steady]) / 100
+    pairs = list(itertools.combinations(range(4), 2))
+    found = estimate(values, pairs)
+    assert not outliers(values).any()
+    assert letters(long(values)).to_dict() == {"0": "a", "3": "b", "1": "c", "2": "d"}
+    gaps = values[0] - values[1:]
+    corrected = stats.t.ppf(1 - 0.05 / 2 / len(pairs), 4) * gaps.std(axis=1, ddof=1) / math.sqrt(5)
+    np.testing.assert_allclose(found.half[:3], corrected)
+    alone = estimate(values[1:], [(0, 1), (0, 2), (1, 2)], tests=len(pairs))
+    np.testing.assert_allclose(found.half[3:], alone.half, rtol=1e-12, err_msg="as without the unstable cell")
+
+
+@pytest.mark.parametrize("seeds", [3, 4, 5])
+def test_two_paired_seeds_have_an_interval_whatever_the_outliers(rng: np.random.Generator, seeds: int) -> None:
+    values = 0.5 + 0.2 * rng.normal(size=(500, 4, seeds)) * (rng.random((500, 4, seeds)) < 0.4)
+    values[rng.random(values.shape) < 0.1] = math.nan
+    found = estimate(values + 0.001 * rng.normal(size=values.shape), list(itertools.combinations(range(4), 2)))
+    assert found.outlier.any()
+    assert np.isfinite(found.half[found.seeds > 1]).all()
+
+
+def test_a_note_promises_no_interval_without_outliers_that_leave_one_seed(rng: np.random.Generator) -> None:
+    values = 0.5 + 0.001 * rng.normal(size=(6, 3))
+    values[1, 0] -= 0.2
+    values[0, 1] -= 0.2
+    found = compare(long(values), "0")
+    assert "holds" not in found.loc["1", "note"]
+    assert "the interval also holds without it" in found.loc["2", "note"]
+    assert np.isfinite(found["low"]).all()
