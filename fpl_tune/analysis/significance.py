@@ -4,10 +4,12 @@ Values of cells c and seeds s follow value = cell + seed + residual. The residua
 are compared with one another, has many degrees of freedom, so that few seeds decide much. The interval of a difference
 is the widest of three: by the pooled variance and by its mean with the variance of the pair's own differences, both
 corrected for the number of comparisons (Bonferroni), and Student's by the pair's own differences, uncorrected. The last
-two guard against variances that only seem to agree, the second where cells are many. A cell that clearly varies more
-than the others is not pooled: its interval is Student's, corrected. No interval is narrower than the resolution of the
-test set allows: n seeds that agree to the last image are known to one image in n test sets, not exactly. Where a run
-is an outlier among its cell's seeds, as after a collapse, the interval covers that of the comparison without it, too.
+two guard against variances that only seem to agree, the second where cells are many. Student's has a quarter of the
+error for a cell with twice the variance of the others, since all comparisons of that cell share its noise. A cell that
+clearly varies more is not pooled: its interval is Student's, corrected. No interval is narrower than the resolution of
+the test set allows: n seeds that agree to the last image are known to one image in n test sets, not exactly. Where a
+run is an outlier among its cell's seeds, as after a collapse, the interval covers that of the comparison without it,
+too.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from fpl_tune.analysis.tables import Bools, Floats, present, seed_means
 _FITS = 50  # sweeps over rows and columns; values without gaps need one
 _APART = 5.0  # robust standard deviations of an outlier from its cell's median
 _APART_POINTS = 0.05
+_CALM = 2.0  # variance of a cell relative to the others', above which its own interval has error / 4
 
 
 class Estimates(NamedTuple):
@@ -89,13 +92,14 @@ def _paired(
     cells = values.shape[-2]
     links = sparse.coo_matrix((np.ones(len(first)), (first, second)), shape=(cells, cells))
     group = csgraph.connected_components(links, directed=False)[1]
-    pooled, freedom = np.zeros_like(own), np.zeros_like(own)
+    pooled, freedom, calm = np.zeros_like(own), np.zeros_like(own), np.zeros(own.shape, bool)
     for number in np.unique(group[first]):
         rows = np.flatnonzero(group[first] == number)
         free = np.maximum(seeds[..., rows] - 1, 0)
         members = np.flatnonzero(group == number)
         one, other = (np.searchsorted(members, end[rows]) for end in (first, second))
-        steady = _steady(own[..., rows], free, [(one == cell) | (other == cell) for cell in range(len(members))])
+        ratio, limit = _relative_variance(values[..., members, :])
+        steady, calm[..., rows] = ratio <= limit, np.maximum(ratio[..., one], ratio[..., other]) <= _CALM
         fitted = np.where(steady[..., None] & ~strange[..., members, :], values[..., members, :], np.nan)
         variance, pool = two_way(fitted)
         usual = steady[..., one] & steady[..., other] & (pool > 0)[..., None]  # outliers may leave nothing to pool
@@ -114,7 +118,7 @@ def _paired(
         for variance, free, share in (
             (pooled, freedom, error / counted),
             ((pooled + own) / 2, np.minimum(2 * own_freedom, freedom), error / counted),
-            (own, own_freedom, error),
+            (own, own_freedom, np.where(calm, error, error / np.minimum(counted, 4))),
         )
     ]
     unknown = np.isnan(least) & (np.maximum(pooled, own) <= 0)
@@ -156,17 +160,23 @@ def resolution_of(values: Floats) -> Floats:
     return np.where(varies.any(-1), mean / clients, np.nan)
 
 
-def _steady(variance: Floats, freedom: Floats, rows_of_cells: Sequence[Bools]) -> Bools:
-    """True [..., cells] unless a cell clearly varies more than the others.
+def _relative_variance(values: Floats) -> tuple[Floats, Floats]:
+    """Variance [..., cells] of each cell, relative to that of the others, and the limit above which it clearly differs.
 
-    An F test at 1 %, of the median of its comparisons' variances [..., rows] against the median of all cells.
+    A cell's is the median variance of its differences from each other cell, and the others' is the median over cells,
+    which an unstable one does not move. The limit is that of an F test at 1 %.
     """
-    known = np.where(freedom > 0, variance, np.nan)
-    typical = np.concatenate([_median(known[..., rows], -1) for rows in rows_of_cells], -1)
-    free = np.stack([freedom[..., rows].max(-1) for rows in rows_of_cells], -1)
-    several = np.maximum(free.sum(-1, keepdims=True) * (1 - 1 / len(rows_of_cells)), 1)  # one cell is the reference
-    middle = _median(np.where(free > 0, typical, np.nan), -1)
-    return typical <= special.fdtri(np.maximum(free, 1), several, 0.99) * middle + 1e-15
+    typical, freedom, cells = [], [], values.shape[-2]
+    for cell in range(cells):
+        gaps = np.delete(values, cell, -2) - values[..., cell : cell + 1, :]
+        free = np.maximum(present(gaps).sum(-1) - 1, 0)
+        variance = _squares(gaps - seed_means(gaps)[..., None]) / np.maximum(free, 1)
+        typical.append(_median(np.where(free > 0, variance, np.nan), -1)[..., 0])
+        freedom.append(free.max(-1, initial=0))
+    variance, free = np.stack(typical, -1), np.stack(freedom, -1)
+    several = np.maximum(free.sum(-1, keepdims=True) * (1 - 1 / cells), 1)
+    middle = _median(np.where(free > 0, variance, np.nan), -1)
+    return variance / np.maximum(middle, 1e-15), special.fdtri(np.maximum(free, 1), several, 0.99)
 
 
 def two_way(values: Floats) -> tuple[Floats, Floats]:

@@ -13,7 +13,7 @@ from fpl_tune.report import answer, curves, robustness, table
 from fpl_tune.study.comparisons import compare
 
 from ..conftest import there
-from .conftest import findings_of, put
+from .conftest import amend, findings_of, put
 
 SWEEP = """axes: {method.n_ctx: [1, 2, 4, 8]}
 references: [{method: zeroshot}]
@@ -64,7 +64,9 @@ def test_the_page_says_what_is_decided_and_how_wide_the_intervals_are(make_store
     comparisons = compare(findings)
     text = answer.decided(findings, comparisons).texts[0]
     width = 100 * ((comparisons.frame["high"] - comparisons.frame["low"]) / 2).median()
-    told = ", ".join(f"{n} {verdict}" for verdict, n in comparisons.frame["verdict"].value_counts().items())
+    number = comparisons.frame["verdict"].value_counts()
+    order = ("better", "worse", "equal", "identical", "undecided")
+    told = ", ".join(f"{number[verdict]} {verdict}" for verdict in order if verdict in number)
     assert text == f"Compared with zeroshot: {told} ({findings.basis}). The median interval is ± {width:.2f} points."
     seconds = findings_of(make_store(body=METHODS), metric="time/seconds")
     (text,) = (text for text in answer.decided(seconds, compare(seconds)).texts if text.startswith("Compared with"))
@@ -170,6 +172,17 @@ def test_data_sets_are_compared_by_rank(make_store):
     assert [row[:2] for row in rows] == [["fedpgp", "1.00"], ["coop", "2.00"], ["promptfl", "3.00"]]
     mine = [findings.by_seed(cell, findings.metric).values() for cell in findings.cells if "fedpgp" in cell.label]
     assert rows[0][2] == f"{100 * np.mean([*itertools.chain(*mine)]):.2f}"
+
+
+@pytest.mark.parametrize(("metric", "first"), [("test/acc_mean", "fedpgp"), ("test/ece", "promptfl"),
+                                               ("test/acc_std", "promptfl")])  # fmt: skip
+def test_the_first_rank_over_settings_is_the_best_value_in_the_metrics_direction(make_store, metric, first):
+    body = "axes: {data: [oxford_pets, dtd], method: [promptfl, coop, fedpgp]}\nseeds: 2\n"
+    store = make_store(["clip=vit_b16"], body=body, level=lambda cell: 0.4 + 0.1 * (cell.number % 3))
+    amend(store, **{name: lambda cell: 0.1 + 0.1 * (cell.number % 3) for name in ("test__ece", "test__acc_std")})
+    findings = findings_of(store, metric=metric)
+    (ranks,) = there(table.settings(findings, compare(findings))).tables
+    assert [td.text for td in ranks.rows[0].cells][:2] == [first, "1.00"]
 
 
 def test_one_setting_has_no_ranks(make_store):
