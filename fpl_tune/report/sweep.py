@@ -28,10 +28,11 @@ def sentence(findings: Findings) -> str:
     value = {group[0].id: shown(group[0].varied[axis]) for group in sweep.cells_by_value}
     best, verdicts, higher = sweep.best, sweep.result, sign(findings.metric) >= 0
     if best is None:
-        return "No value is chosen, since no two finished cells are comparable on validation."
-    if verdicts is None:
-        return f"{name} = {value[best]} alone has results: {figure(means[best], findings.metric, 1)}{unit}."
+        return "No value is chosen, since none has results in every setting."
     settings = len(sweep.cells_by_value[0])
+    if verdicts is None:
+        where = f" in all {settings} settings" if settings > 1 else ""
+        return f"{name} = {value[best]} alone has results{where}: {figure(means[best], findings.metric, 1)}{unit}."
     what = "accuracy" if findings.metric.endswith("/acc_mean") else words(findings.metric)
     over = f"Over {counted(settings, 'setting')}, " if settings > 1 else ""
 

@@ -63,7 +63,7 @@ class SweptAxis:
     """The values of a swept axis. With several settings, the first cell of a value stands for all its cells."""
 
     cells_by_value: Sequence[Sequence[Cell]]
-    """The compared cells of each value, in ascending order of the values."""
+    """The compared cells of each value that has one in every setting, in ascending order of the values."""
     means: dict[str, float]
     """Mean of the metric, by the id of the first cell of each value."""
     best: str | None
@@ -512,17 +512,18 @@ class Findings:
     @cached_property
     def sweep(self) -> SweptAxis:
         """The comparison of the swept axis' values; with several settings, of their means over the settings."""
-        groups: dict[float, list[Cell]] = {}
+        groups: dict[float, dict[str, Cell]] = {}
         for cell in self.whole:
-            groups.setdefault(float(cell.varied[str(self.swept)]), []).append(cell)
-        most = max(map(len, groups.values()), default=0)
-        by_value = [groups[value] for value in sorted(groups) if len(groups[value]) == most]
+            groups.setdefault(float(cell.varied[str(self.swept)]), {})[setting_of(cell)] = cell
+        settings = dict.fromkeys(setting for group in groups.values() for setting in group)
+        by_value = [[groups[value][setting] for setting in settings]
+                    for value in sorted(groups) if groups[value].keys() == settings.keys()]  # fmt: skip
         frame = analysis.mean_over(self.values, [[cell.id for cell in group] for group in by_value])
         means: dict[str, float] = frame.groupby("cell", sort=False)["value"].mean().to_dict()  # in the axis' order
-        best = next((group[0].id for group in by_value if any(cell.id in self.chosen for cell in group)), None)
+        best = next((group[0].id for group in by_value if {cell.id for cell in group} <= {*self.chosen}), None)
         if best not in means or best is None or len(means) < 2:
             return SweptAxis(by_value, means, best if best in means else None, None, 0)
-        if most == 1:
+        if len(settings) == 1:
             frame = self.values.loc[self.values["cell"].isin(means)]
         result = analysis.sweep(frame, list(means), best, looks=self.looks, ran=self.ran, **self.test_options)
         return SweptAxis(by_value, means, best, result, frame["seed"].nunique())

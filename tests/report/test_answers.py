@@ -119,6 +119,34 @@ def test_a_sweep_over_settings_is_of_the_mean_over_them(make_store):
     assert re.search(r"accuracy falls to 5[45]\.\d % at lr = 0\.1\.$", text)
 
 
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [
+        ({("dtd", 0.001)}, "Over 2 settings, lr makes no difference: all 2 values from 0.01 to 0.1 are equal"),
+        ({("dtd", 0.001), ("food101", 0.01)}, "lr = 0.1 alone has results in all 2 settings: "),
+        (
+            {("dtd", 0.001), ("food101", 0.01), ("dtd", 0.1)},
+            "No value is chosen, since none has results in every setting.",
+        ),
+    ],
+)
+def test_values_of_a_sweep_are_compared_over_the_same_settings(make_store, missing, text):
+    """dtd is harder by 30 points: a value that lacks it would seem to be the best one."""
+    body = "axes: {data: [dtd, food101], optim.lr: [0.001, 0.01, 0.1, 1.0]}\nseeds: 5\n"
+
+    def ran(cell, seed):
+        return cell.run.optim.lr < 1 and (cell.run.data.name, cell.run.optim.lr) not in missing
+
+    store = make_store(["clip=vit_b16"], body=body, clients=4, fill=ran)
+    reach(store, lambda cell: 0.5 if cell.run.data.name == "dtd" else 0.8)
+    findings = findings_of(store)
+    whole = [lr for lr in (0.001, 0.01, 0.1) if not any(lr == other for _, other in missing)]
+    compared = [[cell.run.optim.lr for cell in group] for group in findings.sweep.cells_by_value]
+    assert compared == [[lr] * 2 for lr in whole]
+    assert [*findings.sweep.means.values()] == pytest.approx([0.65] * len(whole), abs=0.002)
+    assert text in said(findings)
+
+
 def test_intervals_of_a_sweep_are_explained_where_there_are_any(make_store):
     for overrides in ([], ["seeds=1"]):
         findings = along(make_store, [0.9, 0.9, 0.87, 0.8, 0.7, 0.6], overrides=overrides)
