@@ -1,6 +1,6 @@
 """Mean ranks of methods over several data sets.
 
-Frames have the columns `dataset`, `cell`, `value` and, where runs were repeated, `seed`. Larger values are better.
+Frames have the columns `dataset`, `cell`, `value` and, where runs were repeated, `seed`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ class Ranks:
     """Cells without a value on some data set."""
 
 
-def mean_ranks(frame: pd.DataFrame) -> Ranks:
-    """Ranks the cells that all data sets have, by their mean over seeds on each, and averages the ranks."""
+def mean_ranks(frame: pd.DataFrame, *, higher: bool = True) -> Ranks:
+    """Ranks the cells that all data sets have, by their mean over seeds on each, and averages the ranks.
+
+    Args:
+        frame: the values.
+        higher: larger values are better.
+    """
     table = frame.pivot_table(index="dataset", columns="cell", values="value", aggfunc="mean", sort=False)
     whole = table.dropna(axis=1)
     n, k = whole.shape
@@ -39,5 +44,5 @@ def mean_ranks(frame: pd.DataFrame) -> Ranks:
 
         quantile = float(stats.studentized_range.ppf(0.95, k, np.inf))
         critical = quantile / math.sqrt(2) * math.sqrt(k * (k + 1) / (6 * n))
-    ranks = whole.rank(axis=1, ascending=False).mean().sort_values()
+    ranks = whole.rank(axis=1, ascending=not higher).mean().sort_values()
     return Ranks(ranks, critical, n, tuple(str(cell) for cell in table if cell not in whole))

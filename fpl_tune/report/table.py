@@ -25,6 +25,7 @@ from fpl_tune.study.cells import Cell, field_text, label
 from fpl_tune.study.comparisons import Comparisons, compare, turned
 from fpl_tune.study.findings import Findings, without_data
 from fpl_tune.study.results import VAL
+from fpl_tune.study.selection import sign
 
 
 def cells(findings: Findings, comparisons: Comparisons) -> Panel:
@@ -151,7 +152,7 @@ def settings(findings: Findings, comparisons: Comparisons) -> Panel | None:
     several = frame["dataset"].nunique() > 1 and frame["cell"].nunique() > 1
     if not several or not percent(findings.metric) or frame.duplicated(["dataset", "cell", "seed"]).any():
         return None
-    ranking = analysis.mean_ranks(frame)
+    ranking = analysis.mean_ranks(frame, higher=sign(findings.metric) >= 0)
     number = counted(ranking.datasets, "setting")
     text = f"Mean ranks over {number} ({', '.join(map(short, axes))})"
     critical = ranking.critical_difference

@@ -33,6 +33,8 @@ def test_mean_ranks_and_critical_difference():
     found = analysis.mean_ranks(frame)
     assert found.ranks.to_dict() == {"best": 1, "middle": 2, "worst": 3}
     assert found.critical_difference == pytest.approx(2.343 * math.sqrt(3 * 4 / (6 * 6)), abs=0.002)  # Demsar, Table 5
+    lower = analysis.mean_ranks(frame.assign(value=1 - frame["value"]), higher=False)
+    assert lower.ranks.to_dict() == found.ranks.to_dict(), "an error ranks as the accuracy does"
     lost = analysis.mean_ranks(frame[~((frame["cell"] == "worst") & (frame["dataset"] == "s1"))])
     assert lost.left_out == ("worst",)
     assert math.isnan(analysis.mean_ranks(frame[frame["dataset"].isin(SETS[:4])]).critical_difference)
