@@ -142,9 +142,17 @@ def markdown(tables: Sequence[PageTable], note: str) -> str:
 def settings(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How do the cells rank over data sets, domains, partitions and other settings?"""
     axes = findings.settings
+    if findings.searched:  # no trials: their seeds have chosen
+        methods = findings.tuned_table.rows if findings.tuned_table is not None else {}
+        places = [(column, method, cell) for method, row in methods.items() for column, cell in row.items()]
+    else:
+        places = [
+            (label({n: v for n, v in cell.varied.items() if n in axes}), without_data(cell, axes), cell)
+            for cell in findings.finished
+        ]
     rows = [
-        (label({n: v for n, v in cell.varied.items() if n in axes}), without_data(cell, axes), seed, value)
-        for cell in (findings.finished if axes else ())
+        (setting, name, seed, value)
+        for setting, name, cell in (places if axes else ())
         if findings.compared(cell)
         for seed, value in findings.by_seed(cell, findings.metric).items()
     ]

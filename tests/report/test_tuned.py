@@ -22,7 +22,7 @@ from fpl_tune import analysis, api, config, report
 from fpl_tune.cli.show import print_results
 from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.report import answer, latex, tuned
+from fpl_tune.report import answer, latex, table, tuned
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.space import Param
 from fpl_tune.study.cells import Cell
@@ -89,8 +89,9 @@ class Made:
     spec: Study
     root: Path
 
-    def store(self, *, confirmed: bool = True) -> Store:
-        """The store with the results of its trials and references and, unless it is not confirmed, of its choices."""
+    def store(self, *, confirmed: bool | float = True) -> Store:
+        """The store with the results of its trials and references and, unless it is not confirmed, of its choices; for
+        a number, of those at this alpha."""
         store, asked = Store(self.root, self.spec.name), Asked(self.spec)
         design = design_of(self.spec)
         cells = [*asked.search.references, *asked.all()]
@@ -101,7 +102,9 @@ class Made:
                 put(store, cell, seed)
         rows = [stored.row for stored in store.table().cells.values()]
         for part in asked.search.parts if confirmed else ():
-            for cell in part.confirmed(design, [row for row in rows if part.holds(row.cell)]):
+            for cell in part.confirmed(design, [row for row in rows if part.shares(row.cell)]):
+                if isinstance(confirmed, float) and part.varied["partition.alpha"] != confirmed:
+                    continue
                 store.add(cell, {})
                 for seed in design.confirm:
                     put(store, cell, seed)
@@ -207,6 +210,18 @@ def bold(findings: Findings) -> dict[str, list[str]]:
     body = tuned.table(findings)
     return {title: [row.cells[0].text for row in body.rows if row.cells[i].bold] for i, title in
             enumerate(body.header) if i}  # fmt: skip
+
+
+@pytest.mark.parametrize("confirmed", [True, 0.5])
+def test_ranks_and_means_over_settings_that_share_their_trials_are_of_confirmed_points_alone(compose, confirmed):
+    """The trials of a point have the same values in all settings, on the seeds that chose it."""
+    findings = findings_of(compose(AXES, "search.across=settings").store(confirmed=confirmed))
+    section = there(table.settings(findings, compare(findings)))
+    ranks = [[td.text for td in row.cells] for row in section.tables[0].rows]
+    means = tuned.frame(findings)["over settings mean"].dropna()
+    assert [*means.index] == (["promptfl", "fedprox", "zeroshot"] if confirmed is True else ["zeroshot"])
+    assert {row[0]: row[2] for row in ranks} == {method: f"{100 * mean:.2f}" for method, mean in means.items()}
+    assert section.texts[0].endswith("left out: promptfl, fedprox.") == (confirmed is not True)
 
 
 def test_bold_is_what_validation_on_the_fresh_seeds_chooses_and_not_the_best_test_mean(findings):
