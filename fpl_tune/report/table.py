@@ -186,6 +186,8 @@ def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
     if findings.kind != "table" or findings.best is None or not 2 < len(findings.finished) <= 60:
         return None
     name = findings.shared or findings.best.label
+    if len(findings.chosen) > 1 and not findings.shared:  # settings are compared by a name that they share
+        return None
     if name == comparisons.reference.name or (compared := compare(findings, name).frame).empty:
         return None
     rows: dict[str, list[dict[str, Any]]] = {}

@@ -11,7 +11,8 @@ import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.errors import unknown
-from fpl_tune.study.cells import Cell, label
+from fpl_tune.study.cells import Cell, axes_of, label
+from fpl_tune.study.crossed import settings_of
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.looks import Look
 
@@ -33,6 +34,7 @@ class Reference:
         self._findings = findings
         self.asked = asked if asked is not None else findings.spec.report.reference
         """The name that was asked for; None: none was."""
+        self._settings = settings_of(axes_of(findings.spec.axes))
 
     def check(self) -> None:
         """Raises `ConfigError` if the study has no reference of the asked name."""
@@ -91,15 +93,19 @@ class Reference:
 
     @cached_property
     def _places(self) -> tuple[list[str], dict[tuple[str | None, ...], Cell]]:
-        """The axes on which the reference's cells differ, and these cells by their values there."""
+        """The axes on which the reference's cells differ, and these cells by their values there.
+
+        Axes of settings that they have are among them: only a reference that is asked for compares across settings.
+        """
         points = [self._findings.axis_values(member) for member in self._members]
-        axes = [axis for axis in self._findings.axes if len({point.get(axis) for point in points}) > 1]
+        values = {axis: {point.get(axis) for point in points} for axis in self._findings.axes}
+        within = [] if self.asked == self.name else self._settings
+        axes = [axis for axis, own in values.items() if len(own) > 1 or (axis in within and own != {None})]
         pairs = zip((tuple(map(point.get, axes)) for point in points), self._members, strict=True)
         return axes, dict(reversed(list(pairs)))  # of several cells at one place, the first
 
     def of(self, cell: Cell) -> Cell | None:
-        """The reference's cell that a cell is compared with: the one with the same values on the axes on which the
-        reference's cells differ."""
+        """The reference's cell that a cell is compared with: the one with the same values on the axes of `_places`."""
         axes, by_place = self._places
         return by_place.get(tuple(map(self._findings.axis_values(cell).get, axes)))
 

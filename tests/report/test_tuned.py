@@ -542,6 +542,17 @@ def test_one_method_over_two_settings_is_one_row(compose):
     assert said(findings).startswith("Tuned, promptfl is best on validation over 2 settings, with a mean of ")
 
 
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_method_that_is_tuned_in_settings_of_the_protocol_is_compared_within_each(compose, confirmed):
+    body = "axes: {protocol.rounds: [1, 2]}\n"
+    findings = findings_of(compose(body, "references=[]").store(confirmed=confirmed))
+    assert {cell.rounds for _, cell in findings.tuned} == {1, 2}
+    found = compare(findings).frame["reference"]
+    rounds = {(findings.by_id[str(cell)].rounds, findings.by_id[base].rounds) for cell, base in found.items()}
+    assert len(rounds) == 1
+    assert all(one == other for one, other in rounds)
+
+
 @pytest.mark.parametrize(
     ("body", "words"), [(AXES, " against zeroshot (one seed: no interval)."), ("", " (one seed: no interval)")]
 )

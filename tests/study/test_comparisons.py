@@ -6,6 +6,7 @@
 import pytest
 
 from fpl_tune import methods
+from fpl_tune.report import table
 from fpl_tune.study.comparisons import compare, offered_references
 
 from ..conftest import there
@@ -87,6 +88,18 @@ def test_without_references_a_cell_is_tested_against_the_best_of_its_setting(mak
     others = [cell for cell in findings.own if cell.id not in findings.chosen]
     assert dict(found["reference"]) == {cell.id: best[cell.run.data.shots].id for cell in others}
     assert len(others) == 4
+
+
+def test_settings_of_the_protocol_are_compared_only_with_a_reference_that_is_asked_for(make_store):
+    """They have the same test sets, so that seeds of different settings could be paired."""
+    body = "axes: {protocol.rounds: [2, 4], method.n_ctx: [2, 4], optim.lr: [0.01, 0.1]}\nseeds: 2\n"
+    findings = findings_of(make_store(body=body, level=lambda cell: 0.5 + 0.1 * cell.run.method.n_ctx))
+    rounds = {cell.id: cell.rounds for cell in findings.cells}
+    found = compare(findings).frame
+    assert len(found) == 3, "others in the setting of the reference"
+    assert all(rounds[str(cell)] == rounds[base] for cell, base in found["reference"].items())
+    assert {*compare(findings, "rounds=2").frame.index} == {cell for cell, number in rounds.items() if number == 4}
+    assert table.each(findings, compare(findings)) is None, "the best cells of the settings share no single name"
 
 
 def test_a_metric_without_clients_is_compared_as_it_is(make_store):
