@@ -27,7 +27,7 @@ from fpl_tune.study.crossed import Crossed, crossed, row_title, settings_of
 from fpl_tune.study.foresight import Foresight, foresight
 from fpl_tune.study.partition import ClassCounts, class_counts
 from fpl_tune.study.results import COSTS, VAL, figure
-from fpl_tune.study.selection import Choice, choose, first_point, objectives_of, setting_of, sign
+from fpl_tune.study.selection import Choice, choose, first_point, objectives_of, selecting_rule, setting_of, sign
 from fpl_tune.study.standing import CellState, Row
 from fpl_tune.study.table import StoredCell, StudyTable
 
@@ -358,6 +358,11 @@ class Findings:
         return choose(self.table.cells, self.cells, self.rule, self.table.study)
 
     @property
+    def rule_of_trials(self) -> str:
+        """The rule that chooses among trials: once they are confirmed, the study's, which chose what was confirmed."""
+        return selecting_rule(self.spec.report.rule if self.confirmed else self.rule)
+
+    @property
     def best(self) -> Cell | None:
         """The chosen cell, the first if there is one per data set; None for a front."""
         return self.choice.cell if self.choice and not self.choice.front else None
@@ -390,8 +395,9 @@ class Findings:
         best = self.searches[0].best if len(self.searches) == 1 else self.best
         if self.best is None or best is None:
             return []
-        value = self.objective(best)
-        return [cell for cell in self.whole if cell.id != best.id and abs(self.objective(cell) - value) < 1e-9]
+        names = self.objectives[0], self.rule_of_trials
+        value = {cell.id: self.stored(cell).over_seeds(*names)["mean"] for cell in (best, *self.whole)}
+        return [cell for cell in self.whole if cell.id != best.id and abs(value[cell.id] - value[best.id]) < 1e-9]
 
     @cached_property
     def searches(self) -> list[Searched]:
@@ -411,7 +417,7 @@ class Findings:
                 if choice is not None and not choice.front
                 else None
                 for cells in (shared, [cell for cell in shared if cell.published])
-                for choice in (choose(self.table.cells, cells, self.rule, self.table.study),)
+                for choice in (choose(self.table.cells, cells, self.rule_of_trials, self.table.study),)
             )
             tuned = best
             if self.confirmed:

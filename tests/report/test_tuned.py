@@ -25,11 +25,12 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.report import answer, latex, table, tuned
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.space import Param
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.cells import Cell, confirming_id
 from fpl_tune.study.comparisons import compare, offered_references
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
+from fpl_tune.study.selection import choose
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, drawn_history, there
@@ -670,6 +671,24 @@ def test_one_search_says_its_gain_on_seeds_that_it_did_not_use(compose, tmp_path
     print_results(store, "final", "table")
     first = capsys.readouterr().out.partition("\ntrials\n")[0]
     assert [line.strip() for line in re.findall(r"^  (\S.*?)  ", first, re.MULTILINE)] == ["cell", *rows]
+
+
+def test_a_page_under_another_rule_gives_the_cost_until_the_trial_that_was_confirmed(compose):
+    """By the best round on validation, another trial would have been chosen."""
+    store = compose("").store()
+    (tuned_cell,) = (cell for cell in store.cells() if cell.role == "tuned")
+    trials = [cell for cell in store.cells() if cell.role == "trial"]
+    (confirmed,) = (cell for cell in trials if confirming_id(cell.id) == tuned_cell.id)
+    other = next(cell for cell in trials if cell != confirmed and not cell.published)
+    for seed in store.seeds(other):
+        first, *later = history(other, seed)
+        put(store, other, seed, [{**first, "val/acc_mean": 0.99}, *later])
+    own, page = findings_of(store), findings_of(store, rule="best_val")
+    assert there(choose(page.table.cells, trials, "best_val", page.table.study)).cell == other
+    assert own.searches[0].best == page.searches[0].best == confirmed
+    cost = f"found after {page.costs[confirmed.id]:.2g} of {max(page.costs.values()):.2g} full trials"
+    assert cost in said(own)
+    assert cost in said(page)
 
 
 def test_one_search_whose_published_point_is_chosen_has_one_confirmed_cell(compose):
