@@ -218,15 +218,17 @@ def scatter(findings: Findings) -> Spec:
 def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, float]]:
     """The first objective of trials at equal cost: of the first seed, after the rounds that all of them ran.
 
-    A trial that diverged has the worst value that was seen, as for the samplers.
+    As for the samplers, a trial that diverged has the worst value that was seen, and one that failed has none.
 
     Returns:
         The round, and the objective by id; 0 and nothing where no trial has records.
     """
     seed, objective = findings.spec.seed_list()[0], findings.objectives[0]
     histories = {cell.id: findings.stored(cell).history(seed) for cell in cells}
-    diverged = {cell.id for cell in cells if findings.stored(cell).state is CellState.DIVERGED}
-    ran = {key: int(history[-1]["round"]) for key, history in histories.items() if history and key not in diverged}
+    states = {cell.id: findings.stored(cell).state for cell in cells}
+    diverged = {key for key, state in states.items() if state is CellState.DIVERGED}
+    broken = {*diverged, *(key for key, state in states.items() if state is CellState.FAILED)}
+    ran = {key: int(history[-1]["round"]) for key, history in histories.items() if history and key not in broken}
     common = min(ran.values(), default=0)
     values = {}
     for key in ran:

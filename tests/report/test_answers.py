@@ -322,6 +322,17 @@ def test_importance_is_of_all_trials_at_equal_rounds_and_finds_what_matters(tria
         assert values[cell.id] == store_of(findings).history(cell, 1)[1]["val/acc_mean"]
 
 
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_trial_that_broke_in_its_first_round_takes_no_round_from_the_others(trials, status):
+    findings = trials(lambda cell, published: 0.5 + 0.01 * cell.number, early=lambda number: number == 3)
+    before, (broken, *others), store = search.early(findings, findings.own)[1], findings.own, store_of(findings)
+    store.put(broken, 1, history := store.history(broken, 1)[:1], make_result(status, history))
+    rounds, values = search.early(findings_of(store), findings.own)
+    assert rounds == 2
+    worst = {broken.id: min(before[cell.id] for cell in others)} if status == "diverged" else {}
+    assert values == {**{cell.id: before[cell.id] for cell in others}, **worst}
+
+
 def test_a_field_that_decides_is_told_from_chance(trials):
     body = SEARCH.replace("trials: 14", "trials: 40")
     findings = trials(lambda cell, published: 0.5 + 0.2 * (cell.run.protocol.epochs == 1), body=body)
