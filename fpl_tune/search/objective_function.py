@@ -35,8 +35,8 @@ class Objective:
     """Suggests a point of a study's search space, runs it, and returns the study's objectives.
 
     Values are means over seeds, equal to those of `fpl-tune study`. So are the trial's user attributes, which include
-    metrics by seed and fingerprints. A point of a complete trial does not run again, unless the method, data or weights
-    have changed.
+    metrics by seed and fingerprints. A point of a complete trial does not run again, unless seeds, objectives,
+    reporting rule, method, data or weights have changed.
 
     Args:
         study: name or file of a study with a search.
@@ -98,14 +98,16 @@ class Objective:
         except ConfigError as problem:
             raise optuna.TrialPruned(str(problem)) from None
         key, prints = config.identity(run), fingerprints(run)
+        names = [*self.spec.search.objectives]
+        asked = {"cell": key, "seeds": sorted(self.spec.seed_list()), "objectives": names, "rule": search.rule}
         done = trial.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-        same = (t for t in done if t.user_attrs.get("cell") == key)
+        same = (t for t in done if asked.items() <= t.user_attrs.items())
         earlier = next((t for t in same if not differing(t.user_attrs.get("fingerprints", {}), prints)), None)
         if earlier is None:
             histories = self._histories(trial, run)
             by_seed = {history[0]["seed"]: history for history in histories}
-            figures = figures_of(self.spec.search.objectives, search.rule, key, by_seed, whole=True)
-            values, attrs = figures.values, {**figures.attrs, "fingerprints": prints}
+            figures = figures_of(names, search.rule, key, by_seed, whole=True)
+            values, attrs = figures.values, {**figures.attrs, **asked, "fingerprints": prints}
         else:
             values, attrs = earlier.values, earlier.user_attrs
         for name, value in attrs.items():

@@ -51,7 +51,7 @@ def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None
     for trial in study.trials:
         theirs = stored[trial.user_attrs["cell"]]
         assert trial.value == theirs.value
-        assert set(trial.user_attrs) == {*theirs.user_attrs, "fingerprints"}
+        assert set(trial.user_attrs) == {*theirs.user_attrs, "objectives", "rule", "fingerprints"}
         assert trial.user_attrs["by_seed"] == theirs.user_attrs["by_seed"]
         test = trial.user_attrs["by_seed"]["test/acc_mean"]
         assert trial.user_attrs["test/acc_mean"] == pytest.approx(sum(test) / 2)
@@ -62,6 +62,31 @@ def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None
     study.optimize(search, n_trials=1)
     again = study.trials[-1]
     assert (again.value, again.user_attrs["seconds"]) == (first.value, first.user_attrs["seconds"]), "it ran again"
+
+
+@pytest.mark.filterwarnings("ignore:Published points outside")
+@pytest.mark.parametrize(
+    ("changed", "seeds", "metrics"),
+    [
+        ("seeds=2", [1, 2], {"val/acc_mean", "test/acc_mean"}),
+        ("search.objectives=[val/acc_min]", [1], {"val/acc_min", "test/acc_mean"}),
+        ("report.rule=best_val", [1], {"val/acc_mean", "test/acc_mean"}),
+    ],
+)
+def test_a_trial_of_other_seeds_objectives_or_rule_runs_again(
+    compose: Any, tmp_path: Path, changed: str, seeds: list[int], metrics: set[str]
+) -> None:
+    compose(SEARCH)
+    study = optuna.create_study(direction="maximize")
+    overrides = [("seeds=1",), ("seeds=1", changed), ("seeds=1", changed)]
+    for own in overrides:
+        study.enqueue_trial({"optim.lr": 0.1})
+        study.optimize(fpl_tune.objective(str(tmp_path / "tiny.yaml"), *own), n_trials=1)
+    first, other, again = study.trials
+    assert (other.user_attrs["seeds"], {*other.user_attrs["by_seed"]}) == (seeds, metrics)
+    assert len(other.user_attrs["by_seed"]["test/acc_mean"]) == len(seeds)
+    assert other.user_attrs["seconds"] != first.user_attrs["seconds"], "it ran"
+    assert again.user_attrs == other.user_attrs, "it did not run"
 
 
 def test_a_study_of_other_directions_is_refused(compose: Any, tmp_path: Path) -> None:
