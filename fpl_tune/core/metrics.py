@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -65,6 +66,7 @@ METRICS: dict[str, Metric] = {
 }
 """The table of metrics by name. Methods add their own."""
 _BUILT_IN = frozenset(METRICS)
+_stored: ContextVar[Mapping[str, Metric]] = ContextVar("stored")
 
 
 def add_metric(metric: Metric) -> None:
@@ -78,10 +80,18 @@ def add_metric(metric: Metric) -> None:
     METRICS[metric.name] = metric
 
 
+def use_stored(metrics: Iterable[Metric]) -> None:
+    """Sets the metrics of the stored study that is read, whose methods may not be loaded, in place of another study's.
+
+    They are not in the table: another study does not report them.
+    """
+    _stored.set({each.name: each for each in metrics})
+
+
 def metric(name: str) -> Metric:
     """A metric by name. One that is not in the table, such as that of a test set, is made from its name's last part."""
     room, _, last = name.rpartition("/")
-    entry = METRICS.get(name) or next((m for m in _OF_SETS if m.name == last), None)
+    entry = METRICS.get(name) or _stored.get({}).get(name) or next((m for m in _OF_SETS if m.name == last), None)
     if entry is None:
         accuracy = "acc" in re.split(r"\W|_", last) or last.endswith("harmonic_mean")
         entry = Metric(name, unit="%" if accuracy else "s" if last.endswith("seconds") else "")

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_valid
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import digest
-from fpl_tune.core.metrics import METRICS, Metric, add_metric
+from fpl_tune.core.metrics import Metric, use_stored
 from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.study.cells import Cell, Role, Suggestion
@@ -228,9 +228,9 @@ def checked(path: Path, validate: Callable[[Any], File], content: Any) -> File:
         raise DamagedFile(path, ": ".join([*map(str, first["loc"]), first["msg"]])) from None
 
 
-@lru_cache(maxsize=8)
 def read_study(path: Path, stamp: int) -> tuple[dict[str, Any], Effective]:
-    """Reads study.yaml: the resolved study as a plain dict, and the resolved values of its last run.
+    """Reads study.yaml: the resolved study as a plain dict, and the resolved values of its last run, whose metrics are
+    used from then on; see `metrics.use_stored`.
 
     Args:
         path: the file.
@@ -240,6 +240,13 @@ def read_study(path: Path, stamp: int) -> tuple[dict[str, Any], Effective]:
         DamagedFile: it is not a mapping in plain YAML.
         ConfigError: it has another layout.
     """
+    node, effective = _read_study(path, stamp)
+    use_stored(effective.metrics)
+    return node, effective
+
+
+@lru_cache(maxsize=8)
+def _read_study(path: Path, stamp: int) -> tuple[dict[str, Any], Effective]:
     try:
         node = read_mapping(path, "A stored study")
     except ConfigError as problem:
@@ -251,11 +258,7 @@ def read_study(path: Path, stamp: int) -> tuple[dict[str, Any], Effective]:
             f"{path.parent} has layout {written!r}, but this version of fpl-tune reads {SCHEMA}. Move the folder away "
             "and run the study again."
         )
-    effective = checked(path, Effective.model_validate, node.pop("effective", {}))
-    for own in effective.metrics:  # the method that adds it may not be loaded here
-        if own.name not in METRICS:
-            add_metric(own)
-    return node, effective
+    return node, checked(path, Effective.model_validate, node.pop("effective", {}))
 
 
 @lru_cache(maxsize=8)

@@ -17,16 +17,18 @@ from fpl_tune import config
 from fpl_tune.api import start_study
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import quantity
+from fpl_tune.core.metrics import Metric, check_reported, objectives
 from fpl_tune.report.charts import curve_of
 from fpl_tune.study import earlier
 from fpl_tune.study.grid import expand
-from fpl_tune.study.schema import SCHEMA, DamagedFile
+from fpl_tune.study.schema import SCHEMA, DamagedFile, Effective
 from fpl_tune.study.selection import best
 from fpl_tune.study.standing import standing
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, MakeStore
-from ..report.conftest import findings_of
+from ..report.conftest import amend, findings_of
 
 
 def test_a_folder_that_cannot_be_written_can_be_read(make_store: MakeStore) -> None:
@@ -251,6 +253,23 @@ def test_a_damaged_study_file_is_one_line_and_other_studies_are_read(
         Store.open(store.root, store.name).table().frame()
     assert "\n" not in str(raised.value)
     assert best(Store.open(store.root, other.name).table()).tested == (1, 2, 3)
+
+
+def test_metrics_of_methods_that_are_not_loaded_are_those_of_each_study(make_store: MakeStore) -> None:
+    body = "axes: {method.n_ctx: [2, 4]}\nseeds: 2\nsearch: {sampler: random, objectives: [own/score]}\n"
+    for name, higher in (("higher", True), ("lower", False)):
+        store = make_store(body=body, name=name)
+        own = Metric("own/score", "score of its own", maximize=higher)
+        store.begin(store.spec(), store.cells(), effective=Effective(metrics=[own]))
+        amend(store, own__score=lambda cell: float(cell.varied["method.n_ctx"]))
+    for name, tokens in (("higher", 4), ("lower", 2), ("higher", 4)):  # the files of the first are cached
+        assert best(Store.open(store.root, name).table()).cell.label == f"n_ctx={tokens}"
+        assert quantity("own/score") == "score of its own"
+    with pytest.raises(ConfigError, match="no run reports 'own/score'"):
+        check_reported("own/score")
+    assert "own/score" not in objectives()
+    make_store(name="another").table()
+    assert quantity("own/score") == "own score"
 
 
 def test_a_study_s_folder_may_be_renamed(store: Store) -> None:
