@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,16 +40,7 @@ def locked(folder: Path) -> Iterator[None]:
         EnvironmentProblem: the file system has no locks.
         OSError: the file cannot be opened.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "study.lock").open("a") as file:
-        if not _lock(file, fcntl.LOCK_EX):
-            by, who = owner(folder), "another one, which is starting or ending"
-            if by is not None:
-                who = f"process {by['pid']} on {by['host']} since {by['since']} ({by['command']})"
-            raise AlreadyRunning(
-                f"A study is run by one process at a time, but {folder.name} is run by {who}. Wait for it, or stop it "
-                f"with `fpl-tune stop {folder.name}`."
-            )
+    with _lock_file(folder):
         path = folder / _OWNER_FILE
         fresh = path.with_suffix(".owner.part")
         for leftover in (folder / STOP_FILE, path, fresh):
@@ -71,6 +62,25 @@ def locked(folder: Path) -> Iterator[None]:
                 for mine in (fresh, path):
                     with suppress(OSError):
                         mine.unlink(missing_ok=True)
+
+
+def _lock_file(folder: Path) -> IO[str]:
+    """Locks study.lock, again if its owner has removed the folder of a new study meanwhile; see `locked`."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError), ExitStack() as stack:
+            file = stack.enter_context((folder / "study.lock").open("a"))
+            if not _lock(file, fcntl.LOCK_EX):
+                by, who = owner(folder), "another one, which is starting or ending"
+                if by is not None:
+                    who = f"process {by['pid']} on {by['host']} since {by['since']} ({by['command']})"
+                raise AlreadyRunning(
+                    f"A study is run by one process at a time, but {folder.name} is run by {who}. Wait for it, or stop "
+                    f"it with `fpl-tune stop {folder.name}`."
+                )
+            if os.path.samestat(os.fstat(file.fileno()), (folder / "study.lock").stat()):
+                stack.pop_all()
+                return file
 
 
 def owner(folder: Path) -> dict[str, Any] | None:

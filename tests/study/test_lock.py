@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,26 @@ def test_requests_to_stop_an_earlier_owner_are_gone_before_a_new_one_is_named(tm
     (tmp_path / STOP_FILE).touch()
     with locked(tmp_path):
         assert not (tmp_path / STOP_FILE).exists()
+
+
+def test_a_start_whose_file_was_removed_with_a_new_study_locks_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner removes the folder and its locked file, while the start has that file open."""
+    flock, folder, removed = fcntl.flock, tmp_path / "new", list[Path]()
+
+    def first_removed(file: Any, kind: int) -> None:
+        if not removed:
+            removed.append(folder)
+            shutil.rmtree(folder)
+        flock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", first_removed)
+    with locked(folder):
+        assert (owner(folder) or {})["pid"] == os.getpid()
+        with pytest.raises(AlreadyRunning), locked(folder):
+            pass
+    assert removed
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
