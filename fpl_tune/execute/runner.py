@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from fpl_tune.search.ablation import ablation_cells
 from fpl_tune.search.search import Search
 from fpl_tune.study import looks
 from fpl_tune.study.grid import expand
-from fpl_tune.study.lock import AlreadyRunning, locked
+from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
 _PLAN_SECONDS = 10.0  # large towers take longer: their jobs run in the study's order
@@ -65,7 +65,8 @@ def run_study(
     halving.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
     ablated = ablation_cells(spec, root)
     setup = setup_of(spec, folder, [*(cell.run for cell in cells), *(search.runs if search else ())])
-    with _disk_errors(folder), _new_folders_removed(folder), locked(folder):
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    with _disk_errors(folder), locked(folder), _removed_if_refused(made):
         store = Store(root, spec.name)
         looks.check_declared(spec, store)
         driver = Driver(store, spec, search, callbacks, began, retry=retry)
@@ -122,14 +123,16 @@ def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None
 
 
 @contextmanager
-def _new_folders_removed(folder: Path) -> Iterator[None]:
-    """Removes the folders of a new study that is rejected before anything is written to them."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+def _removed_if_refused(made: Sequence[Path]) -> Iterator[None]:
+    """Removes the folders that were made for a new study if it is refused before anything is written to them.
+
+    The study is locked meanwhile: the folder is not that of another start.
+    """
     try:
         yield
-    except FplTuneError as problem:
-        if made and not isinstance(problem, AlreadyRunning) and not (folder / "study.yaml").exists():
-            shutil.rmtree(folder, ignore_errors=True)
+    except FplTuneError:
+        if made and not (made[0] / "study.yaml").exists():
+            shutil.rmtree(made[0], ignore_errors=True)
             with suppress(OSError):  # another study has started there meanwhile
                 for parent in made[1:]:
                     parent.rmdir()

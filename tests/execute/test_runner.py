@@ -1,6 +1,7 @@
 import errno
 import os
 import re
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import fingerprints
 from fpl_tune.study.grid import expand
+from fpl_tune.study.lock import AlreadyRunning, locked
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, Heard, figures_of, note_steps, outdated
@@ -354,6 +356,24 @@ def test_a_result_names_what_it_depends_on(compose: Compose, tmp_path: Path) -> 
 def test_refused_before_anything_is_written(compose: Compose, tmp_path: Path, override: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         run_study(compose("axes: {}", override), root=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_of_a_refused_study_is_removed_before_another_start_may_use_it(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed, rmtree = list[Path](), shutil.rmtree
+
+    def remove(path: Path, **options: Any) -> None:
+        with pytest.raises(AlreadyRunning), locked(path):
+            pass
+        removed.append(path)
+        rmtree(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    with pytest.raises(ConfigError, match="no client has a validation image"):
+        run_study(compose(SEARCHED, "data.train_per_class=1"), root=tmp_path / "out")
+    assert removed == [tmp_path / "out" / "tiny"]
     assert not (tmp_path / "out").exists()
 
 
