@@ -468,14 +468,17 @@ class Store:
             cell, seed: the cell and the seed.
             history: records by round.
             result: see `results.make_result`.
-            prompts: a file of the learned tensors, which is moved.
+            prompts: a file of the learned tensors, which is moved; None: there are none, nor any of a former run.
         """
         folder = self.seed_folder(cell, seed)
         (folder / "result.json").unlink(missing_ok=True)  # so that a kill leaves no result with another history
         records = "".join(json.dumps(record) + "\n" for record in history)
         write_text(folder / "metrics.jsonl", records)
+        learned = folder / "prompts.safetensors"
         if prompts:
-            os.replace(prompts, folder / "prompts.safetensors")
+            os.replace(prompts, learned)
+        else:
+            learned.unlink(missing_ok=True)
         stored = {"fingerprints": {}, **result, "status": Status(result["status"]), "rounds": len(history)}
         owner = {"cell": cell.id, "seed": seed, "history": digest(records, schema.DIGEST)}
         write_text(folder / "result.json", json.dumps({**stored, **owner}, indent=1))

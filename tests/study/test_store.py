@@ -21,7 +21,9 @@ from fpl_tune.core.formatting import quantity
 from fpl_tune.core.metrics import Metric, check_reported, objectives
 from fpl_tune.report.charts import curve_of
 from fpl_tune.study import earlier
+from fpl_tune.study.export import export
 from fpl_tune.study.grid import expand
+from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import SCHEMA, DamagedFile, Effective
 from fpl_tune.study.selection import best
 from fpl_tune.study.standing import standing
@@ -226,6 +228,15 @@ def test_a_seed_that_is_stored_again_is_lost_no_more(store: Store) -> None:
     store.put(cell, 2, history, result)
     assert store.seeds(cell) == [1, 2, 3]
     assert store.history(cell, 2) == history
+
+
+def test_a_seed_that_diverged_has_no_prompts_of_a_former_run(store: Store, tmp_path: Path) -> None:
+    cell = store.cells()[1]
+    history = store.history(cell, 2)[:1]
+    assert (store.seed_folder(cell, 2) / "prompts.safetensors").is_file()
+    store.put(cell, 2, history, make_result("diverged", history))
+    exported = {path.name for path in export(store, cell, tmp_path / "exported")}
+    assert {name for name in exported if name.startswith("prompts")} == {f"prompts-seed{s}.safetensors" for s in (1, 3)}
 
 
 @pytest.mark.parametrize("removed", [False, True])
