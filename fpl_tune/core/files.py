@@ -52,6 +52,10 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
         raise
 
 
+TEMPORARY = f"*.{'[0-9a-f]' * 8}.part"
+"""Pattern of the names of temporary files."""
+
+
 def sweep(path: Path) -> None:
     """Removes the temporary files of `path` that a killed process left behind. No process may be writing it."""
     for left in path.parent.glob(f"{path.name}.*.part"):
@@ -59,9 +63,15 @@ def sweep(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file in UTF-8 atomically."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    """Writes a text file in UTF-8 atomically, again if its temporary file was removed as that of a killed process."""
+    for last in (False, True):
+        try:
+            with atomic_write(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+            return
+        except FileNotFoundError:
+            if last:
+                raise
 
 
 def digest(content: str | bytes, size: int = 8) -> str:

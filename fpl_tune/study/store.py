@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
-from fpl_tune.core.files import digest, remove, write_text
+from fpl_tune.core.files import TEMPORARY, digest, remove, write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import earlier, schema
@@ -124,7 +124,7 @@ class Store:
         if self.exists:
             self._unless_damaged(self.node)
         before = [cell for cell in (*self.cells(), *self.cells_outside_tables()) if self.all_results(cell)]
-        for path in [*self.folder.rglob("*.part")]:  # temporary files of a killed process
+        for path in [*self.folder.rglob(TEMPORARY)]:  # of a killed process; a reader that is writing writes again
             remove(path)
         for folder in self._lost:  # so that readers find no result there, even if the cell does not run again
             (folder / "result.json").unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from fpl_tune import config
 from fpl_tune.api import start_study
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.files import write_text
 from fpl_tune.core.formatting import quantity
 from fpl_tune.core.metrics import Metric, check_reported, objectives
 from fpl_tune.report.charts import curve_of
@@ -299,6 +300,29 @@ def test_a_study_file_of_another_study_is_damaged(store: Store, make_store: Make
     ):
         Store.open(store.root, store.name).table().status()
     assert Store.open(store.root, other.name).table().status()["seeds"] == 2
+
+
+def test_a_start_removes_what_a_killed_process_left_and_a_page_that_is_being_written_is_whole(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The study starts while another process has written the page, but not moved it yet."""
+    left, own = store.folder / "cells.json.0123abcd.part", store.folder / "film.part"
+    page, replace, started = store.folder / "report.html", Path.replace, list[Path]()
+
+    def start_before(self: Path, target: Path) -> Path:
+        if target == page and not started:
+            started.append(self)
+            assert self.is_file()
+            store.begin(store.spec(), store.cells())
+        return replace(self, target)
+
+    for path in (left, own):
+        path.touch()
+    monkeypatch.setattr(Path, "replace", start_before)
+    write_text(page, "whole")
+    assert started
+    assert page.read_text() == "whole"
+    assert [*store.folder.rglob("*.part")] == [own], "what a user calls so stays"
 
 
 def test_files_of_the_user_stay_where_the_study_runs_again(compose: Compose, tmp_path: Path) -> None:
