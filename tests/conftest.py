@@ -14,6 +14,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch
     os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -228,12 +229,14 @@ class Asked:
     Args:
         spec: the study.
         fits: see `Search.plan`.
-        rows: of the trials before.
+        rows: of the trials before, of which those count that today's study would suggest with the same configuration.
     """
 
     def __init__(self, spec: Study, fits: Callable[[RunSpec], object] | None = None, rows: Sequence[Row] = ()) -> None:
         self.search = there(Search.plan(spec, fits))
-        self.table = LiveTable(design_of(spec), self.search.parts, {row.cell.id: row for row in rows})
+        trials = {cell.id: cell for cell in self.search.restore([row.cell for row in rows])}
+        before = {row.cell.id: replace(row, cell=trials[row.cell.id]) for row in rows if row.cell.id in trials}
+        self.table = LiveTable(design_of(spec), self.search.parts, before)
         self._exhausted: set[str] = set()
 
     @property

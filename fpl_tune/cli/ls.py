@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fpl_tune.cli import output
-from fpl_tune.cli.common import FormatOption, app, method_files
+from fpl_tune.cli.common import FormatOption, app, method_files, stored
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import list_studies, shipped
@@ -23,14 +23,26 @@ def ls(
         typer.Argument(help="What to list.", metavar="methods|data|studies|towers"),
     ],
     name: Annotated[
-        str | None, typer.Argument(metavar="[METHOD]", help="After methods: one of them, with its fields and leaves.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="After methods: one of them, with its fields and leaves. After studies: one with results, with its "
+            "cells that it does not ask for any more.",
+        ),
     ] = None,
     format: FormatOption = "table",
 ) -> None:
     """List methods, data sets (with the files they expect), studies, or CLIP towers; or the fields of one method."""
+    if name is not None and kind == "studies":
+        from fpl_tune.study.unasked import Unasked
+
+        store = stored(name)
+        rows = Unasked(store, store.node(), store.cells()).rows()
+        output.emit(rows, format, title=f"cells of {name} that are not asked for")
+        return
     if name is not None:
         if kind != "methods":
-            raise ConfigError(f"Only methods are shown one by one. Write fpl-tune ls {kind}.")
+            raise ConfigError(f"Only methods and studies are shown one by one. Write fpl-tune ls {kind}.")
         rows, source = _fields(name)
         output.emit(rows, format, title=name)
         if format == "table":

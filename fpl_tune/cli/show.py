@@ -59,6 +59,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     from fpl_tune.study import edited, selection
     from fpl_tune.study.results import TEST, VAL
     from fpl_tune.study.standing import CellState
+    from fpl_tune.study.unasked import Unasked
 
     table = store.table()
     study, cells = table.study, {key: stored.cell for key, stored in table.cells.items()}
@@ -125,6 +126,8 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others))
     output.console().print("; ".join(notes))
+    if left_out := Unasked(store, store.node(), [*cells.values()]).note():
+        output.console().print(left_out)
     if stale := edited.note(table):
         output.warn(stale)
 

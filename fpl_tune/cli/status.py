@@ -48,7 +48,7 @@ def _row(name: str) -> dict[str, Any]:
     running = owner(folder) is not None
     try:
         cells = json.loads((folder / "cells.json").read_text(encoding="utf-8"))["cells"]
-        results = sum(len(list(folder.glob(f"cells/{cell}/seed=*/result.json"))) for cell in cells)
+        results = sum(len(list(folder.glob(f"cells/{cell['id']}/seed=*/result.json"))) for cell in cells)
     except (OSError, ValueError, TypeError, KeyError):
         output.warn(f"The list of cells of {name} cannot be read. Run the study again.")
         return {"study": name, "cells": None, "results": None, "running": running}

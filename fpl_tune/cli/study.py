@@ -83,8 +83,6 @@ def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
         output.warn(failure)
     if not table:
         return
-    if others := sum(bool(store.seeds(cell)) for cell in store.cells_outside_tables()):
-        print(f"Kept with their results, but not shown: {counted(others, 'cell')} of other settings.")
     more = ". The same command continues." if outcome.pending else ""
     print(
         f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "

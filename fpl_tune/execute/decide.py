@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fpl_tune.search.halving import promoted
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.standing import CellState, Design, Leg, Row, standing
+from fpl_tune.study.table import StoredCell, stored_row
 
 if TYPE_CHECKING:
     from fpl_tune.search.cell_search import CellSearch
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class LiveTable:
-    """The cells of a running study with their stored runs."""
+    """The cells that a study asks for, with their stored runs."""
 
     design: Design
     searches: Sequence[CellSearch] = ()
@@ -34,6 +35,17 @@ class LiveTable:
     def remaining(self, search: CellSearch) -> int:
         """Number of trials that a search may still suggest."""
         return search.remaining(self.design, self.shared_trials(search))
+
+    def left(self, search: CellSearch, exhausted: Container[str], running: Mapping[str, Leg] | None = None) -> int:
+        """Number of trials of a search that are still to be suggested, to run, or to continue from their rung."""
+        rows, going = self.trials(search), running or {}
+        to_run = sum(row.cell.id in going or standing(self.design, row).state is CellState.QUEUED for row in rows)
+        to_come = 0 if str(search) in exhausted else self.remaining(search)
+        return to_run + to_come + len(promoted_of(self, search, going, closed=True))
+
+    def stored(self) -> dict[str, StoredCell]:
+        """The cells as readers see them, by id."""
+        return {key: stored_row(self.design, row) for key, row in self.rows.items()}
 
     def unconfirmed(self) -> list[CellSearch]:
         """The searches whose choice is still to be confirmed."""
@@ -103,7 +115,7 @@ def next_action(
         return Ask(search)
     if rows := _promoted(table, running, closed=True):
         return Pass(rows)
-    if cells := _confirming(table, running):
+    if cells := confirming(table, running, exhausted):
         return Confirm(cells)
     return Wait() if running else Done()
 
@@ -116,19 +128,22 @@ def asking(table: LiveTable, exhausted: Container[str]) -> CellSearch | None:
     return next((search for search in ordered if table.remaining(search)), None)
 
 
-def _confirming(table: LiveTable, running: Container[str]) -> list[Cell]:
-    """The cells that confirm searches whose trials are over."""
+def confirming(table: LiveTable, running: Mapping[str, Leg], exhausted: Container[str]) -> list[Cell]:
+    """The cells that confirm the searches of which no trial is left."""
     cells = list[Cell]()
     for search in table.unconfirmed():
-        trials = table.shared_trials(search)
-        if not any(row.cell.id in running for row in trials):
-            cells += search.confirmed(table.design, trials)
+        if not any(table.left(other, exhausted, running) for other in search.settings or (search,)):
+            cells += search.confirmed(table.design, table.shared_trials(search))
     return cells
 
 
 def _promoted(table: LiveTable, running: Mapping[str, Leg], *, closed: bool) -> list[Row]:
     """Trials that continue; see `halving.promoted`."""
+    return [row for search in table.searches for row in promoted_of(table, search, running, closed=closed)]
+
+
+def promoted_of(table: LiveTable, search: CellSearch, running: Mapping[str, Leg], *, closed: bool) -> list[Row]:
+    """Trials of one search that continue."""
     if table.design.reduction is None:
         return []
-    by_search = (promoted(table.design, table.trials(search), running, closed=closed) for search in table.searches)
-    return [row for rows in by_search for row in rows]
+    return promoted(table.design, table.trials(search), running, closed=closed)

@@ -19,25 +19,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from fpl_tune.config import Study
-from fpl_tune.core.errors import EnvironmentProblem, FplTuneError
+from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.core.files import no_room
 from fpl_tune.core.metrics import metric, of_method
+from fpl_tune.execute.asked import Asked
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.decide import Action, Ask, Confirm, Done, LiveTable, Pass, Start, next_action
+from fpl_tune.execute.decide import Action, Ask, Confirm, Done, Pass, Start, next_action
 from fpl_tune.execute.job import Failure, Job, Output, Report
 from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.progress import ProgressMeter
 from fpl_tune.execute.remote import RemoteStorage, StorageError
-from fpl_tune.search.halving import design_of
-from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 from fpl_tune.study.selection import objectives_of
-from fpl_tune.study.standing import CellState, Leg, Row, Run, Standing, counts, standing, wanted
+from fpl_tune.study.standing import CellState, Leg, Row, Run, Standing, standing, wanted
 from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 
@@ -57,34 +55,20 @@ class Driver:
     Args:
         store: the study's store, which the caller has locked.
         spec: the study.
-        search: its searches.
+        asked: what the study asks for, to which the driver adds what its searches suggest.
         callbacks: receive its events. An exception in one is a warning, and the study goes on.
         began: when the command started, in seconds of the monotonic clock.
-        retry: True to run seeds again that diverged; those that failed always run again.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        spec: Study,
-        search: Search | None,
-        callbacks: Iterable[Callback],
-        began: float,
-        *,
-        retry: bool = False,
-    ) -> None:
-        self.store, self.spec, self.search = store, spec, search
+    def __init__(self, store: Store, spec: Study, asked: Asked, callbacks: Iterable[Callback], began: float) -> None:
+        self.store, self.spec, self.asked, self.table = store, spec, asked, asked.table
         self.callbacks, self.began = list(callbacks), began
-        store.check()  # seeds with a damaged file have no result
-        self.table = LiveTable(design_of(spec, store.tried_seeds()), search.parts if search else ())
         self.signal: int | None = None
         self.paces: dict[str, float] = {}
         """Planned seconds of a round of one seed, by the cell's id."""
         self.order: dict[str, float] = {}
         """Sort keys of cells that do not start in the study's order, by id."""
         self._meter, self._reported_at = ProgressMeter(self.table, spec, self.paces), -math.inf
-        self._again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
-        self._forget: list[tuple[Cell, int]] = []  # seeds that run again
         self._running: dict[str, Leg] = {}
         self._jobs: dict[str, Job] = {}  # the last one of each cell, which counts its attempts
         self._singly: dict[str, set[int]] = {}  # seeds that failed together, and are tried one by one, by cell
@@ -92,12 +76,10 @@ class Driver:
         self._ran: set[str] = set()
         self._skipped: set[str] = set()
         self._action: Action | None = None
-        self._fingerprints, self._prints = Fingerprints(), dict[str, dict[str, Any]]()
+        self._prints, self._exhausted = asked.prints, asked.exhausted
         self._warned: set[tuple[str, str]] = set()
         url = spec.execution.checkpoints
         self._storage = RemoteStorage(url) if url else None
-        self._complete, exhausted = store.ended()
-        self._exhausted = {*exhausted} & {str(search) for search in self.table.searches}
 
     def notify(self, event: Callable[Concatenate[Callback, P], None], *values: P.args, **named: P.kwargs) -> None:
         """Calls a method of all callbacks."""
@@ -120,28 +102,6 @@ class Driver:
             self.notify(Callback.on_progress, progress)
 
     # -- the table -------------------------------------------------------------------------------------------
-
-    def plan(self, cells: Iterable[Cell]) -> None:
-        """Adds cells with their stored runs, without the seeds that run again. Writes nothing."""
-        for cell in cells:
-            if (planned := self.table.rows.get(cell.id)) is not None:
-                if cell.searched and not planned.cell.searched:  # a reference or a step of an ablation, too
-                    label = planned.cell.label if planned.cell.role == "reference" else ""
-                    self._set(replace(planned, cell=replace(cell, reference=label)))
-                continue
-            self._prints[cell.id] = self._fingerprints(cell.run)
-            row = self.store.row(cell, self._prints[cell.id])
-            again = [seed for seed in wanted(self.table.design, row) if self._runs_again(row, seed)]
-            self._forget += [(cell, seed) for seed in again]
-            self._set(replace(row, runs={seed: run for seed, run in row.runs.items() if seed not in again}))
-
-    def plan_confirmation(self) -> None:
-        """Adds the cells that confirm searches which are over. Writes nothing."""
-        if isinstance(action := self._next(), Confirm):
-            self.plan(action.cells)
-
-    def _runs_again(self, row: Row, seed: int) -> bool:
-        return seed in row.runs and row.runs[seed].status in self._again
 
     def _set(self, row: Row) -> None:
         self.table.rows[row.cell.id] = row
@@ -187,16 +147,16 @@ class Driver:
         effective = Effective(
             halving=design.reduction is not None,
             confirm=[*design.confirm],
-            spaces=self.search.files if self.search else {},
+            spaces=self.asked.spaces,
             metrics=[metric(name) for name in sorted(named)],
         )
-        self.store.begin(self.spec, [row.cell for row in rows.values()], self._prints, effective, self._stays)
-        for cell, seed in self._forget:  # before anything runs, so that a kill does not lose the request
+        self.store.begin(self.spec, [row.cell for row in rows.values()], self._prints, effective)
+        for cell, seed in self.asked.again:  # before anything runs, so that a kill does not lose the request
             self.store.forget(cell, seed)
         for row in rows.values():
             self._drop_checkpoints(row, row.together)
         states = {key: self.standing(row).state for key, row in rows.items()}
-        over = {*_ENDED, CellState.PAUSED} if self._complete else {*_ENDED}
+        over = {*_ENDED, CellState.PAUSED} if self.asked.complete else {*_ENDED}
         self._skipped = {key for key, state in states.items() if state in over}
         for key, row in rows.items():
             if row.stale and states[key] is CellState.QUEUED:
@@ -211,24 +171,14 @@ class Driver:
         self.notify(Callback.on_study_start, self.store, cells, self.queued())
         self._report_progress()
 
-    def _stays(self, cell: Cell) -> bool:
-        """True if an earlier cell stays in the tables: it has results of today's method and data."""
-        if self.table.design.looks:  # it would change the decisions, and so the seeds that run
-            return False
-        try:
-            row = self.store.row(cell, self._fingerprints(cell.run))
-        except FplTuneError:  # its data no longer exist, so it cannot be shown to be out of date
-            row = self.store.row(cell, {})
-        now = self.standing(row).state
-        return bool(row.runs) and (now is not CellState.QUEUED or bool(counts(self.table.design, row)))
-
     def finish(self) -> Outcome:
         """Stores how the study has ended, and ends the callbacks."""
-        complete = not self.stopping and isinstance(self._next(), Done)
+        complete = isinstance(self._next(), Done)
         self.store.end(complete=complete, exhausted=self._exhausted)
         self._report_progress()
         self._stop_file.unlink(missing_ok=True)
-        for row in self.table.having(CellState.PAUSED) if complete and not (self._complete and not self._ran) else ():
+        pruned = complete and (self._ran or not self.asked.complete)
+        for row in self.table.having(CellState.PAUSED) if pruned else ():
             self.notify(Callback.on_cell_end, row.cell, self.store.read(row.cell).results)
         outcome = self.outcome()
         self.notify(Callback.on_study_end, self.store, outcome)
@@ -329,21 +279,20 @@ class Driver:
 
     def _add(self, cells: Sequence[Cell]) -> None:
         """Adds cells of a search to the study, with their stored results, and stores them."""
-        self.plan(cells)
-        for cell in cells:
-            self.store.add(self.table.rows[cell.id].cell, self._prints[cell.id])
+        for row in self.asked.add(cells):
+            self.store.add(row.cell, self._prints[row.cell.id])
+        self._action = None
 
     def _ask(self, search: CellSearch) -> None:
         """Asks a search for a trial, and stores it."""
         from fpl_tune.search.ask import ask  # with Optuna
 
         trials = self.table.shared_trials(search)
-        cell = ask(search, self.table.design, trials)
-        self._action = None
-        if cell is None:
-            self._exhausted.add(str(search))
+        if (cell := ask(search, self.table.design, trials)) is not None:
+            self._add([cell])
             return
-        self._add([cell])
+        self._exhausted.add(str(search))
+        self._action = None
 
     def _look(self, *, silent: bool = False) -> None:
         """Looks at the comparisons once nothing is left: cells of undecided ones get the seeds of the next look."""
@@ -353,8 +302,7 @@ class Driver:
 
         if (look := comparisons.look(findings.Findings(self.spec, self.store.table()))) is None:
             return
-        for key in (key for key in look.goes_on if key in self.table.rows):  # an earlier cell stays as it is
-            row = self.table.rows[key]
+        for row in map(self.table.rows.__getitem__, look.goes_on):
             self._mark(row, passed=row.passed | {look.further[-1]})
         if not silent:
             self._report_progress()

@@ -55,8 +55,7 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
         return float(not cell.rounds == 1 < cell.node["protocol"]["rounds"])
 
     design, search = table.design, table.study.search
-    current = [stored for stored in table.cells.values() if not stored.earlier]
-    rows = [stored.row for stored in current]
+    rows = [stored.row for stored in table.cells.values()]
     more = 0.0
     if search.sampler is not None:
         n_searches = math.prod(map(len, axes_of(table.study.axes).values()))
@@ -65,7 +64,7 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
         unconfirmed = n_searches - sum(row.cell.role == "tuned" for row in rows)
         more += confirmation_to_come(design, trials, unconfirmed, cost)
     work = work_left(design, rows, cost, more=more)
-    results = [result for stored in current if cost(stored.cell) for result in stored.results.values()]
+    results = [result for stored in table.cells.values() if cost(stored.cell) for result in stored.results.values()]
     ended = [(datetime.fromisoformat(r["finished"]).timestamp(), r["time/seconds"], r["rounds"]) for r in results]
     ended = [one for one in ended if one[0] >= began]
     if not ended:

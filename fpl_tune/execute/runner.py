@@ -13,21 +13,17 @@ from typing import Any
 
 from fpl_tune.config import Study
 from fpl_tune.core.device import fixed_settings
-from fpl_tune.core.errors import ConfigError, FplTuneError
+from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.files import no_room, refused
-from fpl_tune.core.formatting import counted
 from fpl_tune.core.metrics import check_reported
+from fpl_tune.execute.asked import Asked, compose_cells
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Interrupted
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.search import halving
-from fpl_tune.search.ablation import ablation_cells
-from fpl_tune.search.search import Search
 from fpl_tune.study import looks
-from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
@@ -60,29 +56,16 @@ def run_study(
     began, folder = time.monotonic(), root / spec.name
     check_reported(spec.report.metric)
     looks.check(spec)
-    search = Search.plan(spec, preflight.check_of_sizes())
-    cells = search.references if search else expand(spec)
-    halving.check(spec, search.runs if search else [cell.run for cell in cells if cell.candidate])
-    ablated = ablation_cells(spec, root)
+    search, cells = compose_cells(spec)
     setup = setup_of(spec, folder, [*(cell.run for cell in cells), *(search.runs if search else ())])
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     with _disk_errors(folder), locked(folder), _removed_if_refused(made):
         store = Store(root, spec.name)
         looks.check_declared(spec, store)
-        driver = Driver(store, spec, search, callbacks, began, retry=retry)
-        driver.plan([*cells, *ablated])
-        if search is not None:
-            driver.plan(search.restore([*store.cells(), *store.cells_outside_tables()]))
-            driver.plan_confirmation()
+        store.check()  # seeds with a damaged file have no result
+        driver = Driver(store, spec, Asked(store, spec, search, cells, retry=retry), callbacks, began)
         with fixed_settings(setup.threads):
             _check_and_pace(driver, setup, root)
-        steps = {cell.id for cell in ablated}
-        left = driver.remaining + sum(job.cell.searched and job.cell.id not in steps for job in driver.queued())
-        if left and spec.ablate:
-            raise ConfigError(
-                f"ablate=best needs a finished search, but {counted(left, 'trial')} of {spec.name} "
-                f"{'is' if left == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
-            )
         driver.start()
         if not driver.over:
             with fixed_settings(setup.threads), _signals(driver), _callbacks_ended(driver):

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpl_tune.core.files import digest, stamps
+from fpl_tune.core.files import digest, stamp, stamps
 from fpl_tune.core.formatting import counted
 from fpl_tune.study import edited, tracking
 
@@ -50,8 +50,8 @@ def build(
         ConfigError: there is no such metric, rule or reference in the study.
     """
     folder = store.folder if out is None else out
-    seen = [stamp for each in (store.folder / "cells", Path(__file__).parent) for stamp in stamps(each)]
-    study = (store.folder / "study.yaml").read_text(encoding="utf-8")
+    seen = [each for folders in (store.folder / "cells", Path(__file__).parent) for each in stamps(folders)]
+    study = (store.folder / "study.yaml").read_text(encoding="utf-8"), stamp(store.folder / "cells.json")
     stale = edited.note(store.table())
     state = digest(repr([study, seen, metric, rule, reference, running, tracking.lasting(store.folder), stale]))
     files = [folder / "report.html", *(folder / f"table.{kind}" for kind in ("md", "tex", "csv"))]

@@ -70,7 +70,7 @@ def cell_rows(findings: Findings) -> list[dict[str, Any]]:
         row = findings.frame.loc[cell.id].to_dict()
         rows.append({
             "number": findings.numbers[cell.id], "trial": cell.trial_number,
-            "label": findings.name(cell), "role": cell.role, "status": findings.stored(cell).shown_state,
+            "label": findings.name(cell), "role": cell.role, "status": findings.stored(cell).state.value,
             "series": findings.axes_label(cell) or ("references" if cell.role == "reference" else "cells"),
             "best": cell.id in findings.marked, "seeds": int(row["n"]),
             **{column(axis): row[axis] for axis in findings.axes}, "validation": row["val"],

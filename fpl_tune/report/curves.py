@@ -27,6 +27,7 @@ from fpl_tune.report.charts import Spec, layer, measured, names
 from fpl_tune.report.panels import PageTable, Panel, judged, plain_table
 from fpl_tune.report.reproduce import study_file
 from fpl_tune.search.ablation import Step, ablation_paths
+from fpl_tune.search.search import stored_searches
 from fpl_tune.study.cells import shown
 from fpl_tune.study.comparisons import Comparisons, compare_pairs
 from fpl_tune.study.findings import Findings
@@ -170,13 +171,12 @@ def matters(findings: Findings, comparisons: Comparisons) -> Panel | None:
 
 def ablation(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which of the changes from the published or default setting to the best cell make the difference?"""
-    if findings.spec.ablate is None and not any(
-        stored.cell.role == "ablation" for stored in findings.table.cells.values()
-    ):
+    if findings.spec.ablate is None:
         return None
     panel = Panel("From the first setting to the best cell")
     try:
-        paths = ablation_paths(findings.spec, findings.table)
+        searches = stored_searches(findings.spec, findings.table.effective)
+        paths = ablation_paths(findings.spec, searches, findings.table.cells)
     except ConfigError as problem:
         panel.texts.append(str(problem))
         return panel

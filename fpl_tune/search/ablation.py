@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
 from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.search.search import stored_searches
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.selection import choose, front_of, objectives_of, selecting_rule
 from fpl_tune.study.standing import CellState
-from fpl_tune.study.store import Store
-from fpl_tune.study.table import StudyTable
+from fpl_tune.study.table import StoredCell
 
 if TYPE_CHECKING:
     from fpl_tune.search.cell_search import CellSearch
@@ -37,12 +34,13 @@ class Step:
     cell: Cell
 
 
-def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
+def ablation_paths(spec: Study, searches: Sequence[CellSearch], stored: Mapping[str, StoredCell]) -> list[list[Step]]:
     """Builds the paths to a study's best cells: one path, or one per setting if no cell is the best in all of them.
 
     Args:
-        spec: the study as it is now.
-        table: its results; None: there are none. Unfinished trials are left out.
+        spec: the study.
+        searches: its searches.
+        stored: its cells by id. Unfinished trials are left out.
 
     Returns:
         Paths of at least two steps: the published point that the objective chooses, cells with the role `ablation` or
@@ -58,25 +56,23 @@ def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
             "sampler such as search.sampler=auto."
         )
     rule = selecting_rule(spec.report.rule)
-    cells = [stored.cell for stored in table.cells.values()] if table else []
-    searches = stored_searches(spec, table.effective) if table else []
-    tried = [cell for cell in cells if any(search.holds(cell) for search in searches)]
-    if table is None or (choice := choose(table.cells, tried, rule, spec)) is None:
+    cells = [each.cell for each in stored.values()]
+    if (choice := choose(stored, [cell for cell in cells if cell.role == "trial"], rule, spec)) is None:
         raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
     if choice.front:
         raise ConfigError(front_of(choice, "Remove ablate, which needs one objective; export a cell with --cell"))
     (objective,) = objectives_of(spec)
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
-    finished = {cell.id: cell for cell in cells if cell.candidate and table.cells[cell.id].state is CellState.DONE}
+    finished = {cell.id: cell for cell in cells if cell.candidate and stored[cell.id].state is CellState.DONE}
     paths: list[list[Step]] = []
     for best in choice.cells:
         search = next(search for search in searches if search.holds(best))
         mine = [cell for cell in cells if search.holds(cell)]
-        start = choose(table.cells, [cell for cell in mine if cell.published], rule, spec)
+        start = choose(stored, [cell for cell in mine if cell.published], rule, spec)
         if start is None:
             raise ConfigError(f"ablate=best needs a finished published or default point in the search of {best.label}.")
         if start.cell.id != best.id:
-            shares = _importance(mine, table, rule, objective, search.space)
+            shares = _importance(mine, stored, rule, objective, search.space)
             paths.append(_path(search, start.cell, best, shares, finished, number))
             number += len(paths[-1])
     if not paths:
@@ -84,23 +80,22 @@ def ablation_paths(spec: Study, table: StudyTable | None) -> list[list[Step]]:
     return paths
 
 
-def ablation_cells(spec: Study, root: Path) -> list[Cell]:
-    """Cells that `ablate` adds to a study whose results are in `root / spec.name`; see `ablation_paths`."""
-    if spec.ablate is None:
-        return []
-    store = Store(root, spec.name)
-    paths = ablation_paths(spec, store.table() if store.exists else None)
-    return list({step.cell.id: step.cell for path in paths for step in path if step.cell.role == "ablation"}.values())
+def ablation_cells(spec: Study, searches: Sequence[CellSearch], stored: Mapping[str, StoredCell]) -> list[Cell]:
+    """The cells that `ablate` adds to a study; see `ablation_paths`."""
+    steps = (step.cell for path in ablation_paths(spec, searches, stored) for step in path)
+    return list({cell.id: cell for cell in steps if cell.role == "ablation"}.values())
 
 
-def _importance(cells: Sequence[Cell], table: StudyTable, rule: str, objective: str, space: Space) -> dict[str, float]:
+def _importance(
+    cells: Sequence[Cell], stored: Mapping[str, StoredCell], rule: str, objective: str, space: Space
+) -> dict[str, float]:
     """Share of the objective's variance that each field explains by itself; 0 if it cannot be estimated."""
     import pandas as pd
 
     from fpl_tune import analysis
 
     fields = [param.name for param in space.params]
-    means = {cell.id: table.cells[cell.id].over_seeds(objective, rule)["mean"] for cell in cells}
+    means = {cell.id: stored[cell.id].over_seeds(objective, rule)["mean"] for cell in cells}
     rows = [{"value": means[cell.id], **cell.varied} for cell in cells]
     result = analysis.importance(pd.DataFrame(rows, columns=["value", *fields]), fields)
     return result.set_index("field")["share"].fillna(0.0).to_dict()

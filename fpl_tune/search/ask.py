@@ -56,7 +56,7 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
         return search.trial(repeated[0])
     for key, point in search.published.items():
         if key not in tried:
-            return search.trial(Suggestion(number, point, published=True))
+            return search.trial(Suggestion(number, point, design.seeds))
     hedge, suggested = search.prune.hedge, sum(not row.cell.published for row in rows)
     hedged = isinstance(hedge, int) and suggested % hedge == hedge - 1
     storage = InMemoryStorage()
@@ -69,7 +69,7 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
         asked = study.get_trials(deepcopy=False)[trial.number]
         attrs = {"trial": dict(asked.system_attrs), "study": dict(storage.get_study_system_attrs(0))}
         try:
-            cell = search.trial(Suggestion(number, params, hedged=hedged, attrs=attrs))
+            cell = search.trial(Suggestion(number, params, design.seeds, hedged, attrs))
             if cell.id not in tried:
                 return cell
             repeated += 1
@@ -174,7 +174,7 @@ def _trial(
     asked = row.cell.suggestion if row is not None else None
     params = asked.params if asked is not None else {}
     space = {param.name: param for param in search.space.params}
-    inside = asked is not None and all(name in space and space[name].holds(value) for name, value in params.items())
+    inside = row is not None and row.cell.inside
     values, steps, called = figures.values, figures.steps, TrialState.FAIL
     if not inside or state is CellState.FAILED:
         pass

@@ -22,7 +22,8 @@ from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import names_of, read_file, read_space
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, fields_of, label
 from fpl_tune.study.grid import variant
-from fpl_tune.study.selection import choose, first_point, selecting_rule
+from fpl_tune.study.schema import CellFile
+from fpl_tune.study.selection import choose, selecting_rule
 from fpl_tune.study.standing import Design, Row
 from fpl_tune.study.table import stored_row
 
@@ -99,9 +100,14 @@ class CellSearch:
         return f"{config.identity(self.run)}-{digest(json.dumps(fixed, sort_keys=True), 4)}"
 
     @property
+    def label(self) -> str:
+        """The label of its cell of the axes, by which its points name it; see `Cell.search`."""
+        return label(self.varied)
+
+    @property
     def name(self) -> str:
         """The name of the search: the label of its cell of the axes, or the method's name."""
-        return label(self.varied) if self.varied else self.node["method"]["name"]
+        return self.label if self.varied else self.node["method"]["name"]
 
     def __str__(self) -> str:
         """Identifies everything that suggestions depend on besides results. An exhausted search stays exhausted until
@@ -128,7 +134,7 @@ class CellSearch:
 
     def holds(self, cell: Cell) -> bool:
         """True if a cell is a trial of this search."""
-        return cell.role == "trial" and cell.is_at(self.varied)
+        return cell.role == "trial" and cell.search == self.label
 
     def shares(self, cell: Cell) -> bool:
         """True if a cell is a trial of this search or of one that shares its trials."""
@@ -153,7 +159,7 @@ class CellSearch:
 
     def confirms(self, cell: Cell) -> bool:
         """True if a cell confirms the choice of this search."""
-        return cell.role == "tuned" and cell.is_at(self.varied)
+        return cell.role == "tuned" and cell.search == self.label
 
     def trial(self, suggestion: Suggestion) -> Cell:
         """The cell of a suggestion.
@@ -164,16 +170,19 @@ class CellSearch:
         return self._cell(suggestion, self._run(suggestion.params))
 
     def _cell(self, suggestion: Suggestion, run: RunSpec) -> Cell:
-        varied, number = {**self.varied, **suggestion.params}, self.numbers[suggestion.number]
-        return Cell(config.identity(run), number, label(varied), "trial", varied, run, suggestion=suggestion)
+        key, varied = config.identity(run), {**self.varied, **suggestion.params}
+        number, first = self.numbers[suggestion.number], self.space.first if key in self.published else ""
+        inside = self.space.holds(suggestion.params)
+        return Cell(key, number, label(varied), "trial", varied, run, search=self.label, first=first, inside=inside,
+                    suggestion=suggestion)  # fmt: skip
 
-    def restore(self, stored: Cell) -> Cell | None:
-        """A stored trial as a trial of this search; None if today's study would run its point with another
-        configuration."""
-        if stored.suggestion is None:
+    def restore(self, stored: Cell | CellFile) -> Cell | None:
+        """A stored configuration as a trial of this search; None if none of its suggestions led to it, or today's study
+        would run the point with another configuration."""
+        if (suggestion := stored.suggestion) is None:
             return None
         try:
-            cell = self._cell(stored.suggestion, self.at(stored.suggestion.params))
+            cell = self._cell(suggestion, self.at(suggestion.params))
         except ConfigError:
             return None
         return cell if cell.id == stored.id else None
@@ -222,11 +231,10 @@ class CellSearch:
             trial = next(filter(self.holds, choice.cells if choice is not None else ()), None)
             if trial is not None:
                 key = confirming_id(trial.id)
-                point = f"trial {trial.trial_number}"
-                if trial.published and trial.suggestion is not None:
-                    point = first_point(self.search, self.file or {}, trial.suggestion.params)
-                name = f"{self.name} ({point})"
-                cells.setdefault(key, replace(trial, id=key, number=number, label=name, role=role, reference=""))
+                name = f"{self.name} ({trial.first or f'trial {trial.trial_number}'})"
+                cells.setdefault(
+                    key, replace(trial, id=key, number=number, label=name, role=role, reference="", step=False)
+                )
         return [*cells.values()]
 
     @cached_property

@@ -66,7 +66,7 @@ def design_of(study: StudySpec, used: Collection[int] = ()) -> Design:
 
     Args:
         study: the study.
-        used: seeds that its trials have run so far.
+        used: seeds whose results its samplers have seen.
 
     Raises:
         ConfigError: a seed of `search.confirm` is one of them.

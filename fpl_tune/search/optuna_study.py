@@ -50,7 +50,7 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
     for search in stored_searches(spec, table.effective):
         if search.settings and search.settings[0] is not search:
             continue
-        mine = [s for s in table.cells.values() if s.cell.suggestion is not None and search.shares(s.cell)]
+        mine = [s for s in table.cells.values() if search.shares(s.cell)]
         common = {n: v for n, v in search.varied.items() if all(other.varied[n] == v for other in search.settings)}
         name = f"{store.name}, {label(common)}" if common else store.name
         with quiet():

@@ -13,11 +13,11 @@ from fpl_tune.core.metrics import objectives
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, label
 from fpl_tune.study.crossed import settings_of
 from fpl_tune.study.grid import expand, grid
+from fpl_tune.study.schema import CellFile, Effective
 from fpl_tune.study.standing import confirming_seeds
 
 if TYPE_CHECKING:  # Optuna, a third of a second, is for studies that search
     from fpl_tune.search.cell_search import CellSearch
-    from fpl_tune.study.schema import Effective
 
 
 class Search:
@@ -87,15 +87,15 @@ class Search:
     @property
     def files(self) -> dict[str, dict[str, Any]]:
         """Contents of the files of the spaces, by the label of the cell of the axes."""
-        return {label(part.varied): dict(part.file or {}) for part in self.parts}
+        return {part.label: dict(part.file or {}) for part in self.parts}
 
     @property
     def runs(self) -> list[RunSpec]:
         """The run of each cell of the axes, which its search varies."""
         return [part.run for part in self.parts]
 
-    def restore(self, stored: Iterable[Cell]) -> list[Cell]:
-        """The cells of a study's store that are trials of this search.
+    def restore(self, stored: Iterable[Cell | CellFile]) -> list[Cell]:
+        """The configurations of a study's store that are trials of this search.
 
         Raises:
             ConfigError: trials are shared by settings now, but were not when they were suggested.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import optuna
 import yaml
@@ -22,7 +22,7 @@ from fpl_tune.core.spec import SPEC, shown, validated
 from fpl_tune.method import Method
 from fpl_tune.search.components import quiet
 from fpl_tune.study.cells import SETTING
-from fpl_tune.study.selection import TUNABLE, first_point, published_points
+from fpl_tune.study.selection import TUNABLE
 
 Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -108,6 +108,13 @@ class Space(NamedTuple):
     """Points that are tried first, which may leave fields open."""
     outside: tuple[dict[str, Any], ...] = ()
     """Published points with a value outside the space, which are not tried."""
+    first: Literal["published", "default"] = "published"
+    """The kind of `published`: `default` where none is known, and the run's own values are tried first."""
+
+    def holds(self, point: Mapping[str, Any]) -> bool:
+        """True if the space contains a point, which may lack fields that are searched by now."""
+        params = {param.name: param for param in self.params}
+        return all(name in params and params[name].holds(value) for name, value in point.items())
 
     def fill(self, node: Mapping[str, Any], given: Mapping[str, Any], value: Callable[[Param], Any]) -> dict[str, Any]:
         """A point: a value for every parameter that is active, given those before it.
@@ -219,15 +226,19 @@ def read_space(
                 "Trials compare on the same data, clients and evaluation, so a search can only vary how clients train, "
                 f"but {name} is searched. Make it an axis, axes.{name}=[...], and remove search.space.{name}."
             )
-    points = [{n: v for n, v in point.items() if n in searched} for point in published_points(search, file)]
-    if first_point(search, file) == "default":
+    stated = [config.flatten(point) for point in search.published or ()]
+    points = stated if search.published is not None else file.get("published", [])
+    named = {name for point in points for name in point}
+    points = [{n: v for n, v in point.items() if n in searched} for point in points]
+    known = not named.isdisjoint(search.only or named)
+    if not known:
         own = {name: config.get_field(node or {}, name) for name in searched}
         points = [{name: value for name, value in own.items() if value is not None}]
     unique = {repr(sorted(point.items())): point for point in points if point}.values()
     inside = [point for point in unique if all(searched[n].holds(v) for n, v in point.items())]
     outside = [point for point in unique if point not in inside]
     params = sorted(searched.values(), key=lambda param: _depth(param, searched))
-    return Space(tuple(params), tuple(inside), tuple(outside))
+    return Space(tuple(params), tuple(inside), tuple(outside), "published" if known else "default")
 
 
 def read_file(names: Sequence[str], kind: type[Method] = Method) -> dict[str, Any]:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 SETTING = ("data", "partition", "protocol")
 """Groups of fields that say where a cell runs, not what it runs."""
-EARLIER = "earlier"
-"""The state that tables show for a cell that was done by an earlier run of the study."""
 Role = Literal["cell", "reference", "trial", "tuned", "published", "ablation"]
 """A cell of a grid, a reference, a trial of a search, the confirmation of a search's chosen or published point on fresh
 seeds, or a step of an ablation."""
@@ -33,8 +31,8 @@ class Suggestion:
     """Within its search, from 0. Points that were rejected or repeated leave gaps."""
     params: dict[str, Any]
     """The values of the searched fields."""
-    published: bool = False
-    """True for a published point; where none is known, for the run's own values."""
+    seeds: Sequence[int]
+    """The seeds of the study at that time, whose results the sampler saw."""
     hedged: bool = False
     """True if the trial passes all rungs but the last one, whatever its value."""
     attrs: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -43,7 +41,11 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration of a study, without its seed."""
+    """One configuration of a study, without its seed, and what it is in the study.
+
+    What it is follows from the study file alone, and changes with it: see `execute.asked`, which computes it, and
+    cells.json, from which readers have it.
+    """
 
     id: str
     """See `config.identity`."""
@@ -58,6 +60,14 @@ class Cell:
     """The typed run where one was composed, or its plain mapping as it was read; see `run` and `node`."""
     reference: str = ""
     """The label as a reference, of another cell that is also a reference."""
+    step: bool = False
+    """True for a step of an ablation that is another cell too."""
+    search: str = ""
+    """The label of the cell of the axes in which the point was searched; empty for a cell that was not."""
+    first: Literal["", "published", "default"] = ""
+    """The kind of a search's first point, such as a published one; empty for other cells."""
+    inside: bool = True
+    """True if the point lies in the search space."""
     suggestion: Suggestion | None = field(default=None, compare=False, repr=False)
     """The suggestion of a trial, or of the trial that is confirmed; None for other cells."""
     _rounds: int = field(default=0, compare=False, repr=False)
@@ -132,12 +142,13 @@ class Cell:
 
     @property
     def published(self) -> bool:
-        """True for a trial of a published point."""
-        return self.suggestion is not None and self.suggestion.published
+        """True for a first point of a search: a published one or, where none is known, the run's own values."""
+        return self.first != ""
 
-    def is_at(self, values: Mapping[str, Any]) -> bool:
-        """True if the cell is in a cell of the axes; `values` maps each axis to its value there."""
-        return all(self.varied.get(name) == value for name, value in values.items())
+    @property
+    def completes(self) -> bool:
+        """True for a trial that is never stopped early, since others are compared with it."""
+        return self.reference != "" or self.step
 
     @property
     def is_reference(self) -> bool:

@@ -27,8 +27,9 @@ from fpl_tune.study.crossed import Crossed, crossed, row_title, settings_of
 from fpl_tune.study.foresight import Foresight, foresight
 from fpl_tune.study.partition import ClassCounts, class_counts
 from fpl_tune.study.results import COSTS, VAL, figure
-from fpl_tune.study.selection import Choice, choose, first_point, objectives_of, selecting_rule, setting_of, sign
+from fpl_tune.study.selection import Choice, choose, objectives_of, selecting_rule, setting_of, sign
 from fpl_tune.study.standing import CellState, Row
+from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell, StudyTable
 
 if TYPE_CHECKING:
@@ -98,9 +99,7 @@ class Findings:
         """Cells and trials, without the references and what confirms a search."""
         self.references = [cell for cell in self.cells if cell.is_reference]
         self.searched = any(cell.searched for cell in self.cells)
-        self.confirmed = any(
-            cell.role == "tuned" and self.compared(cell) and not self.stored(cell).earlier for cell in self.cells
-        )
+        self.confirmed = any(cell.role == "tuned" and self.compared(cell) for cell in self.cells)
         """True if a search has been confirmed on fresh seeds."""
         self.by_id = {cell.id: cell for cell in self.cells}
         self.numbers = {cell.id: i for i, cell in enumerate(self.cells)}
@@ -134,7 +133,7 @@ class Findings:
 
     def stored(self, cell: Cell) -> StoredCell:
         """The stored results of a cell; empty for a cell that has not run yet."""
-        return self.table.cells.get(cell.id) or StoredCell(self.table.design, Row(cell), CellState.QUEUED, False, {})
+        return self.table.cells.get(cell.id) or StoredCell(self.table.design, Row(cell), CellState.QUEUED, {})
 
     def compared(self, cell: Cell) -> bool:
         """True if a cell is compared with others; see `StoredCell.compared`."""
@@ -245,6 +244,10 @@ class Findings:
 
         A method that is tuned is also a reference where it is not.
         """
+        if cell.searched and cell.reference:  # a point of a search too
+            where = label({name: cell.varied[name] for name in self.settings if name in cell.varied})
+            name = cell.reference.removesuffix(f", {where}")
+            return f"{name} (not tuned)" if name in self._methods else name
         if cell.candidate and cell.reference:
             return cell.reference
         rest = {n: v for n, v in cell.varied.items() if shown(v) not in self.taken.get(n, ())}
@@ -252,6 +255,13 @@ class Findings:
             what = {name: value for name, value in cell.varied.items() if name not in self.settings}
             return f"{label(what)} (not tuned)" if what else ""
         return label(rest) if rest else ""
+
+    @cached_property
+    def _methods(self) -> set[str]:
+        """The names of the rows of tuned methods."""
+        axes = axes_of(self.spec.axes)
+        what = [axis for axis in axes if axis not in settings_of(axes)]
+        return {row_title(cell.varied, what, str(cell.node["method"]["name"])) for _, cell in self.tuned}
 
     def named(self, cell: Cell) -> list[str]:
         """The values of a cell on the axes, such as `lam=0` or `promptfl`; empty for references."""
@@ -311,7 +321,7 @@ class Findings:
         if self.searched:
             of_that_form = len(self.searches) > 1 and len(self.objectives) == 1 and bool(self.tuned)
             named = [(row_title(cell.varied, what, str(cell.node["method"]["name"])), cell) for _, cell in self.tuned]
-            named += [(cell.reference or self.family(cell) or cell.label, cell) for cell in self.references]
+            named += [(self.family(cell) or cell.label, cell) for cell in self.references]
         else:
             methods = what == ["method"] or all(isinstance(value, Mapping) for axis in what for value in axes[axis])
             of_that_form = self.kind == "table" and (len(where), len(what)) == (1, 1) and methods
@@ -404,14 +414,15 @@ class Findings:
         """The searches of the study, one for each cell of its axes."""
         searches = []
         axes = axes_of(self.spec.axes)
-        for values in itertools.product(*axes.values()) if self.searched else ():
-            varied = dict(zip(axes, values, strict=True))
-            here = [cell for cell in self.cells if cell.is_at(varied) and cell.searched]
+        points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+        for varied in points if self.searched else ():
+            here = [cell for cell in self.cells if cell.search == label(varied)]
             trials = [cell for cell in here if cell.role == "trial"]
             shared = trials
             if self.spec.search.across:
                 method = {axis: value for axis, value in varied.items() if axis not in settings_of(axes)}
-                shared = [cell for cell in self.cells if cell.role == "trial" and cell.is_at(method)]
+                sharing = {label(other) for other in points if method.items() <= other.items()}
+                shared = [cell for cell in self.cells if cell.role == "trial" and cell.search in sharing]
             best, start = (
                 next((cell for cell in choice.cells if cell in trials), None)
                 if choice is not None and not choice.front
@@ -421,17 +432,15 @@ class Findings:
             )
             tuned = best
             if self.confirmed:
-                points = [cell for cell in here if cell.role != "trial" and not self.stored(cell).earlier]
-                tuned = next((cell for cell in points if cell.role == "tuned"), None)
-                start = next((cell for cell in points if cell.published), None)
+                points_of_search = [cell for cell in here if cell.role != "trial"]
+                tuned = next((cell for cell in points_of_search if cell.role == "tuned"), None)
+                start = next((cell for cell in points_of_search if cell.published), None)
             searches.append(Searched(label(varied) if varied else "", trials, best, tuned, start))
         return searches
 
     def first_point(self, cell: Cell) -> str:
-        """The kind of the first trials of a cell's search: `published` points, or the `default` one."""
-        file = self.table.effective.spaces.get(self.axes_label(cell) or label({}), {})
-        params = cell.suggestion.params if cell.suggestion is not None and cell.published else None
-        return first_point(self.spec.search, file, params)
+        """The kind of the first points of a cell's search: `published`, or `default` where none is known."""
+        return next((other.first for other in self.cells if other.first and other.search == cell.search), "published")
 
     @property
     def tuned(self) -> list[tuple[Searched, Cell]]:
@@ -466,8 +475,10 @@ class Findings:
 
     @cached_property
     def ages(self) -> dict[str, int]:
-        """Ranks of the cells by the time of their first result: cells of a later run come last."""
-        first = {cell.id: min((result["finished"] for result in self.stored(cell).results.values()), default="~")
+        """Ranks of the cells by the time of their first result: cells of a later run come last, and failed ones, which
+        run again."""
+        first = {cell.id: min((result["finished"] for result in self.stored(cell).results.values()
+                               if result["status"] != Status.FAILED), default="~")
                  for cell in self.cells}  # fmt: skip
         return {key: rank for rank, key in enumerate(sorted(first, key=lambda key: (first[key], self.numbers[key])))}
 

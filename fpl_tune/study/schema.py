@@ -24,7 +24,7 @@ from fpl_tune.study.cells import Cell, Role, Suggestion
 from fpl_tune.study.standing import Design
 from fpl_tune.study.status import Status
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of the layout of a study's folder, stored in study.yaml."""
 DIGEST = 16
 """Bytes of the digest of a history."""
@@ -93,35 +93,42 @@ class Effective(BaseModel):
     """Metrics of methods by which the study chooses or reports."""
 
 
-class _Suggestion(BaseModel):
-    number: int = Field(ge=0)
-    params: dict[str, Any]
-    published: bool
-    hedged: bool
-    attrs: dict[str, dict[str, Any]]
-
-
 class CellFile(BaseModel):
-    """cell.json: a cell."""
+    """cell.json: a configuration, whether today's study asks for it or not."""
+
+    id: str = Field(pattern=f"^{CELL_ID}$")
+    varied: dict[str, Any]
+    """The fields that varied when the study asked for it last."""
+    suggestion: Suggestion | None
+    """How it was suggested; None if it never was a trial of a search."""
+    rounds: int = Field(ge=1)
+    prints: dict[str, Any]
+    """Fingerprints of the method's source, data and weights at the last start; see `study.fingerprints`."""
+    run: dict[str, Any]
+
+
+class Place(BaseModel):
+    """An entry of cells.json: what a cell is in today's study; the fields are those of `Cell`."""
 
     id: str = Field(pattern=f"^{CELL_ID}$")
     number: int = Field(ge=0)
     label: str
     role: Role
     reference: str = ""
-    varied: dict[str, Any]
-    suggestion: _Suggestion | None = None
-    rounds: int = Field(ge=1)
-    prints: dict[str, Any]
-    """Fingerprints of the method's source, data and weights at the last start; see `study.fingerprints`."""
-    run: dict[str, Any]
+    step: bool = False
+    search: str = ""
+    first: Literal["", "published", "default"] = ""
+    inside: bool = True
 
-    def cell(self) -> Cell:
-        """The cell."""
-        asked = Suggestion(**self.suggestion.model_dump()) if self.suggestion else None
-        return Cell(
-            self.id, self.number, self.label, self.role, self.varied, self.run, self.reference, asked, self.rounds
-        )
+    @classmethod
+    def of(cls, cell: Cell) -> Place:
+        """What a cell is."""
+        return cls.model_construct(**{name: getattr(cell, name) for name in cls.model_fields})
+
+    def cell(self, file: CellFile) -> Cell:
+        """The cell, with its configuration."""
+        suggestion = file.suggestion if self.search else None
+        return Cell(**dict(self), varied=file.varied, source=file.run, suggestion=suggestion, _rounds=file.rounds)
 
 
 class MarksFile(BaseModel):
@@ -154,7 +161,7 @@ class ResultFile(BaseModel, extra="allow"):
 
 
 class CellsFile(BaseModel):
-    """cells.json: ids of the cells in tables, in order, and which of them are of earlier runs."""
+    """cells.json: the cells that today's study asks for, in order."""
 
     study: str = ""
     """The study's name, as in study.yaml."""
@@ -162,13 +169,12 @@ class CellsFile(BaseModel):
     """True if the last run ended with nothing left to run."""
     exhausted: list[str] = []
     """Searches whose sampler had no new point to suggest, as `str` of their `search.CellSearch`."""
-    cells: list[Annotated[str, Field(pattern=f"^{CELL_ID}$")]] = []
-    earlier: set[str] = set()
+    cells: list[Place] = []
 
     @field_validator("cells")
     @classmethod
-    def _different(cls, cells: list[str]) -> list[str]:
-        if len({*cells}) < len(cells):
+    def _different(cls, cells: list[Place]) -> list[Place]:
+        if len({place.id for place in cells}) < len(cells):
             raise ValueError("a cell is repeated")
         return cells
 
@@ -183,11 +189,11 @@ def read(path: Path, kind: type[File]) -> File:
     return checked(path, kind.model_validate_json, _content(path))
 
 
-def read_cell(path: Path) -> tuple[Cell, dict[str, Any]]:
-    """Reads cell.json: the cell, and the fingerprints of its run at the last start."""
+def read_cell(path: Path) -> CellFile:
+    """Reads cell.json."""
     file = read(path, CellFile)
     _check_owner(path, file.id)
-    return file.cell(), file.prints
+    return file
 
 
 def read_marks(path: Path) -> MarksFile:

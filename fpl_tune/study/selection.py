@@ -18,18 +18,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, joined, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, metric
-from fpl_tune.core.nested import GROUPS, flatten
+from fpl_tune.core.nested import flatten
 from fpl_tune.study.cells import SETTING, Cell, axes_of, is_setting
 from fpl_tune.study.results import TEST, VAL, aggregate
 from fpl_tune.study.table import StoredCell, StudyTable
 
 if TYPE_CHECKING:
-    from fpl_tune.config import SearchSpec, StudySpec
+    from fpl_tune.config import StudySpec
     from fpl_tune.study.schema import StudyFile
 
 TUNABLE = frozenset({
@@ -149,10 +149,8 @@ def choose(
     names, axes, rule = objectives_of(study), axes_of(study.axes), selecting_rule(rule)
     signs = [sign(name) for name in names]
     tried = [cell for cell in cells if cell.candidate and stored[cell.id].compared]
-    tried = [cell for cell in tried if cell.role == "tuned" and not stored[cell.id].earlier] or [
-        cell for cell in tried if cell.role != "tuned"
-    ]
-    candidates = {cell.id: cell for cell in tried if _inside(cell, study)}
+    tried = [cell for cell in tried if cell.role == "tuned"] or tried
+    candidates = {cell.id: cell for cell in tried if cell.inside}
     shares = study.search.across is not None and any(cell.role == "trial" for cell in candidates.values())
     by_cell: dict[str, dict[int, list[float]]] = {}
     for key in candidates:
@@ -204,27 +202,6 @@ def choose(
     return Choice(chosen, tuple(names), values, by, tuple(seeds), test["mean"], test["std"], tuple(sorted(tests)))
 
 
-def first_point(search: SearchSpec, file: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> str:
-    """The kind of the first trials of a search: `published` points, or the `default` one where none is known.
-
-    Args:
-        search: the study's `search`.
-        file: content of the file of the space.
-        params: the values of a first trial, which may have run before there were published points.
-    """
-    points = published_points(search, file)
-    named = {name for point in points for name in point}
-    if not named & {*(search.only or named)}:
-        return "default"
-    known = params is None or any(all(params.get(n, v) == v for n, v in point.items()) for point in points)
-    return "published" if known else "default"
-
-
-def published_points(search: SearchSpec, file: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The published points of a search by dotted field: those that the study states, else those of the space's file."""
-    return file.get("published", []) if search.published is None else [flatten(point) for point in search.published]
-
-
 def _means(points: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(math.fsum(values) / len(values) for values in zip(*points, strict=True))
 
@@ -256,26 +233,6 @@ def _values(cell: Cell) -> list[tuple[str, bool, float, str]]:
     fields = sorted(flatten(cell.node).items())
     return [(n, False, float(v), "") if isinstance(v, int | float) else (n, True, 0.0, json.dumps(v))
             for n, v in fields]  # fmt: skip
-
-
-def _inside(cell: Cell, study: StudySpec | StudyFile) -> bool:
-    """True if a cell is within the study's present search space, which may have been wider when the cell ran."""
-    search, axes = study.search, axes_of(study.axes)
-    if search.sampler is None:
-        return True
-    stated = flatten(search.space, whole=lambda _, entry: not entry.keys().isdisjoint(("low", "high", "choices")))
-    tuned = {name: value for name, value in cell.varied.items() if name not in (*axes, *GROUPS, "label")}
-    return tuned.keys() <= set(search.only or tuned) and all(
-        _holds(stated[name], value) for name, value in cell.varied.items() if name in stated
-    )
-
-
-def _holds(entry: Any, value: Any) -> bool:
-    """True if an entry of `search.space`, a range or choices, contains a value."""
-    choices = entry.get("choices") if isinstance(entry, Mapping) else entry
-    if choices is not None:
-        return value in choices
-    return isinstance(value, int | float) and float(entry["low"]) <= value <= float(entry["high"])
 
 
 def common_seeds(seeds: Mapping[str, Collection[int]]) -> list[int]:
@@ -315,7 +272,7 @@ def choose_finished(table: StudyTable, rule: str | None = None) -> Choice:
     finished = [stored.cell for stored in table.cells.values() if stored.cell.candidate and stored.compared]
     if not finished:
         raise ConfigError(f"{study.name} has no finished cell yet. Run `fpl-tune study {study.name}`.")
-    if not any(_inside(cell, study) for cell in finished):
+    if not any(cell.inside for cell in finished):
         raise ConfigError(
             f"Only trials within search.space can be chosen, but all {len(finished)} of {study.name} are outside. "
             f"Run `fpl-tune study {study.name}`, or widen search.space."

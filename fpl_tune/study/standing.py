@@ -109,8 +109,8 @@ class Design:
         return max(len(self.seeds), len(self.confirm))
 
     def halves(self, cell: Cell) -> bool:
-        """True if halving may stop a cell. A trial that is also a reference always completes."""
-        return self.reduction is not None and cell.role == "trial" and not cell.reference and bool(self.rungs(cell))
+        """True if halving may stop a cell. A trial that others are compared with always completes."""
+        return self.reduction is not None and cell.role == "trial" and not cell.completes and bool(self.rungs(cell))
 
     def rungs(self, cell: Cell) -> tuple[int, ...]:
         """Rounds after which halving compares trials; see `rungs_of`."""
@@ -124,7 +124,7 @@ def confirming_seeds(study: Any, used: Collection[int]) -> tuple[int, ...]:
 
     Args:
         study: a composed study.
-        used: seeds that its trials have run so far.
+        used: seeds whose results its samplers have seen.
 
     Raises:
         ConfigError: a given seed is one of the search's.

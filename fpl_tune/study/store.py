@@ -1,6 +1,6 @@
 """A study's folder: the study, its cells and their results. Only the driver writes it, each file atomically.
 
-Layout of `<root>/<study>/`: study.yaml (the resolved study), cells.json (its cells in order), and per cell
+Layout of `<root>/<study>/`: study.yaml (the resolved study), cells.json (the cells that it asks for), and per cell
 cells/<id>/cell.json (its configuration), cells/<id>/marks.json (rungs that it has passed), and cells/<id>/seed=<n>/
 with metrics.jsonl, prompts.safetensors and result.json (the results of a seed). Each file names its owner,
 metrics.jsonl by its digest in result.json: a file of another cell, seed or study counts as damaged. The state of a cell
@@ -27,10 +27,10 @@ from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.core.files import TEMPORARY, digest, remove, write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
-from fpl_tune.study import earlier, schema
+from fpl_tune.study import schema
 from fpl_tune.study.cells import Cell, differing
 from fpl_tune.study.lock import owner
-from fpl_tune.study.schema import SCHEMA, CellsFile, DamagedFile, Effective, StudyFile
+from fpl_tune.study.schema import SCHEMA, CellFile, CellsFile, DamagedFile, Effective, Place, StudyFile
 from fpl_tune.study.standing import Design, Row, Run, marks
 from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell, StudyTable
@@ -66,6 +66,10 @@ class Store:
         """Damaged files that were found so far."""
         self._cells: dict[str, tuple[Cell, dict[str, Any]]] = {}
         """Cells that this object has written, with the fingerprints of their runs."""
+        self._places: dict[str, tuple[Place, str]] = {}
+        """Entries of cells.json that this object has written, also as JSON."""
+        self._made: dict[str, tuple[tuple[Any, ...], CellFile, Cell]] = {}
+        """Cells that were made of an entry of cells.json and a file, with both: a study may have thousands."""
         self._read: dict[Path, tuple[object, Any]] = {}
         """Contents of files, each with its stamp when it was read: another process may write it again."""
         self._lost: set[Path] = set()
@@ -104,9 +108,8 @@ class Store:
         cells: Sequence[Cell],
         prints: Mapping[str, dict[str, Any]] | None = None,
         effective: Effective | None = None,
-        keep: Callable[[Cell], bool] = lambda cell: True,
     ) -> None:
-        """Writes the resolved study and its cells, followed by the cells of earlier runs; see `earlier`.
+        """Writes the resolved study and the cells that it asks for. Others stay on disk.
 
         Passwords and tokens in addresses are not written. Damaged files are replaced, and seeds that
         have such a file run again. The caller holds the lock.
@@ -116,14 +119,12 @@ class Store:
             cells: its cells.
             prints: fingerprints of their runs today, by the cell's id. Results with others are out of date.
             effective: the resolved values of fields of the study.
-            keep: returns True for an earlier cell that stays in the tables.
 
         Raises:
             ConfigError: the store has another layout.
         """
         if self.exists:
             self._unless_damaged(self.node)
-        before = [cell for cell in (*self.cells(), *self.cells_outside_tables()) if self.all_results(cell)]
         for path in [*self.folder.rglob(TEMPORARY)]:  # of a killed process; a reader that is writing writes again
             remove(path)
         for folder in self._lost:  # so that readers find no result there, even if the cell does not run again
@@ -131,20 +132,20 @@ class Store:
         node = dict(spec.node)
         for group in ("tracking", "execution"):
             node[group] = {k: redact(v) if isinstance(v, str) else v for k, v in node[group].items()}
-        stood_for = (effective or Effective()).model_dump()
-        write_text(self.folder / "study.yaml", as_yaml({**node, "effective": stood_for, "schema": SCHEMA}))
+        (_, exhausted), resolved = self.ended(), (effective or Effective()).model_dump()
+        text = as_yaml({**node, "effective": resolved, "schema": SCHEMA})
         self._write_cells(cells, prints or {})
-        staying = [*filter(keep, earlier.find(before, cells))]
-        ordered = sorted(cells, key=lambda cell: cell.number)  # as `add` leaves them
-        self._write_order([*ordered, *staying], {cell.id for cell in staying})
+        if not self.exists or (self.folder / "study.yaml").read_text(encoding="utf-8") != text:
+            (self.folder / "cells.json").unlink(missing_ok=True)  # cells of one study are never those of another
+            write_text(self.folder / "study.yaml", text)
+        self._write_order(sorted(cells, key=lambda cell: cell.number), exhausted=exhausted)
         for path in (path for path in self.damage if path.name == "marks.json"):  # cells that are done write none
             path.unlink(missing_ok=True)
         self.damage.clear()
 
     def end(self, *, complete: bool, exhausted: Collection[str]) -> None:
         """Stores how a run has ended, and writes the tables of results; see `schema.CellsFile`."""
-        order = self._order()
-        self._write_order(self.cells(), order.earlier, complete=complete, exhausted=exhausted)
+        self._write_order(self.cells(), complete=complete, exhausted=exhausted)
         self._write_tables()
 
     def refresh_tables(self) -> None:
@@ -167,8 +168,11 @@ class Store:
         write_text(self.folder / "rules.csv", table.frame(every_rule=True).to_csv(index=False))
 
     def ended(self) -> tuple[bool, list[str]]:
-        """Returns whether the last run left nothing to run, and its exhausted searches; see `schema.CellsFile`."""
-        order = self._order()
+        """Returns whether the last run left nothing to run, and its exhausted searches; see `schema.CellsFile`.
+
+        After a damaged cells.json, a start finds out again.
+        """
+        order = self._unless_damaged(self._order) or CellsFile()
         return order.complete, order.exhausted
 
     def spec(self) -> Study:
@@ -203,9 +207,12 @@ class Store:
         """
         path = self.folder / "study.yaml"
         node, _ = schema.read_study(path, path.stat().st_mtime_ns)  # another process may run the study again
-        listed = self._unless_damaged(self._listed)
-        if listed is not None and listed.study not in ("", node.get("name")):
-            raise DamagedFile(path, f"it belongs to study {node.get('name')!r}, but cells.json to {listed.study!r}")
+        try:
+            listed = self._order().study
+        except DamagedFile:  # whoever needs the cells says so
+            return node
+        if listed not in ("", node.get("name")):
+            raise DamagedFile(path, f"it belongs to study {node.get('name')!r}, but cells.json to {listed!r}")
         return node
 
     def effective(self) -> Effective:
@@ -229,17 +236,22 @@ class Store:
     # -- cells -----------------------------------------------------------------------------------------------
 
     def cells(self) -> list[Cell]:
-        """Cells of the study in their order, without those with a damaged file."""
+        """The cells that the study asks for in their order, without those with a damaged file.
+
+        Raises:
+            DamagedFile: cells.json, which a start writes again.
+        """
         return self._readable(self._order().cells)
 
-    @property
-    def earlier(self) -> set[str]:
-        """Ids of the cells of earlier runs among `cells`; see the module `earlier`."""
-        return self._order().earlier
+    def ids(self) -> list[str]:
+        """Ids of the cells on disk, whether they are asked for or not."""
+        names = (path.parent.name for path in self.folder.glob("cells/*/cell.json"))
+        return sorted(name for name in names if re.fullmatch(schema.CELL_ID, name))
 
-    def cells_outside_tables(self) -> list[Cell]:
-        """Cells of earlier runs with other settings, which no table shows."""
-        return self._readable(sorted(set(self._folders()) - set(self._order().cells)))
+    def files(self) -> list[CellFile]:
+        """The configurations on disk, whether they are asked for or not, except those with a damaged file."""
+        files = (self._unless_damaged(lambda key=key: self._file(key)) for key in self.ids())
+        return [file for file in files if file is not None]
 
     def cell(self, key: str) -> Cell:
         """A cell by its id, its label, or its number: in a study that searches that of a trial, as tables count.
@@ -249,12 +261,10 @@ class Store:
         Raises:
             ConfigError: there is no such cell, several searches have a trial of that number, or its file is damaged.
         """
-        if re.fullmatch(schema.CELL_ID, key) and (self.folder / "cells" / key).is_dir():
-            return self._cell(key)
         cells = self.cells()
         trials = [cell for cell in cells if cell.role == "trial"]
-        tuned = [cell for cell in cells if cell.role == "tuned" and cell.id not in self.earlier]
-        named = [cell for cell in cells if cell.label == key]
+        tuned = [cell for cell in cells if cell.role == "tuned"]
+        named = [cell for cell in cells if key in (cell.id, cell.label)]
         named = named or [cell for cell in tuned if cell.label.startswith(f"{key} (")]
         found = named or [cell for cell in trials or cells if str(cell.trial_number) == key]
         if len(found) == 1:
@@ -270,80 +280,69 @@ class Store:
     def add(self, cell: Cell, prints: dict[str, Any]) -> None:
         """Adds a cell of a search, such as a trial that it has suggested, with the fingerprints of its run.
 
-        A cell of an earlier run with the same label leaves the tables, as in `begin`.
+        One of the same id, which has become something else too, is replaced.
         """
         self._write_cells([cell], {cell.id: prints})
-        earlier = self.earlier - {cell.id}
-        replaced = {other.id for other in self.cells() if other.id in earlier and other.label == cell.label}
-        earlier -= replaced
-        others = [other for other in self.cells() if other.id not in {cell.id, *replaced}]
-        self._write_order(sorted([*others, cell], key=lambda each: (each.id in earlier, each.number)), earlier)
-
-    def tried_seeds(self) -> set[int]:
-        """Seeds that trials of searches have results of, also those of earlier runs."""
-        trials = [cell for cell in (*self.cells(), *self.cells_outside_tables()) if cell.role == "trial"]
-        return {seed for cell in trials for seed in self.all_results(cell)}
+        others = [other for other in self.cells() if other.id != cell.id]
+        self._write_order(sorted([*others, cell], key=lambda each: each.number), exhausted=self._order().exhausted)
 
     def prints(self, cell: Cell) -> dict[str, Any]:
         """Fingerprints of a cell's run at the last start; empty if its file is missing or damaged."""
-        entry = self._unless_damaged(lambda: self._entry(cell.id))
-        return entry[1] if entry is not None else {}
+        if cell.id in self._cells:
+            return self._cells[cell.id][1]
+        file = self._unless_damaged(lambda: self._file(cell.id))
+        return file.prints if file is not None else {}
 
-    def _cell(self, key: str) -> Cell:
-        return self._entry(key)[0]
-
-    def _entry(self, key: str) -> tuple[Cell, dict[str, Any]]:
-        """A cell and the fingerprints of its run; read again if another process has written it."""
-        if key in self._cells:
-            return self._cells[key]
+    def _file(self, key: str) -> CellFile:
+        """The content of cell.json; read again if another process has written it."""
         path = self.folder / "cells" / key / "cell.json"
         return self._read_cached(path, schema.read_cell) or schema.read_cell(path)
 
-    def _readable(self, keys: Iterable[str]) -> list[Cell]:
-        cells = (self._unless_damaged(lambda key=key: self._cell(key)) for key in keys)
+    def _readable(self, places: Iterable[Place]) -> list[Cell]:
+        cells = (self._unless_damaged(lambda place=place: self._cell(place)) for place in places)
         return [cell for cell in cells if cell is not None]
 
-    def _folders(self) -> list[str]:
-        """Ids of the cells that have a folder; folders with other names are ignored."""
-        names = (path.parent.name for path in self.folder.glob("cells/*/cell.json"))
-        return [name for name in names if re.fullmatch(schema.CELL_ID, name)]
+    def _cell(self, place: Place) -> Cell:
+        """A cell by its entry of cells.json."""
+        if place.id in self._cells:
+            return self._cells[place.id][0]
+        file, values = self._file(place.id), tuple(vars(place).values())
+        made = self._made.get(place.id)
+        if made is None or made[0] != values or made[1] is not file:
+            made = self._made[place.id] = values, file, place.cell(file)
+        return made[2]
 
     def _write_cells(self, cells: Iterable[Cell], prints: Mapping[str, dict[str, Any]]) -> None:
         for cell in cells:
-            names = ("id", "number", "label", "role", "reference", "varied", "rounds")
-            asked = asdict(cell.suggestion) if cell.suggestion else None
-            content = {name: getattr(cell, name) for name in names} | {"suggestion": asked}
+            path, suggestion = self.folder / "cells" / cell.id / "cell.json", cell.suggestion
+            if suggestion is None and path.exists():  # a trial that is a cell of a grid now
+                file = self._unless_damaged(lambda key=cell.id: self._file(key))
+                suggestion = file.suggestion if file is not None else None
+            content = {"id": cell.id, "rounds": cell.rounds, "varied": cell.varied}
+            content["suggestion"] = asdict(suggestion) if suggestion is not None else None
             content["prints"] = prints.get(cell.id, {})
             self._cells[cell.id] = cell, content["prints"]
-            _write(self.folder / "cells" / cell.id / "cell.json", {**content, "run": cell.node})
+            self._places[cell.id] = (place := Place.of(cell)), place.model_dump_json()
+            _write(path, {**content, "run": cell.node})
 
     def _order(self) -> CellsFile:
-        """The content of cells.json; if it is damaged, the order that the cells' own files give."""
-        order = self._unless_damaged(self._listed)
-        if order is None:
-            cells = sorted(self._readable(self._folders()), key=lambda cell: cell.number)
-            return CellsFile(cells=[cell.id for cell in cells])
-        return order
-
-    def _listed(self) -> CellsFile:
-        """The content of cells.json; empty if it is missing."""
+        """The content of cells.json; empty if it is missing: a start was killed before it wrote the file."""
         path = self.folder / "cells.json"
         order = self._read_cached(path, lambda path: schema.read(path, CellsFile)) or CellsFile()
-        if order.cells and not any((self.folder / "cells" / key).exists() for key in order.cells):
+        if order.cells and not any((self.folder / "cells" / place.id).exists() for place in order.cells):
             raise DamagedFile(path, "none of its cells is in this study's folder")
         return order
 
-    def _write_order(
-        self,
-        cells: Iterable[Cell],
-        earlier: Collection[str],
-        *,
-        complete: bool = False,
-        exhausted: Collection[str] | None = None,
-    ) -> None:
-        done = self._order().exhausted if exhausted is None else exhausted
-        order = {"study": self.name, "cells": [cell.id for cell in cells], "earlier": sorted(earlier)}
-        _write(self.folder / "cells.json", {**order, "complete": complete, "exhausted": sorted(done)})
+    def _write_order(self, cells: Sequence[Cell], *, exhausted: Collection[str], complete: bool = False) -> None:
+        """Writes cells.json, with a line for each cell: it is written for each trial, of which there may be many."""
+        head = {"study": self.name, "complete": complete, "exhausted": sorted(exhausted)}
+        for cell in cells:
+            if cell.id not in self._places:
+                self._places[cell.id] = (place := Place.of(cell)), place.model_dump_json()
+        places, texts = zip(*(self._places[cell.id] for cell in cells), strict=True) if cells else ((), ())
+        path, listed = self.folder / "cells.json", ",\n  ".join(texts)
+        _write_changed(path, f'{json.dumps(head)[:-1]}, "cells": [\n  {listed}\n]}}')
+        self._read[path] = _stamp(path), CellsFile.model_construct(**head, cells=[*places])
 
     # -- results ---------------------------------------------------------------------------------------------
 
@@ -367,7 +366,7 @@ class Store:
             return Row(cell, runs, stale=tuple(stale))
         return Row(cell, runs, frozenset(noted.passed), tuple(noted.together), tuple(stale))
 
-    def _marks(self, cell: Cell) -> schema.MarksFile | None:
+    def _marks(self, cell: Cell | CellFile) -> schema.MarksFile | None:
         """The content of a cell's marks.json."""
         path = self.folder / "cells" / cell.id / "marks.json"
         return self._unless_damaged(lambda: self._read_cached(path, schema.read_marks))
@@ -378,21 +377,19 @@ class Store:
 
     def read(self, cell: Cell) -> StoredCell:
         """A cell with its results."""
-        order, design, row = self._order(), self.design(), self.row(cell)
-        return self._stored(row, design, order)
+        return self._stored(self.row(cell), self.design(), complete=self._order().complete)
 
     def table(self) -> StudyTable:
         """A snapshot of the study's results. Figures that are shown together are computed from one snapshot."""
         order, design = self._order(), self.design()
         rows = map(self.row, self._readable(order.cells))
-        cells = {row.cell.id: self._stored(row, design, order) for row in rows}
+        cells = {row.cell.id: self._stored(row, design, complete=order.complete) for row in rows}
         return StudyTable(self.folder, self.study(), self.effective(), design, cells)
 
-    def _stored(self, row: Row, design: Design, order: CellsFile) -> StoredCell:
-        results = self._results(row, design)
-        return StoredCell.of(design, row, results, earlier=row.cell.id in order.earlier, complete=order.complete)
+    def _stored(self, row: Row, design: Design, *, complete: bool) -> StoredCell:
+        return StoredCell.of(design, row, self._results(row, design), complete=complete)
 
-    def seed_folder(self, cell: Cell, seed: int) -> Path:
+    def seed_folder(self, cell: Cell | CellFile, seed: int) -> Path:
         """The folder of one seed."""
         return self.folder / "cells" / cell.id / f"seed={seed}"
 
@@ -409,18 +406,18 @@ class Store:
         results = {seed: self.result(row.cell, seed) for seed in row.runs if seed in design.seeds_of(row.cell)}
         return {seed: result for seed, result in results.items() if result is not None}
 
-    def all_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
+    def all_results(self, cell: Cell | CellFile) -> dict[int, dict[str, Any]]:
         """The stored results of a cell by seed, of any version of method and data."""
         names = (path.name for path in (self.folder / "cells" / cell.id).glob("seed=*"))
         numbers = sorted(int(match[1]) for name in names if (match := schema.SEED_FOLDER.fullmatch(name)))
         return {seed: result for seed in numbers if (result := self.result(cell, seed)) is not None}
 
-    def result(self, cell: Cell, seed: int) -> dict[str, Any] | None:
+    def result(self, cell: Cell | CellFile, seed: int) -> dict[str, Any] | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
         stored = self._result(cell, seed)
         return None if stored is None else stored[0]
 
-    def _result(self, cell: Cell, seed: int) -> tuple[dict[str, Any], str] | None:
+    def _result(self, cell: Cell | CellFile, seed: int) -> tuple[dict[str, Any], str] | None:
         """The stored result of a seed, and the digest of its history."""
         folder = self.seed_folder(cell, seed)
         if folder in self._lost:
@@ -430,12 +427,11 @@ class Store:
     def _read_cached(self, path: Path, read: Callable[[Path], T]) -> T | None:
         """The content of a file, which is read again if it has changed; None if there is no file."""
         try:
-            stat = path.stat()
+            stamp = _stamp(path)
         except NotADirectoryError:
             return read(path)  # raises an error that names the problem
         except OSError:
             return None
-        stamp = stat.st_mtime_ns, stat.st_size, stat.st_ino
         cached = self._read.get(path)
         if cached is None or cached[0] != stamp:
             cached = self._read[path] = stamp, read(path)
@@ -445,7 +441,7 @@ class Store:
         """Records by round; empty if there is no result (see `seed_results`), or the file is damaged."""
         return self.records(cell, seed) if seed in self.seed_results(cell) else []
 
-    def records(self, cell: Cell, seed: int) -> list[Record]:
+    def records(self, cell: Cell | CellFile, seed: int) -> list[Record]:
         """Records by round, of any version of method and data; empty if there are none, or the file is damaged."""
         stored = self._result(cell, seed)
         if stored is None:
@@ -494,7 +490,8 @@ class Store:
 
     def check(self) -> list[DamagedFile]:
         """Reads every file of the store, and returns the damaged ones. Seeds with a damaged file lose their result."""
-        for cell in (*self.cells(), *self.cells_outside_tables()):
+        self._unless_damaged(self._order)
+        for cell in self.files():
             self._marks(cell)
             for seed in self.all_results(cell):
                 before, prompts = len(self.damage), self.seed_folder(cell, seed) / "prompts.safetensors"
@@ -520,9 +517,19 @@ class Store:
             _log.warning("%s", problem)
 
 
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Changes whenever a file is written."""
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
 def _write(path: Path, content: Any) -> None:
     """Writes a JSON file if its content changes."""
-    text = json.dumps(content, indent=1)
+    _write_changed(path, json.dumps(content, indent=1))
+
+
+def _write_changed(path: Path, text: str) -> None:
+    """Writes a text file if its content changes."""
     if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)
 

@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.nested import get_field
-from fpl_tune.study.cells import EARLIER, Cell
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import COSTS, METRICS, TEST, VAL, aggregate, figure, make_result
-from fpl_tune.study.standing import CellState, Design, Row, counts, rung_values, shown_status, standing, wanted
+from fpl_tune.study.standing import CellState, Design, Row, rung_values, shown_status, standing, wanted
 from fpl_tune.study.status import FAILURES, Status
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 TableRow = dict[str, Any]
 """Column -> value."""
-COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "seeds", "earlier")
+COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "seeds")
 """Columns of the result table besides the axes and the metrics."""
 
 
@@ -42,46 +42,31 @@ class StoredCell:
     """The study's design."""
     row: Row
     state: CellState
-    """The state of the cell. Cells of an earlier run are neither queued nor paused, since they do not run any more."""
-    earlier: bool
-    """True if the cell is of an earlier run; see the module `earlier`."""
     results: dict[int, dict[str, Any]]
     """Results by seed: of the study's seeds, and of the present version of method and data. The status is `done` if and
     only if the seed counts."""
     _values: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(
-        cls, design: Design, row: Row, results: Mapping[int, dict[str, Any]], *, earlier: bool, complete: bool
-    ) -> StoredCell:
+    def of(cls, design: Design, row: Row, results: Mapping[int, dict[str, Any]], *, complete: bool) -> StoredCell:
         """Sets the status of each stored result.
 
         Args:
             design: the study's design.
             row: the cell with its runs.
             results: stored results of those seeds of the design that have a run.
-            earlier: True if the cell is of an earlier run.
             complete: True if the last run of the study left nothing to run.
         """
         state = standing(design, row).state
-        if earlier and state in (CellState.QUEUED, CellState.PAUSED):
-            ends = {str(result["status"]) for result in results.values()}
-            bad = next((bad for bad in (CellState.FAILED, CellState.DIVERGED) if bad.value in ends), None)
-            state = bad or (CellState.DONE if counts(design, row) else CellState.PRUNED)
-        elif state is CellState.PAUSED and complete:
+        if state is CellState.PAUSED and complete:
             state = CellState.PRUNED
         shown = {s: {**result, "status": shown_status(design, row, s, state)} for s, result in results.items()}
-        return cls(design, row, state, earlier, shown)
+        return cls(design, row, state, shown)
 
     @property
     def cell(self) -> Cell:
         """The cell."""
         return self.row.cell
-
-    @property
-    def shown_state(self) -> str:
-        """The state in tables: `earlier` if an earlier run has done the cell."""
-        return EARLIER if self.earlier and self.state is CellState.DONE else self.state.value
 
     @property
     def compared(self) -> bool:
@@ -136,7 +121,7 @@ def stored_row(design: Design, row: Row) -> StoredCell:
     """The row of a running study as readers see it."""
     results = {seed: make_result(run.status, run.history) for seed, run in row.runs.items()
                if seed in design.seeds_of(row.cell)}  # fmt: skip
-    return StoredCell.of(design, row, results, earlier=False, complete=False)
+    return StoredCell.of(design, row, results, complete=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +146,8 @@ class StudyTable:
 
         Returns:
             Rows with the columns cell, seed, status, rule, rounds, the fields that vary, the metrics of results,
-            `metrics`, costs, label, role, seeds (the number of the cell's seeds that count), and earlier (True if the
-            cell is of an earlier run). A seed without metrics has one row, with the study's rule.
+            `metrics`, costs, label, role, and seeds (the number of the cell's seeds that count). A seed without metrics
+            has one row, with the study's rule.
         """
         shown = [*METRICS, *(name for name in self.metrics if name not in METRICS)]
         names = self.fields
@@ -170,7 +155,7 @@ class StudyTable:
         for key, stored in self.cells.items():
             cell, axes = stored.cell, fields_of_row(stored.cell, names)
             counting = sum(result["status"] == Status.DONE for result in stored.results.values())
-            last = {"label": cell.label, "role": cell.role, "seeds": counting, "earlier": stored.earlier}
+            last = {"label": cell.label, "role": cell.role, "seeds": counting}
             for seed, result in stored.results.items():
                 first = {"cell": key, "seed": seed, "status": str(result["status"])}
                 costs = {name: result[name] for name in COSTS}
@@ -208,7 +193,7 @@ class StudyTable:
                 "cell": key,
                 "label": stored.cell.label,
                 "role": stored.cell.role,
-                "status": stored.shown_state,
+                "status": stored.state.value,
                 **fields_of_row(stored.cell, names),
                 **stored.over_seeds(metric, rule),
                 **{name: stored.over_seeds(name, rule)["mean"] for name in means},

@@ -139,7 +139,7 @@ class MLflowCallback(Callback):
         if database is None:
             return ""
         study = (folder / "study.yaml").read_text(encoding="utf-8")
-        known = [runs.FORMAT, uri, str(folder.resolve()), study, stamp(database)]
+        known = [runs.FORMAT, uri, str(folder.resolve()), study, stamp(database), stamp(folder / "cells.json")]
         return digest(repr([*known, *stamps(folder / "cells")]))
 
     def _later(self, call: Callable[[], object]) -> None:

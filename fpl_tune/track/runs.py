@@ -18,17 +18,20 @@ from fpl_tune.core.nested import get_field
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import TEST, VAL, aggregate
-from fpl_tune.study.schema import StudyFile
+from fpl_tune.study.schema import Place, StudyFile
 from fpl_tune.study.standing import OVER, CellState
 from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
 from fpl_tune.study.table import StoredCell, varied_names
 
-FORMAT = 9
+FORMAT = 10
 """Version of the runs: increased if the same store gives other runs than before, so that all are logged again."""
 
 STUDY_KEY = "study"
 """Key of the study's own run, the parent of its cells' runs."""
+
+ASKED = "fpl.asked"
+"""Tag that tells the runs of the cells that the study asks for, `yes`, from those of others with results, `no`."""
 
 NAME_LENGTH, PARAM_LENGTH, TAG_LENGTH = 250, 6000, 5000
 """Limits of MLflow's stores, in characters: of names, of parameters, and of tags (in its oldest supported server)."""
@@ -120,6 +123,7 @@ def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
     """The parent run: note, tags and files; no parameters or metrics, so it can be updated as the study grows."""
     spec, table = store.spec(), store.table()
     every = [*table.cells.values()]
+    cells = [dict(Place.of(stored.cell)) for stored in every]
     ends = [_times(result)[1] for stored in every for result in stored.results.values()]
     failed = any(
         stored.state is CellState.FAILED or (stored.state is CellState.DIVERGED and stored.cell.role != "trial")
@@ -139,7 +143,7 @@ def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
         status=status,
         start=min(ends, default=0),
         end=max(ends, default=0),
-        digest=_digest(status, spec.title, spec.note, spec.report.rule, spec.seed_list(), results),
+        digest=_digest(status, store.node(), cells, results),
         tags=tags,
         files=[] if running else [("", store.folder / name) for name in names],
     )
@@ -173,6 +177,7 @@ def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> LoggedRun:
     counted = {s: r for s, r in results.items() if r["status"] not in FAILURES}
     start, end = min(_times(r)[0] for r in results.values()), max(_times(r)[1] for r in results.values())
     tags = {
+        ASKED: "yes",
         "fpl.role": cell.role,
         "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
         "fpl.status": state.value,

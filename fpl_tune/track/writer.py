@@ -100,14 +100,21 @@ class Writer:
             self.link()
 
     def write_all(self) -> None:
-        """Writes all complete cells, then the study's run with its final status, and deletes other runs."""
+        """Writes all complete cells, then the study's run with its final status.
+
+        Runs of cells that are not asked for are marked, and those without a cell are deleted.
+        """
         if not self.runs[STUDY_KEY]:
             self.write_study(running=True)
         columns, table = self._columns(), self.store.table()
         for stored in table.cells.values():
             self._write_cell(stored, columns)
+        on_disk = self.store.ids()
         for key in self.runs.keys() - {STUDY_KEY, *table.cells}:
-            self.delete(key)
+            if key in on_disk:
+                self._mark(key, "no")
+            else:
+                self.delete(key)
         self.write_study()
 
     def link(self) -> tracking.Tracked:
@@ -135,9 +142,13 @@ class Writer:
         columns = self._columns()
         digests = {key: runs.cell_digest(stored, columns) for key, stored in self.store.table().cells.items()}
         digests[STUDY_KEY] = runs.study_entry(self.store).digest
-        differing = {key: "orphaned" for key, logged in self.runs.items() if logged and key not in digests}
+        unasked = {*self.store.ids()} - digests.keys()
+        differing = {key: "orphaned" for key, logged in self.runs.items() if logged and key not in {*digests, *unasked}}
+        differing |= {key: "stale" for key in unasked if self.runs[key] and not self._is_marked(key, "no")}
         for key, digest in digests.items():
-            if digest and not self._holds(key, digest):  # a cell without all its seeds is written when they have run
+            if digest and not (
+                self._holds(key, digest) and self._is_marked(key, "yes")
+            ):  # a cell without all its seeds is written when they have run
                 differing[key] = "stale" if self.runs[key] else "missing"
         return differing
 
@@ -173,6 +184,19 @@ class Writer:
         digest = runs.cell_digest(stored, columns)
         if digest and not self._holds(stored.cell.id, digest):
             self._write(runs.cell_entry(stored, self.store.folder, columns))
+        elif digest:
+            self._mark(stored.cell.id, "yes")
+
+    def _mark(self, key: str, asked: str) -> None:
+        """Marks the runs of a cell by whether the study asks for it."""
+        if not self._is_marked(key, asked):
+            for run in self.runs[key]:
+                self.client.set_tag(run.info.run_id, runs.ASKED, asked)
+            self.runs[key] = [self.client.get_run(run.info.run_id) for run in self.runs[key]]
+
+    def _is_marked(self, key: str, asked: str) -> bool:
+        """True if all runs of a cell are marked so; the study's own run has no mark."""
+        return key == STUDY_KEY or all(run.data.tags.get(runs.ASKED) == asked for run in self.runs[key])
 
     def _holds(self, key: str, digest: str) -> bool:
         """True if there is exactly one run of this entry, complete, closed and with the right parent."""
@@ -388,7 +412,7 @@ def _page_state(
         "isGenerated": False,
     }
     return {
-        "searchFilter": f"tags.`mlflow.parentRunId` = '{tracked.parent}'",
+        "searchFilter": f"tags.`mlflow.parentRunId` = '{tracked.parent}' AND tags.`{runs.ASKED}` = 'yes'",
         "orderByKey": f"metrics.`{tracked.order}`",
         "orderByAsc": tracked.ascending,
         "selectedColumns": [*columns, *(["tags.`fpl.status`"] if statuses else [])],

@@ -72,21 +72,34 @@ def test_base_novel_and_their_harmonic_means_are_columns(split: Path, here: Path
     ]  # fmt: skip
 
 
-def test_cells_of_earlier_runs_are_marked_in_the_table_and_on_the_page(home: Path, command: Command) -> None:
-    ran = command("study", "lambda_sweep", "axes.method.lam=[0.5]", "references=[]")
+@pytest.mark.parametrize(
+    ("edit", "note"),
+    [
+        (("axes.method.lam=[0.5]",), "1 cell with results is not asked for: 'axes.method.lam=[0,0.5]' shows them too"),
+        (("axes.method.lam=[0.5]", "references=[]"),
+         "1 cell with results is not asked for: 'axes.method.lam=[0,0.5]' shows them too; of 1 other cell, fpl-tune ls "
+         "studies lambda_sweep lists them"),
+        (("references=[]",), "1 cell with results is not asked for: fpl-tune ls studies lambda_sweep lists them"),
+        (("protocol.rounds=1",), "3 cells with results are not asked for: protocol.rounds=3 shows them"),
+        ((), ""),
+    ],
+)  # fmt: skip
+def test_cells_that_are_not_asked_for_are_named_with_the_override_that_shows_them(
+    home: Path, command: Command, edit: tuple[str, ...], note: str
+) -> None:
+    whole = {row["label"] for row in json.loads(command("show", "lambda_sweep", "--format", "json").out)}
+    planned = command("plan", "lambda_sweep", *edit).out
+    ran = command("study", "lambda_sweep", *edit)
     assert ran.code == 0
-    for table in (ran.out, command("show", "lambda_sweep").out):
-        status = {cells[1].strip(): cells[2] for line in table.splitlines() if len(cells := line.split("│")) > 3}
-        assert {name: "earlier" in text for name, text in status.items()} == {
-            "lam=0.5": False, "lam=0": True, "promptfl": True,
-        }  # fmt: skip
-        assert sum("best" in text for text in status.values()) == 1, "an earlier cell may be the best"
-    rows = list(csv.DictReader(command("show", "lambda_sweep", "--format", "csv").out.splitlines()))
-    assert [row["status"] for row in rows] == ["done", "earlier", "earlier"]
-    page = (home / "outputs" / "lambda_sweep" / "report.html").read_text()
-    assert page.count(">earlier</td>") == 2
-    assert command("study", "lambda_sweep").code == 0
-    assert "earlier" not in command("show", "lambda_sweep").out
+    for text in (planned, ran.out, command("show", "lambda_sweep").out):
+        assert ("not asked for" in text) == bool(note)
+        assert note in " ".join(text.split())
+    shown = {row["label"] for row in json.loads(command("show", "lambda_sweep", "--format", "json").out)}
+    listed = json.loads(command("ls", "studies", "lambda_sweep", "--format", "json").out)
+    lost = whole if "protocol.rounds=1" in edit else whole - shown
+    assert {row["cell"] for row in listed} == lost
+    for override in re.findall(r"(?<=: )\S+=\S+(?= shows)", note):
+        assert "0 cells run" in command("study", "lambda_sweep", override.strip("'")).out
 
 
 def test_a_warning_is_printed_once_for_a_command(here: Path, command: Command) -> None:

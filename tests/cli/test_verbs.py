@@ -87,18 +87,6 @@ def test_no_colour_without_a_terminal(words: str, command: Command, monkeypatch:
     assert "\x1b" not in done.out + done.err
 
 
-def test_a_narrowed_study_keeps_its_cells_and_says_so(home: Path, command: Command) -> None:
-    whole = json.loads(command("show", "lambda_sweep", "--format", "json").out)
-    done = command("study", "lambda_sweep", "axes.method.lam=[0]", "references=[]")
-    assert "0 cells run, 1 done before" in done.out
-    shown = json.loads(command("show", "lambda_sweep", "--format", "json").out)
-    assert {row["label"]: row["mean"] for row in shown} == {row["label"]: row["mean"] for row in whole}
-    page = (home / "outputs" / "lambda_sweep" / "report.html").read_text()
-    assert all(row["label"] in page for row in whole)
-    other = command("study", "lambda_sweep", "axes.method.lam=[0]", "references=[]", "protocol.rounds=1").out
-    assert "Kept with their results, but not shown: 3 cells of other settings." in other
-
-
 def test_seeds_that_the_study_no_longer_asks_for_are_in_no_table_and_come_back(home: Path, command: Command) -> None:
     table = home / "outputs" / "lambda_sweep" / "results.csv"
     whole = table.read_text().splitlines()
@@ -180,7 +168,7 @@ def test_what_is_read_need_not_be_written(
 
 def test_results_are_listed_with_what_they_have(home: Path, command: Command) -> None:
     path = home / "outputs" / "lambda_sweep" / "cells.json"
-    first = home / "outputs" / "lambda_sweep" / "cells" / json.loads(path.read_text())["cells"][0]
+    first = home / "outputs" / "lambda_sweep" / "cells" / json.loads(path.read_text())["cells"][0]["id"]
     for result in first.glob("seed=*/result.json"):
         result.unlink()
     rows = json.loads(command("status", "--format", "json").out)

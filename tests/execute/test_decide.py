@@ -31,6 +31,7 @@ class Searched:
 
     name: str
     trials: int
+    settings = ()
 
     @property
     def stream(self) -> str:
@@ -59,7 +60,7 @@ class Searched:
 
     def ask(self, rows: Sequence[Row]) -> Row:
         number = len(rows)
-        asked = Suggestion(number, {}, published=number == 0, hedged=number % 3 == 2)
+        asked = Suggestion(number, {}, (1, 2), hedged=number % 3 == 2)
         return Row(replace(cell(f"{self.name}{number}", "trial"), number=number, suggestion=asked))
 
 

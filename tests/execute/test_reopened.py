@@ -270,4 +270,4 @@ def test_the_plan_and_the_ablation_read_trials(compose: Compose, tmp_path: Path)
     assert make_plan(halved, root=tmp_path).totals()["done"] == 6
     assert make_plan(left, root=tmp_path).totals()["done"] < 6, "without pruning, the pruned ones run whole"
     with pytest.raises(ConfigError, match="ablate=best"):
-        ablation_paths(compose(body.replace("random", "null")), store.table())
+        ablation_paths(compose(body.replace("random", "null")), [], store.table().cells)

@@ -57,7 +57,6 @@ def test_a_study_runs_every_cell_once_and_repeats_for_nothing(
             "label",
             "role",
             "seeds",
-            "earlier",
         ),
     ]
     assert len(table) == 3 * 2

@@ -17,7 +17,7 @@ SEEDS = (1, 2)
 
 
 def cell(number: int, role: str = "cell", rounds: int = 4, *, hedged: bool = False) -> Cell:
-    asked = Suggestion(number, {}, published=False, hedged=hedged) if role == "trial" else None
+    asked = Suggestion(number, {}, (1, 2), hedged=hedged) if role == "trial" else None
     node: Any = {"protocol": {"eval_every": 1}}
     return Cell(str(number), number, str(number), cast("Any", role), {}, node, suggestion=asked, _rounds=rounds)
 

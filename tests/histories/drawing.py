@@ -70,6 +70,13 @@ def _report() -> Any:
     )
 
 
+def _claimed(draw: Any) -> dict[str, Any]:
+    """Values of the axis `method.a`, and a report with a claim about the first two of them."""
+    values, report = draw(_values(2)), draw(_report())
+    claim = {"says": "The first is better.", "cells": {"a": values[0]}, "versus": {"a": values[1]}}
+    return {"axes/method.a": values, "report": {**report, "claims": {"first": claim}}}
+
+
 def _second_axis() -> Any:
     """A further axis of a grid: a form of the curve, a whole number, a setting, or bundles with labels."""
     bundles = [{"label": "low", "method.c": 1, "optim.lr": 0.1}, {"label": "high", "method.c": 5, "optim.lr": 0.2}]
@@ -97,10 +104,11 @@ def _grid(draw: Any) -> dict[str, Any]:
 
 
 def _range() -> Any:
-    """A range of `method.a`."""
+    """A range of `method.a`, or choices, among which are published values."""
     ends = st.sampled_from([(0.1, 0.7), (0.0, 0.75), (0.2, 0.5), (0.1, 0.99), (0.86, 0.99)])
     step = st.sampled_from([None, None, None, 0.2])
-    return st.builds(lambda e, s: {"low": e[0], "high": e[1]} | ({} if s is None else {"step": s}), ends, step)
+    ranges = st.builds(lambda e, s: {"low": e[0], "high": e[1]} | ({} if s is None else {"step": s}), ends, step)
+    return st.one_of(ranges, ranges, st.sampled_from([{"choices": [0.3, 0.45, 0.55]}, {"choices": [0.2, 0.75, 0.3]}]))
 
 
 def _search(draw: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -117,13 +125,21 @@ def _search(draw: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         search["objectives"] = draw(
             st.sampled_from([["val/loss"], ["val/acc_mean", "comm/total_bytes"], ["mine/score"]])
         )
-    study["axes"] = draw(st.sampled_from([{}, {}, {"data.shots": [2, 3]}, {"method.n_ctx": [2, 4]}]))
+    study["axes"] = draw(_axes_of_searches())
     study["references"], study["report"] = draw(_references()), draw(_report())
     if "data.shots" in study["axes"] and "objectives" not in search and draw(st.booleans()):
         search["across"] = "settings"
     elif prune := draw(_prune()):
         study["prune"] = prune
     return study, space
+
+
+def _axes_of_searches() -> Any:
+    """Axes in whose cells `method.a` is searched."""
+    return st.sampled_from(
+        [{}, {}, {"data.shots": [2, 3]}, {"data.shots": [2]}, {"method.n_ctx": [2, 4]},
+         {"data.shots": [2, 3], "method.n_ctx": [4]}]
+    )  # fmt: skip
 
 
 def _confirm() -> Any:
@@ -149,6 +165,7 @@ def _prune() -> Any:
 def _joint(draw: Any) -> dict[str, Any]:
     """A joint search of shipped methods, or their tuned rates."""
     study = _head(draw)
+    study["defaults"][1] = {"override /method": draw(st.sampled_from(["promptfl", "mine:Mine"]))}
     study["axes"] = {"method": draw(st.sampled_from([["promptfl", "fedprox"], ["promptfl", "fedpgp", "fedprox"]]))}
     if draw(st.booleans()):
         study["defaults"].insert(1, {"override /optim": "tuned"})
@@ -184,7 +201,7 @@ def _run(draw: Any) -> Event:
 COMMON = ["seeds", "seeds", "references", "source", "damage", "rounds", "report", "rare"]
 RARE = ["parent", "data", "every", "read", "move", "copy", "rename", "other", "retries"]
 EDITS = {
-    "grid": ["axis", "axis", "looks", "second", *COMMON],
+    "grid": ["axis", "axis", "looks", "second", "second", "claims", "to_search", *COMMON],
     "search": [
         "prune",
         "prune",
@@ -199,10 +216,14 @@ EDITS = {
         "higher",
         "only",
         "file",
+        "published",
+        "axes",
+        "across",
+        "to_grid",
         *COMMON,
     ],
     "tuned": ["methods", *COMMON],
-    "joint": ["size", "methods", "confirm", "prune", "sampler", *COMMON],
+    "joint": ["size", "methods", "axes", "ablate", "confirm", "prune", "sampler", *COMMON],
 }
 """Kinds of edits of each kind of study."""
 
@@ -229,6 +250,21 @@ def _edit(draw: Any, name: str) -> Event:
             return ["set", {"references": draw(_references())}]
         case "axis":
             return ["set", {"axes/method.a": draw(_values())}]
+        case "claims":
+            return ["set", _claimed(draw)]
+        case "axes":
+            return ["set", {"axes": draw(_axes_of_searches())}]
+        case "across":
+            return ["set", {"search/across": draw(st.sampled_from(["settings", None]))}]
+        case "published":
+            return [kind, draw(_published())]
+        case "to_search":
+            search = {"sampler": draw(st.sampled_from(SAMPLERS)), "only": ["method.a"], "confirm": draw(_confirm())}
+            search |= {"space": {"method.a": draw(_range())}, **draw(_size())}
+            return ["set", {"search": search, "axes": draw(_axes_of_searches()), "seeds": draw(_seeds()), "report": {}}]
+        case "to_grid":
+            axes = {"method.a": draw(_values()), **draw(_second_axis())}
+            return ["set", {"search": {}, "prune": {}, "ablate": None, "axes": axes}]
         case "second":
             axes = {"method.a": draw(_values()), **draw(_second_axis())}
             return ["set", {"axes": axes}]

@@ -34,12 +34,25 @@ def search(*events: Event, space: Any = SPACE, size: Any = None, **study: Any) -
     return History({**head(), "axes": {}, "seeds": 2, **study, "search": searched}, [*events], space)
 
 
+def both(name: str, history: History) -> list[Example]:
+    """A history of a search whose choice is confirmed, and the same without that."""
+    study = {**history.study, "search": {**history.study["search"], "confirm": None}}
+    return [Example(name, history), Example(f"{name}, unconfirmed", replace(history, study=study))]
+
+
 RECORDED = {"tracking": {"enabled": True}}
 DIVERGING = {"space": {"method.a": {"low": 0.96, "high": 0.99}}, "published": []}
 LOOKS = {"seeds": "until_decided", "looks": [2, 4], "references": [{"method.a": 0.15}]}
 SIX = {"rounds": 6, "epochs": 1}
 ONE = {"axes": {"method.a": [0.3]}, "seeds": 1, "protocol": SIX}
 METHODS = {"axes": {"method": ["promptfl", "fedprox"]}, "search": {"only": ["optim.lr"]}}
+SEEDED = {**METHODS, "search": {"only": ["optim.lr"], "seed": 1}}
+PROMPTFL = {"defaults": ["/study", {"override /method": "promptfl"}, "_self_"]}
+SETTINGS = {"data.shots": [2, 3]}
+ACCEPTED: Event = ["run", {"accepted": True}]
+NARROWED: Event = ["set", {"axes/data.shots": [2]}]
+ABLATED: Event = ["set", {"ablate": "best"}]
+FIRST_CLAIM = {"first": {"says": "The first is better.", "cells": {"a": 0.3}, "versus": {"a": 0.6}}}
 
 EXAMPLES = [
     Example(
@@ -224,6 +237,124 @@ EXAMPLES = [
             axes={"method.a": [0.35, 0.4], "method.b": ["tie", "perfect"]},
             report={"reference": "a=0.3"},
         ),
+    ),
+    *both(
+        "an axis of methods is dropped",
+        search(RUN, ["set", {"axes": {}}], ACCEPTED, ABLATED, ACCEPTED, **PROMPTFL, **SEEDED),
+    ),
+    *both(
+        "an axis of methods is replaced by one of settings",
+        search(RUN, ["set", {"axes": SETTINGS}], ACCEPTED, ABLATED, RUN, **PROMPTFL, **METHODS),
+    ),
+    *both(
+        "settings that share their trials are narrowed",
+        search(RUN, NARROWED, ACCEPTED, axes=SETTINGS, search={"across": "settings"}, size={"trials": 3}),
+    ),
+    *both(
+        "settings stop sharing their trials, and share them again",
+        search(
+            RUN,
+            ["set", {"search/across": None}],
+            ACCEPTED,
+            ["set", {"search/across": "settings"}],
+            axes=SETTINGS,
+            search={"across": "settings"},
+            size={"trials": 3},
+        ),
+    ),
+    Example(
+        "a grid over settings that are narrowed",
+        grid(RUN, NARROWED, axes={"method.a": [0.3, 0.5, 0.6], **SETTINGS}, report={"claims": FIRST_CLAIM}),
+    ),
+    Example("a sweep over settings that are narrowed", grid(RUN, NARROWED, axes={"method.a": [0.3, 0.5], **SETTINGS})),
+    *both(
+        "a search becomes a grid",
+        search(
+            RUN,
+            ["set", {"search": {}, "axes": {"method.a": [0.3, 0.4, 0.5]}}],
+            ACCEPTED,
+            space={**SPACE, "published": [{"method.a": 0.3}]},
+        ),
+    ),
+    *(
+        Example(
+            f"a grid becomes a search, whose choice has {confirm} seeds",
+            replace(
+                grid(
+                    RUN,
+                    ["set", {"search": {"trials": 3, "sampler": "random", "confirm": confirm}, "axes": {}}],
+                    ["set", {"search/only": ["method.a"]}],
+                    ACCEPTED,
+                    axes={"method.a": [0.3, 0.4, 0.5]},
+                ),
+                space={"space": {"method.a": {"low": 0.6, "high": 0.7}}, "published": []},
+            ),
+        )
+        for confirm in (None, 2)
+    ),
+    Example(
+        "a grid of two seeds with fewer values and six seeds",
+        grid(RUN, ["set", {"axes/method.a": [0.4, 0.45], "seeds": 6}], axes={"method.a": [0.3, 0.4, 0.45, 0.5]}),
+    ),
+    *both(
+        "the file of a space is narrowed",
+        search(RUN, ["space", {"space": {"method.a": {"low": 0.5, "high": 0.7}}, "published": []}], ACCEPTED),
+    ),
+    *both(
+        "a point that a trial has tried is published in place of another",
+        search(
+            RUN,
+            ["published", [{"method.a": 0.45}]],
+            ACCEPTED,
+            space={"space": {"method.a": {"choices": [0.3, 0.45, 0.6]}}, "published": [{"method.a": 0.3}]},
+            size={"trials": 3},
+        ),
+    ),
+    *both(
+        "a published point is corrected",
+        search(RUN, ["published", [{"method.a": 0.55}]], ACCEPTED, space={**SPACE, "published": [{"method.a": 0.3}]}),
+    ),
+    *both(
+        "a published point is withdrawn",
+        search(RUN, ["published", []], ACCEPTED, space={**SPACE, "published": [{"method.a": 0.3}]}),
+    ),
+    Example(
+        "another reference, and a wider axis",
+        grid(
+            RUN,
+            ["set", {"references": [{"method": "mine:Other"}], "axes/method.a": [0.2, 0.3, 0.5]}],
+            axes={"method.a": [0.3, 0.5]},
+            references=[{"method": "zeroshot"}],
+        ),
+    ),
+    *both(
+        "a joint search with a reference over settings that are narrowed",
+        search(
+            RUN,
+            NARROWED,
+            ACCEPTED,
+            axes={**METHODS["axes"], **SETTINGS},
+            search=METHODS["search"],
+            references=[{"method": "zeroshot"}],
+            size={"trials": 2},
+        ),
+    ),
+    *both(
+        "a reference that is also the first trial",
+        search(RUN, axes=SETTINGS, references=[{"method.a": 0.5}], size={"trials": 3}),
+    ),
+    Example(
+        "a value that diverged is taken out",
+        replace(
+            grid(RUN, ["set", {"axes/method.a": [0.3, 0.4]}], axes={"method.a": [0.3, 0.4, 0.97]}, **RECORDED),
+            mlflow=True,
+        ),
+    ),
+    *both("an ablation after a halved search", search(RUN, ABLATED, ACCEPTED, ["read", "report"], **HALVED)),
+    *both("a halved search is stopped in its last round, and continued", search(["run", {"stop": 27}], RUN, **HALVED)),
+    Example(
+        "the confirmation of a halved search is stopped in its last round",
+        search(["run", {"stop": 35}], **HALVED),
     ),
 ]
 

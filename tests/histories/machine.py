@@ -3,7 +3,8 @@
 A history is a study and a list of events: runs that end, stop or are killed, and edits between them. Each command
 runs in a forked process, so that a kill is a kill. When the events are over, the study is run to its end, and
 `promises.check` compares the result with what the documents promise: no traceback, refusals that change nothing, an
-end, the table of a fresh run, no round twice, nothing missing, and surfaces that agree with a plain computation.
+end, the table of a fresh run, no round twice, nothing missing, and surfaces that agree with a plain computation and
+show nothing that the study does not ask for.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from typing import Any
 import surfaces
 import yaml
 from processes import LIMIT, End, in_child, picture_of_files, watch
-from promises import check, table_of
+from promises import Ending, check, copy_asked_for, table_of
 from simulated import execute
 from standin import ASIDE, StandIn, user_files
+from surfaces import differing
 
 from fpl_tune import report
+from fpl_tune.core.errors import FplTuneError
 from fpl_tune.execute import inline, manage, ray
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.runner import run_study
@@ -172,6 +175,8 @@ class Machine:
                 self.seen.add(str(self.versions))
             case "space":
                 self.space, self.other_space = arguments[0], True
+            case "published":
+                self.space, self.other_space = {**self.space, "published": arguments[0]}, True
             case "damage":
                 self.damage(*arguments)
             case "move":
@@ -240,6 +245,8 @@ class Machine:
         if options.get("full"):
             expected.append("environment")
         if end.kind == "refused":
+            if options.get("accepted"):
+                self.report("refused", end.text[:300])
             changed = [name for name, found in picture_of_files(self.root).items() if before.get(name) != found]
             if changed or before.keys() - picture_of_files(self.root).keys():
                 self.report("refusal", f"a refused start changed {', '.join(changed)[:200]} ({end.text[:200]})")
@@ -289,31 +296,53 @@ class Machine:
         if end.kind == "done" and end.pending:
             self.report("end", f"after eight starts the study is not at its end: {end}")
         elif end.kind == "done":
-            if not (end.idle or self.damaged):
-                self.report("idle", "a start with nothing left to do changed the table")
-            check(self)
+            check(self, Ending.read(self.aside))
 
     def to_the_end(self, root: Path) -> End:
-        """Starts the study until two starts end alike, and notes what readers find.
+        """Starts the study until nothing is left or two starts end alike, and writes its `Ending`.
 
-        The surfaces are read as soon as nothing is left: a further start would mend what a run forgot to write.
+        Users read it as soon as nothing is left: a further start would mend what a run forgot to write.
         """
-        aside, ends, tables, said = Path(os.environ[ASIDE]), list[End](), list[Any](), None
-        judged = root == self.root and "surfaces" not in self.later
-        if self.settled and judged:
-            said = surfaces.disagreements(root, self.name, mlflow=self.history.mlflow)
-            tables.append(table_of(root, self.name))
-        while len(ends) < 2 or (len(ends) < 8 and ends[-1] != ends[-2]):
+        aside, ends, mine, read = Path(os.environ[ASIDE]), list[End](), root == self.root, None
+
+        def over() -> bool:
+            left = ends[-1].pending or ends[-1].failed
+            return not left or ends[-2:-1] == ends[-1:]
+
+        if self.settled and mine:
+            read = surfaces.disagreements(root, self.name, mlflow=self.history.mlflow)
+        while not ends or (len(ends) < 8 and not over()):
             ends.append(self._study(root, {"workers": 1, "order": 0}))
-            tables.append(table_of(root, self.name))
-            over = not ends[-1].pending and not ends[-1].failed
-            if said is None and judged and (over or ends[-2:-1] == ends[-1:]):
-                said = surfaces.disagreements(root, self.name, mlflow=self.history.mlflow)
-        ends[-1].pending += ends[-1] != ends[-2]
-        ends[-1].idle = len({json.dumps(table) for table in tables}) == 1 or bool(ends[0].failed)
-        (aside / "table").write_text(json.dumps(tables[-1]))
-        (aside / "surfaces").write_text(json.dumps(said or []))
+        if mine:
+            found, shown = read or surfaces.disagreements(root, self.name, mlflow=self.history.mlflow)
+            ending = Ending(table_of(root / self.name, shown), shown.texts, found)
+            ending.changed = self._changed(ending)
+        else:
+            shown = surfaces.read(root, self.name)
+            ending = Ending(table_of(root / self.name, shown), shown.texts)
+        ending.write(aside)
+        ends[-1].pending += not over()
         return ends[-1]
+
+    def _changed(self, ending: Ending) -> tuple[str, str] | None:
+        """Key and text if a further start, or the removal of what the study does not ask for, changes what is read."""
+        aside = Path(os.environ[ASIDE])
+        os.environ[ASIDE] = str(shutil.copytree(aside, aside.with_name("again")))  # what runs here did not run twice
+        copy_asked_for(self.root, self.name, self.work / "asked")
+        if not (found := differing(ending.everything, self._read_again(self.work / "asked"))):
+            return None
+        shutil.copytree(self.root, self.work / "again")
+        other = differing(ending.everything, self._read_again(self.work / "again"))
+        return ("second", other) if other else ("deletion", found)
+
+    def _read_again(self, root: Path) -> dict[str, str]:
+        """What users read in a copy after a start, which has nothing to run."""
+        try:
+            self._study(root, {})
+        except FplTuneError as problem:
+            return {"the start": str(problem)}
+        shown = surfaces.read(root, self.name, mlflow=self.history.mlflow)
+        return Ending(table_of(root / self.name, shown), shown.texts).everything
 
     # -- commands in a process of their own --------------------------------------------------------------------
 
@@ -358,7 +387,7 @@ class Machine:
             )
         interruption = Interruption(options, lambda: self._read_beside(root))
         callbacks: list[Callback] = [interruption]
-        if self.history.mlflow and root == self.root:
+        if self.history.mlflow and root != self.work / "fresh":
             callbacks.append(MLflowCallback(lambda text: None))
         outcome = run_study(
             spec,
@@ -377,7 +406,7 @@ class Machine:
         aside = self.aside / "reader"
         aside.mkdir(exist_ok=True)
         end = in_child(lambda: self._read("report"), aside)
-        if end.kind not in ("done", "refused"):
+        if end.kind not in ("done", "refused", "slow"):
             raise RuntimeError(f"a reader beside the study ended with {end.kind}: {end.text}")
 
     def _read(self, verb: str) -> End:
@@ -410,7 +439,7 @@ class Machine:
     def expect(self, end: End, what: str, kinds: Sequence[str]) -> None:
         if end.kind not in kinds:
             last = end.text.strip().splitlines()[-1:] or [""]
-            key = "traceback" if end.kind == "error" else "refusal"
+            key = {"error": "traceback", "slow": "slow"}.get(end.kind, "refusal")
             self.report(key, f"{what} ended with {end.kind}: {last[0][:300]}", end.text)
 
     def report(self, key: str, text: str, more: str = "") -> None:
@@ -443,8 +472,8 @@ def prepare(folder: Path) -> None:
         machine._study(machine.root, {"workers": 1})
         machine._read("report")
         machine._read("summary")
-        surfaces.disagreements(machine.root, NAME, mlflow=True)
-        table_of(machine.root, NAME)
+        _, shown = surfaces.disagreements(machine.root, NAME, mlflow=True)
+        table_of(machine.root / NAME, shown)
     finally:
         os.chdir(here)
         os.environ.clear()

@@ -43,8 +43,15 @@ class Cell:
     label: str
     role: str
     reference: str
+    step: bool
+    """Whether it is a step of an ablation, too."""
+    search: str
+    """The label of its search, as in `effective.spaces`; empty for what is not searched."""
+    first: str
+    inside: bool
     varied: dict[str, Any]
     run: dict[str, Any]
+    suggestion: dict[str, Any] | None
     results: dict[int, dict[str, Any]]
     """result.json by seed, of the seeds that the study asks for, without those of which a file is damaged."""
     histories: dict[int, list[dict[str, Any]]]
@@ -102,8 +109,6 @@ class Facts:
     study: dict[str, Any]
     cells: list[Cell]
     """In the study's order."""
-    earlier: set[str]
-    """Ids of cells of earlier runs."""
     looks: list[int]
     """Numbers of seeds after which comparisons are looked at; empty where the seeds are fixed."""
     less: tuple[str, ...] = ()
@@ -117,7 +122,7 @@ class Facts:
     @property
     def confirmed(self) -> list[Cell]:
         """What is compared in a search once any of its choices is confirmed; empty before."""
-        points = [c for c in self.cells if c.role in ("tuned", "published") and c.id not in self.earlier]
+        points = [cell for cell in self.cells if cell.role in ("tuned", "published")]
         if not any(cell.role == "tuned" and cell.compared for cell in points):
             return []
         return [*points, *(c for c in self.cells if c.role == "reference" or (c.reference and c not in points))]
@@ -125,6 +130,18 @@ class Facts:
     def cell(self, key: str) -> Cell:
         """The cell of an id."""
         return next(cell for cell in self.cells if cell.id == key)
+
+    @property
+    def searches(self) -> list[list[Cell]]:
+        """The trials of each search; if settings share their trials, of each search in all of them."""
+        shared = self.study["search"].get("across") is not None
+        axes = [name for name in dict(leaves(self.study["axes"])) if name.partition(".")[0] not in SETTING]
+        found: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            if cell.role == "trial":
+                part = json.dumps([cell.varied.get(name) for name in axes]) if shared else cell.search
+                found.setdefault(part, []).append(cell)
+        return [*found.values()]
 
 
 @dataclass
@@ -143,7 +160,6 @@ class Expected:
     values: dict[str, dict[int, float]]
     """The metric by seed, of the seeds that count."""
     state: dict[str, str]
-    """As tables call it: `earlier` where an earlier run has done the cell."""
     states: Counter[str]
     """Number of cells by state."""
     seeds: int
@@ -161,43 +177,38 @@ class Expected:
 def load(folder: Path, less: Sequence[str] = ()) -> Facts:
     """Reads a study's folder. A damaged file costs its seed or cell. `less`: see `Facts.less`."""
     study = yaml.load((folder / "study.yaml").read_text(), yaml.CSafeLoader)
-    order = _json(folder / "cells.json") or {}
-    places = [folder / "cells" / key for key in order.get("cells", [])] or [*(folder / "cells").glob("*/")]
-    looks = study["looks"] if study["seeds"] == "until_decided" else []
-    asked = looks[-1] if looks else study["seeds"]
-    seeds = asked if isinstance(asked, list) else [*range(1, asked + 1)]
-    earlier, cells = set(order.get("earlier", [])), list[Cell]()
-    for place in places:
-        if (node := _json(place / "cell.json")) is None:
+    looks, cells = study["looks"] if study["seeds"] == "until_decided" else [], list[Cell]()
+    for place in places(folder):
+        own = folder / "cells" / place["id"]
+        if (node := read_json(own / "cell.json")) is None:
             continue
+        asked = seeds_of(place, study)
         runs = {
-            int(path.name[5:]): found
-            for path in place.glob("seed=*/")
-            if int(path.name[5:]) in _seeds_of(node, study, seeds)
-            and (found := _seed(path)) is not None
+            seed: found
+            for seed in sorted(asked)
+            if (found := _seed(own / f"seed={seed}")) is not None
             and _version(found[0].get("fingerprints")) in (None, _version(node.get("prints")))
         }
-        results = {seed: runs[seed][0] for seed in sorted(runs)}
-        histories = {seed: runs[seed][1] for seed in results}
-        asked_of_it = _seeds_of(node, study, seeds)
-        wanted = [seed for seed in asked_of_it if not looks or seed in results or seed <= looks[0]]
-        names = ("id", "number", "label", "role", "reference", "varied", "run")
-        facts = {name: node[name] for name in names}
+        results = {seed: result for seed, (result, _) in runs.items()}
+        histories = {seed: history for seed, (_, history) in runs.items()}
+        wanted = [seed for seed in asked if not looks or seed in results or seed <= looks[0]]
+        facts = {**place, **{name: node[name] for name in ("varied", "run", "suggestion")}}
         cells.append(Cell(**facts, results=results, histories=histories, wanted=wanted))
-        plan = node["run"]["protocol"]
-        halved = node["role"] == "trial" and not node["reference"] and study["effective"]["halving"]
-        halved = halved and plan["rounds"] > plan["eval_every"]
-        if node["id"] in earlier and not (halved and len(seeds) > 1 and {*results} <= {seeds[0]}):
-            cells[-1].wanted = [*results]  # but for a trial that has waited at the rung of its first seed
-    if not order.get("cells"):
-        cells.sort(key=lambda cell: cell.number)
-    return Facts(study, cells, earlier, looks, tuple(less))
+    return Facts(study, cells, looks, tuple(less))
 
 
-def _seeds_of(node: Mapping[str, Any], study: Mapping[str, Any], seeds: list[int]) -> list[int]:
-    """The seeds that a cell may have: those that confirm a search, or the study's."""
+def places(folder: Path) -> list[dict[str, Any]]:
+    """What cells.json says of each cell, in the study's order."""
+    return (read_json(folder / "cells.json") or {"cells": []})["cells"]
+
+
+def seeds_of(place: Mapping[str, Any], study: Mapping[str, Any]) -> list[int]:
+    """The seeds that a cell may have: those that confirm a search, or the study's, up to its last look."""
     confirm = study.get("effective", {}).get("confirm", [])
-    return confirm if confirm and node["role"] in ("tuned", "published", "reference") else seeds
+    if confirm and place["role"] in ("tuned", "published", "reference"):
+        return confirm
+    seeds = study["looks"][-1] if study["seeds"] == "until_decided" else study["seeds"]
+    return seeds if isinstance(seeds, list) else [*range(1, seeds + 1)]
 
 
 def _version(prints: Mapping[str, Any] | None) -> list[Any] | None:
@@ -205,7 +216,8 @@ def _version(prints: Mapping[str, Any] | None) -> list[Any] | None:
     return [prints[name] for name in ("method", "data", "weights")] if prints else None
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The content of a JSON file; None where it is missing or damaged."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):
@@ -214,7 +226,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 def _seed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
     """Result and history of a seed; None where one is missing or damaged."""
-    result = _json(folder / "result.json")
+    result = read_json(folder / "result.json")
     try:
         content = (folder / "metrics.jsonl").read_bytes()
         history = [json.loads(line) for line in content.splitlines()]
@@ -301,7 +313,6 @@ def expected(facts: Facts, metric: str = TEST, rule: str = "final") -> Expected:
     def over_seeds(name: str) -> dict[str, float]:
         return {c.id: mean([v for s in shown[c.id] if (v := value(c.histories[s], name, rule)) == v]) for c in cells}
 
-    called = {c.id: "earlier" if c.id in facts.earlier and c.state == "done" else c.state for c in cells}
     best, best_value, ties, several = choose(facts, rule)
     sent = over_seeds("comm/total_bytes")
     return Expected(
@@ -314,7 +325,7 @@ def expected(facts: Facts, metric: str = TEST, rule: str = "final") -> Expected:
         bytes=sent,
         seconds=over_seeds("time/seconds"),
         values=values,
-        state=called,
+        state={cell.id: cell.state for cell in cells},
         states=Counter(cell.state for cell in cells),
         seeds=sum(len(cell.results) - len(cell.having("failed", "diverged")) for cell in cells),
         best=best,
@@ -338,13 +349,12 @@ def choose(
     """
     roles = ("tuned",) if only is None and facts.confirmed else ("cell", "trial")
     candidates = [cell for cell in only or facts.cells if cell.role in roles and cell.compared]
-    candidates = [cell for cell in candidates if cell.role != "tuned" or cell.id not in facts.earlier]
     search = facts.study["search"]
     objectives = search["objectives"] if search["sampler"] is not None else [VAL]
     rule = rule if rule in ("final", "best_val") else "final"
     points: dict[str, dict[int, list[float]]] = {}
     for cell in candidates:
-        if _inside(cell, facts.study):
+        if inside(cell, facts.study):
             found = {s: [value(cell.histories[s], name, rule) for name in objectives] for s in cell.having("done")}
             points[cell.id] = {seed: row for seed, row in found.items() if not any(map(math.isnan, row))}
     points = {key: found for key, found in points.items() if found}
@@ -419,26 +429,49 @@ def _setting(cell: Cell, study: Mapping[str, Any]) -> tuple[str, str]:
     return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
 
 
-def _inside(cell: Cell, study: Mapping[str, Any]) -> bool:
-    """Whether a trial lies in the present search space."""
-    search = study["search"]
-    if search["sampler"] is None:
+def inside(cell: Cell, study: Mapping[str, Any]) -> bool:
+    """Whether a cell lies in the present search space. What is not searched does."""
+    if not cell.searched or cell.suggestion is None:
         return True
-    groups = ("clip", "data", "partition", "optim", "protocol", "method", "label")
-    axes = {name for name, _ in leaves(study["axes"])}
-    tuned = {name for name in cell.varied if name not in axes and name not in groups}
-    if search["only"] and not tuned <= {*search["only"]}:
-        return False
-    for name, entry in _entries(search["space"]):
-        if name not in cell.varied:
-            continue
-        choices = entry.get("choices") if isinstance(entry, dict) else entry
-        found = cell.varied[name]
-        if choices is not None and found not in choices:
-            return False
-        if choices is None and not (isinstance(found, (int, float)) and entry["low"] <= found <= entry["high"]):
-            return False
-    return True
+    space = space_of(cell.search, study)
+    return all(name in space and holds(space[name], value) for name, value in cell.suggestion["params"].items())
+
+
+def space_of(search: str, study: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a search varies: those of its file and of the study, or those that the study names of them."""
+    file, stated = study["effective"]["spaces"].get(search, {}), study["search"]
+    space = {**file.get("space", {}), **dict(_entries(stated["space"]))}
+    return {name: entry for name, entry in space.items() if name in (stated["only"] or space)}
+
+
+def holds(entry: Any, value: Any) -> bool:
+    """Whether an entry of a space, a range or choices, has a value."""
+    choices = entry.get("choices") if isinstance(entry, dict) else entry
+    if choices is not None:
+        return value in choices
+    low, high, step = entry["low"], entry["high"], entry.get("step")
+    steps = (value - low) / step if step else 0.0
+    return low <= value <= high and math.isclose(steps, round(steps), abs_tol=1e-8)
+
+
+def first(cell: Cell, study: Mapping[str, Any]) -> str:
+    """Whether a searched cell is at a published point of today or, where none is known, at the run's own values."""
+    if not cell.searched or cell.suggestion is None:
+        return ""
+    space, base = space_of(cell.search, study), dict(leaves(study))
+    points = study["search"].get("published")
+    if points is None:
+        points = study["effective"]["spaces"].get(cell.search, {}).get("published", [])
+    points = [{name: value for name, value in leaves(point) if name in space} for point in points]
+    kind = "published" if any(points) else "default"
+    points = [point for point in points if point] or [{name: base[name] for name in space if name in base}]
+    run = dict(leaves(cell.run))
+    for point in points:
+        names = {*point, *space, *cell.suggestion["params"]}
+        at = all(run.get(name) == point.get(name, base.get(name)) for name in names)
+        if at and all(holds(space[name], value) for name, value in point.items()):
+            return kind
+    return ""
 
 
 def _entries(space: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

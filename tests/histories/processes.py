@@ -25,7 +25,7 @@ class End:
     """How a command ended."""
 
     kind: str
-    """done, refused (nothing may have changed), environment, killed, or error."""
+    """done, refused (nothing may have changed), environment, killed, slow (see `LIMIT`), or error."""
     text: str = ""
     code: int = 0
     pending: int = 0
@@ -33,8 +33,6 @@ class End:
     failed: int = 0
     failures: list[str] = field(default_factory=list)
     """Label, seed and error of each failed seed."""
-    idle: bool = True
-    """Whether starts after the first left the table as it was."""
 
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -82,6 +80,8 @@ def in_child(work: Callable[[], End], aside: Path, limit: int = LIMIT) -> End:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status == -signal.SIGKILL:
         return End("killed")
+    if status == -signal.SIGALRM:
+        return End("slow", f"it took more than {limit} seconds")
     if not answer.exists():
         return End("error", f"the process ended with status {status}")
     return End(**json.loads(answer.read_text()))

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import oracle
+import surfaces
 from processes import picture_of_files
 from standin import trouble_of
 
 from fpl_tune import config
-from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.nested import flatten
-from fpl_tune.study.cells import axes_of, confirming_id
-from fpl_tune.study.selection import choose_finished
-from fpl_tune.study.store import Store
+from fpl_tune.study.cells import confirming_id
 
 if TYPE_CHECKING:
     from machine import Machine
@@ -27,59 +28,57 @@ LATER: dict[str, str] = {}
 """Keys of faults that are known and left out -> the fault in one line."""
 
 
-def check(machine: Machine) -> None:
+def check(machine: Machine, end: Ending) -> None:
     """Checks a study that is at its end."""
-    mine = json.loads((machine.aside / "table").read_text())
+    mine = end.table
+    for line in end.disagreements:  # pages, tables, MLflow and Python say what a plain computation says
+        key, _, text = line.partition(" ")
+        machine.report(key.rstrip(":"), text)
+    if end.changed:
+        machine.report(*end.changed)
     if not machine.study.get("search", {}).get("sampler"):
-        check_fresh(machine, mine)
+        check_fresh(machine, end)
     check_complete(machine, mine)
-    check_order(machine, mine)
+    check_asked(machine, mine)
     check_searches(machine, mine)
     check_kept(machine, mine)
     check_once(machine, mine)
-    check_surfaces(machine)
 
 
-def check_fresh(machine: Machine, mine: Mapping[str, Any]) -> None:
-    """A grid equals a fresh run of the final file, cell by cell and digit by digit."""
-
-    report = machine.report
+def check_fresh(machine: Machine, end: Ending) -> None:
+    """A grid equals a fresh run of the final file, digit by digit and on every surface."""
+    report, mine = machine.report, end.table
     root, aside = machine.work / "fresh", machine.aside / "fresh"
     aside.mkdir()
-    end = machine.child(partial(machine.to_the_end, root), aside)
-    machine.expect(end, "a fresh run", ("done",))
-    if end.kind != "done":
+    ended = machine.child(partial(machine.to_the_end, root), aside)
+    machine.expect(ended, "a fresh run", ("done",))
+    if ended.kind != "done":
         return
-    fresh = json.loads((aside / "table").read_text())
-    for key, cell in fresh["cells"].items():
-        other = mine["cells"].get(key)
-        if other is None:
-            report("fresh-missing", f"{cell['label']} is not in the table")
-            continue
-        for name, value in cell.items():
-            if name == "seeds":
-                for seed, found in value.items():
-                    if other["seeds"].get(seed) != found:
-                        report(
-                            "fresh-seed",
-                            f"{cell['label']}, seed {seed}: {_differing(other['seeds'].get(seed), found)}",
-                        )
-            elif name != "every" and other[name] != value:
-                report(f"fresh-{name}", f"{cell['label']}: {name} is {other[name]!r}, not {value!r}")
-    if fresh["order"] != [key for key in mine["order"] if key in fresh["cells"]]:
-        report("fresh-order", "cells are in another order")
-    if fresh["choice"] != mine["choice"] and not mine["earlier"]:
-        report("fresh-choice", f"{mine['choice']} is chosen, not {fresh['choice']}")
+    fresh = Ending.read(aside)
+    if fresh.table["places"] != mine["places"]:
+        both = itertools.zip_longest(mine["places"], fresh.table["places"], fillvalue="nothing")
+        report("fresh-cells", next(_differing(*pair) for pair in both if pair[0] != pair[1]))
+        return
+    for key, cell in fresh.table["cells"].items():
+        other = mine["cells"][key]
+        for seed, found in cell["seeds"].items():
+            if other["seeds"].get(seed) != found:
+                report("fresh-seed", f"{cell['label']}, seed {seed}: {_differing(other['seeds'].get(seed), found)}")
+        if machine.study.get("seeds") == "until_decided" and other["seeds"].keys() != cell["seeds"].keys():
+            return  # seeds that a cell got because of others that have left are counted, but a fresh run has none
+    texts = {surface: text for surface, text in end.texts.items() if surface != "mlflow"}
+    if found := surfaces.differing(texts, fresh.texts, colours=False):
+        report("fresh-surface", found)
 
 
 def check_complete(machine: Machine, mine: Mapping[str, Any]) -> None:
     """What has all its seeds and rounds is done, and what is done has them."""
     for key, cell in mine["cells"].items():
         ends = [cell["seeds"].get(str(seed), {}) for seed in cell["wanted"]]
-        whole = all(end.get("stored") == "done" and end["rounds"] == cell["rounds"] for end in ends)
+        whole = all(end.get("status") == "done" and end["rounds"] == cell["rounds"] for end in ends)
         if whole and cell["state"] != "done":
             machine.report("state", f"{cell['label']} has all its seeds and rounds, but is {cell['state']}")
-        if cell["state"] == "done" and not mine["decided"] and not whole:
+        if cell["state"] == "done" and machine.study.get("seeds") != "until_decided" and not whole:
             machine.report("missing", f"{cell['label']} is done, but its seeds are {ends}")
         if cell["state"] in ("queued", "paused"):
             machine.report("end", f"{cell['label']} is {cell['state']} at the end")
@@ -89,7 +88,7 @@ def check_complete(machine: Machine, mine: Mapping[str, Any]) -> None:
             machine.report("reference-pruned", f"the reference {cell['label']} is pruned")
         for seed, end in cell["seeds"].items():
             if (
-                end["stored"] == "diverged"
+                end["status"] == "diverged"
                 and f"{key} {seed}" in machine.retried
                 and machine.diverged()[f"{key} {seed}"] <= machine.retried[f"{key} {seed}"]
             ):
@@ -98,43 +97,57 @@ def check_complete(machine: Machine, mine: Mapping[str, Any]) -> None:
                 )
 
 
-def check_order(machine: Machine, mine: Mapping[str, Any]) -> None:
-    """Cells are in the order in which the study lists the values of its first axis."""
-    first, values = next(iter(machine.study["axes"].items()), ("", []))
-    cells = [mine["cells"][key]["varied"] for key in mine["order"] if mine["cells"][key]["role"] == "cell"]
-    places = [values.index(cell[first]) for cell in cells if cell.get(first) in values]
-    if places != sorted(places):
-        machine.report("order", f"values of {first} are at {places}")
+def check_asked(machine: Machine, mine: Mapping[str, Any]) -> None:
+    """Cells are what today's study names, in the order of the values of its first axis."""
+    axes, cells = machine.study.get("axes") or {}, [*mine["cells"].values()]
+    for cell in cells:
+        if cell["role"] in ("reference", "ablation"):
+            continue
+        for axis in axes:
+            if cell["varied"].get(axis, "nothing") not in axes[axis]:
+                machine.report("asked", f"{cell['label']} has no value of {axis} that the study names")
+    known = [{n: v for n, v in one.items() if n != "label"}.items() for one in machine.study.get("references", [])]
+    for cell in cells:
+        if cell["role"] == "reference" and not any(one <= cell["varied"].items() for one in known):
+            machine.report("asked", f"{cell['label']} is no reference of the study")
+    bases = [cell["base"] for cell in cells if cell["role"] == "trial"]
+    for cell in cells:
+        if cell["role"] == "ablation" and cell["base"] not in bases:
+            machine.report("asked", f"a step of an ablation, {cell['label']}, is of no search of the study")
+    if axes:
+        first, values = next(iter(axes.items()))
+        named = [cell["varied"].get(first) for cell in cells if cell["role"] == "cell"]
+        places = [values.index(value) for value in named if value in values]
+        if places != sorted(places):
+            machine.report("order", f"values of {first} are at {places}")
 
 
 def check_searches(machine: Machine, mine: Mapping[str, Any]) -> None:
     """Of each search, a trial is done, published points were tried, and the best one at a rung went on."""
     trials = [cell for cell in mine["cells"].values() if cell["role"] == "trial"]
-    for part in {json.dumps(cell["part"]) for cell in trials}:
-        own = [cell for cell in sorted(trials, key=lambda cell: cell["number"]) if json.dumps(cell["part"]) == part]
+    for search in dict.fromkeys(cell["search"] for cell in trials):
+        own = [cell for cell in sorted(trials, key=lambda cell: cell["number"]) if cell["search"] == search]
         states = {cell["state"] for cell in own}
         if "pruned" in states and "done" not in states:
-            machine.report("nobody", f"trials of {part} were pruned, but none is done")
-        check_published(machine, json.loads(part), own)
-        check_confirmed(machine, mine, part, "done" in states)
+            machine.report("nobody", f"trials of {search} were pruned, but none is done")
+        check_published(machine, own)
         check_number(machine, own)
         if len(machine.seen) == 1 and not (machine.other_rule or machine.other_seeds or machine.damaged):
             check_halving(machine, mine, own)
+    check_confirmed(machine, mine)
 
 
-def check_confirmed(machine: Machine, mine: Mapping[str, Any], part: str, done: bool) -> None:
-    """The choice of each search is confirmed, on seeds that none of its trials has run."""
-    points = [cell for cell in mine["cells"].values() if json.dumps(cell["part"]) == part]
-    points = [cell for cell in points if cell["role"] in ("tuned", "published")]
-    tuned = [cell for cell in points if cell["role"] == "tuned"]
-    wanted = mine["confirm"] and done
-    if len(tuned) > wanted or (len(tuned) < wanted and not edited(machine)):  # all trials may be outside of the space
-        machine.report("confirmed", f"{len(tuned)} cells confirm the choice of {part}")
-    if len(points) - len(tuned) > 1:
-        machine.report("confirmed", f"{len(points) - len(tuned)} published points are confirmed in {part}")
-    used = {int(s) for cell in mine["cells"].values() if cell["role"] == "trial" for s in cell["every"]}
-    if again := used & {int(seed) for cell in points for seed in cell["wanted"]}:
-        machine.report("fresh-seeds", f"seeds {again} confirm a choice, but trials have run them")
+def check_confirmed(machine: Machine, mine: Mapping[str, Any]) -> None:
+    """The choice of each search and its best published point are confirmed, on seeds that none of its trials had."""
+    points = [cell for cell in mine["cells"].values() if cell["role"] in ("tuned", "published")]
+    for role in ("tuned", "published"):
+        found = {key for key, cell in mine["cells"].items() if cell["role"] == role}
+        if found != (wanted := {confirming_id(key) for key in mine["confirmed"][role]}):
+            machine.report("confirmed", f"cells {found} are {role}, not {wanted}")
+    trials = [cell for cell in mine["cells"].values() if cell["role"] == "trial"]
+    used = {*mine["seeds"], *(seed for cell in trials for seed in cell["suggestion"]["seeds"])}
+    if again := used & {seed for cell in points for seed in cell["wanted"]}:
+        machine.report("fresh-seeds", f"seeds {again} confirm a choice, but belong to the search")
 
 
 def edited(machine: Machine) -> bool:
@@ -143,8 +156,9 @@ def edited(machine: Machine) -> bool:
     return search or machine.damaged or len(machine.seen) > 1
 
 
-def check_published(machine: Machine, part: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
+def check_published(machine: Machine, trials: Sequence[Mapping[str, Any]]) -> None:
     """A search has tried each published point inside of its space."""
+    axes = machine.study["axes"]
     ranges = {**machine.space.get("space", {}), **machine.study["search"].get("space", {})}
     searched = machine.study["search"].get("only") or ranges
     points = [point.items() for point in machine.space.get("published", [])]
@@ -156,16 +170,10 @@ def check_published(machine: Machine, part: Mapping[str, Any], trials: Sequence[
     if states == {"pruned"} and not edited(machine):
         machine.report("published-pruned", "all published points are pruned, so that no gain over them is known")
     for point in points:
-        own = {name: value for name, value in point if name in searched and name not in part}
-        inside = all(_holds(ranges[name], value) for name, value in own.items())
+        own = {name: value for name, value in point if name in searched and name not in axes}
+        inside = all(oracle.holds(ranges[name], value) for name, value in own.items())
         if own and inside and not any(own.items() <= cell["varied"].items() for cell in trials):
             machine.report("published", f"{own} is inside of the space, but was never tried")
-
-
-def _holds(bounds: Mapping[str, Any], value: float) -> bool:
-    """Whether a value is within the bounds of a range, and a multiple of its step."""
-    low, high, step = bounds["low"], bounds["high"], bounds.get("step")
-    return low <= value <= high and (not step or math.isclose((value - low) / step, round((value - low) / step)))
 
 
 def check_number(machine: Machine, trials: Sequence[Mapping[str, Any]]) -> None:
@@ -213,9 +221,9 @@ def check_once(machine: Machine, mine: Mapping[str, Any]) -> None:
 
 def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
     """The best trial at a rung goes on. The first that was suggested, which is never hedged, does not as the worst."""
-    first = str(mine["wanted"][0])
+    first = str(mine["seeds"][0])
     reached = {cell["number"]: cell["seeds"][first]["history"] for cell in trials if first in cell["seeds"]}
-    suggested = next((cell for cell in trials if not cell["published"]), None)
+    suggested = next((cell for cell in trials if not cell["first"]), None)
     early = None
     if suggested is not None and not suggested["reference"] and not machine.space.get("published"):
         early = suggested["number"]
@@ -249,72 +257,119 @@ def rungs_of(study: Mapping[str, Any]) -> list[int]:
     return [rung for rung in found if rung < rounds]
 
 
-def check_surfaces(machine: Machine) -> None:
-    """Pages, tables, MLflow and Python say what a plain computation says."""
-    for line in json.loads((machine.aside / "surfaces").read_text()):
-        key, _, text = line.partition(" ")
-        key = key.rstrip(":")
-        machine.report(key, text)
-
-
 _OF_CLOCKS = ("finished", "fingerprints", "time/seconds", "time/test_seconds")
 
 
-def table_of(root: Path, name: str) -> dict[str, Any]:
-    """What a reader of a store finds: the cells of the study with the results of their seeds, and the choice."""
-    store = Store.open(root, name)
-    spec, design, cells = store.spec(), store.design(), dict[str, Any]()
-    wanted = spec.first_seeds() if spec.declared_looks() else spec.seed_list()
-    table = store.table()
-    listed = [stored.cell for stored in table.cells.values() if not stored.earlier]
-    for cell in listed:
-        stored, run = table.cells[cell.id], config.to_run(cell.node)
-        seeds: dict[str, Any] = {}
-        own = [*design.seeds_of(cell)] if design.confirm else wanted
-        for seed, result in store.seed_results(cell).items():
-            if seed in own or spec.declared_looks():
-                kept = {name: value for name, value in result.items() if name not in _OF_CLOCKS}
-                status = stored.results[seed]["status"] if seed in stored.results else None
-                history = [
-                    {n: v for n, v in record.items() if n not in _OF_CLOCKS} for record in store.history(cell, seed)
-                ]
-                seeds[str(seed)] = {**kept, "stored": result["status"], "status": status, "history": history}
+@dataclass
+class Ending:
+    """How a study stands at its end."""
+
+    table: dict[str, Any]
+    texts: dict[str, str]
+    """What users read, by surface."""
+    disagreements: list[str] = field(default_factory=list)
+    """With the oracle."""
+    changed: tuple[str, str] | None = None
+    """Key and text if a further start, or the removal of what the study does not ask for, changes what is read."""
+
+    @property
+    def everything(self) -> dict[str, str]:
+        """What users read, and the cells and results behind it."""
+        return {**self.texts, "cells": json.dumps([self.table[name] for name in ("places", "cells")])}
+
+    @classmethod
+    def read(cls, aside: Path) -> Ending:
+        """Reads what `write` has written in another process."""
+        return cls(**json.loads((aside / "ending").read_text()))
+
+    def write(self, aside: Path) -> None:
+        """Writes it into a folder."""
+        (aside / "ending").write_text(json.dumps(asdict(self)))
+
+
+def table_of(folder: Path, shown: surfaces.Surfaces) -> dict[str, Any]:
+    """The cells of a study with the results of their seeds, and what the choice of a search asks for.
+
+    Args:
+        folder: of the study.
+        shown: what the product says of it, for the states.
+    """
+    facts, cells = oracle.load(folder), dict[str, Any]()
+    rows = json.loads(shown.calls["show", "--format", "json"].out or "[]")
+    states = {row["cell"]: row["status"] for row in rows}
+    searched = {name for cell in facts.cells if cell.suggestion for name in cell.suggestion["params"]}
+    for cell in facts.cells:
+        run = config.to_run(cell.run)
+        seeds = {
+            str(seed): {n: v for n, v in result.items() if n not in _OF_CLOCKS}
+            | {"history": [{n: v for n, v in r.items() if n not in _OF_CLOCKS} for r in cell.histories[seed]]}
+            for seed, result in cell.results.items()
+        }
         cells[cell.id] = {
-            "label": cell.label,
-            "number": cell.number,
-            "role": cell.role,
-            "reference": cell.reference,
-            "published": cell.published,
-            "state": str(stored.state),
+            **{name: getattr(cell, name) for name in ("label", "role", "reference", "search", "first", "varied")},
+            "number": cell.number if cell.suggestion is None else cell.suggestion["number"],
+            "suggestion": cell.suggestion,
+            "state": states.get(cell.id, "nothing"),
+            "base": {name: value for name, value in oracle.leaves(cell.run) if name not in searched},
             "rounds": run.rounds,
             "trouble": trouble_of(run),
-            "varied": cell.varied,
-            "part": {name: cell.varied[name] for name in axes_of(spec.axes) if name in cell.varied},
+            "wanted": cell.wanted,
             "seeds": seeds,
-            "wanted": own,
-            "every": [*store.all_results(cell)],
         }
-    trials, hidden = [cell for cell in listed if cell.role == "trial"], list[str]()
-    for cell in store.cells_outside_tables() if trials else ():
-        if cell.role == "trial" and store.seeds(cell):
-            own, other = flatten(cell.node), flatten(trials[0].node)
-            differing = {name for name in own.keys() | other.keys() if own.get(name) != other.get(name)}
-            if differing <= cell.varied.keys() | trials[0].varied.keys():
-                hidden.append(cell.label)
-    try:
-        choice: Any = choose_finished(table).label
-    except ConfigError as problem:
-        choice = f"none: {str(problem)[:40]}"
+    rule, confirmed = facts.study["report"]["rule"], dict[str, list[str]]()
+    searches = facts.searches if facts.study["effective"]["confirm"] else []
+    for role in ("tuned", "published"):
+        candidates = [[cell for cell in own if role == "tuned" or cell.first] for own in searches]
+        confirmed[role] = [key for own in candidates for key in oracle.choose(facts, rule, own)[0]]
+    confirmed["published"] = [key for key in confirmed["published"] if key not in confirmed["tuned"]]
     return {
+        "places": oracle.places(folder),
         "cells": cells,
-        "order": [cell.id for cell in listed],
-        "hidden": hidden,
-        "choice": choice,
-        "wanted": wanted,
-        "confirm": bool(design.confirm),
-        "decided": bool(spec.declared_looks()),
-        "earlier": any(stored.earlier for stored in table.cells.values()),
+        "hidden": _hidden(folder, facts),
+        "seeds": oracle.seeds_of({"role": "trial"}, facts.study),
+        "confirmed": confirmed,
     }
+
+
+def _hidden(folder: Path, facts: oracle.Facts) -> list[str]:
+    """Points with results that the table lacks, though only what is searched tells them from a trial in it."""
+    known = {cell.id for cell in facts.cells} | {confirming_id(path.name) for path in folder.glob("cells/*")}
+    trials = [cell for cell in facts.cells if cell.role == "trial" and cell.suggestion is not None]
+    runs = [(dict(oracle.leaves(cell.run)), cell) for cell in {cell.search: cell for cell in trials}.values()]
+    found = list[str]()
+    for path in sorted(folder.glob("cells/*/cell.json")) if trials else ():
+        node = oracle.read_json(path)
+        if node is None or node["id"] in known or not node["suggestion"]:
+            continue
+        if not any(path.parent.glob("seed=*/result.json")):
+            continue
+        run, params = dict(oracle.leaves(node["run"])), node["suggestion"]["params"]
+        for other, trial in runs:
+            searched = {*params, *(trial.suggestion or {})["params"]}
+            if all(run.get(name) == other.get(name) for name in (run.keys() | other.keys()) - searched):
+                found.append(", ".join(f"{name}={value}" for name, value in params.items()))
+    return found
+
+
+def copy_asked_for(root: Path, name: str, target: Path) -> None:
+    """Copies an output folder; of the cells of a study only those in cells.json, with the seeds that they ask for."""
+    folder = root / name
+    study, places = oracle.load(folder).study, {place["id"]: place for place in oracle.places(folder)}
+
+    def ignored(at: str, names: list[str]) -> set[str]:
+        path = Path(at)
+        if path == root:
+            return {each for each in names if (path / each).is_dir() and each != name}
+        if path == folder:
+            return {"results.csv", "rules.csv"}  # which are made anew
+        if path == folder / "cells":
+            return {*names} - places.keys()
+        if path.parent == folder / "cells":
+            seeds = {f"seed={seed}" for seed in oracle.seeds_of(places[path.name], study)}
+            return {each for each in names if each.startswith("seed=")} - seeds
+        return set()
+
+    shutil.copytree(root, target, ignore=ignored)
 
 
 def _differing(one: Any, other: Any) -> str:

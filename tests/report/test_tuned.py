@@ -319,13 +319,6 @@ def test_gains_are_paired_over_the_fresh_seeds(findings):
     assert same == 1
 
 
-def test_gains_over_points_that_are_no_longer_the_published_ones_are_over_the_default_setting(kept, compose):
-    findings = findings_of(kept)
-    assert "the gain over the published setting, " in there(tuned.details(findings, compare(findings))).texts[-1]
-    later = Findings(compose(AXES, "search.published=[{optim.lr: 0.5}]").spec, kept.table())
-    assert "the gain over the default setting, " in there(tuned.details(later, compare(later))).texts[-1]
-
-
 @pytest.mark.parametrize("asked", [None, "fedprox"])
 def test_one_method_less_each_of_the_others_by_setting_and_over_settings(kept, asked):
     spec = kept.spec()
@@ -429,7 +422,7 @@ def test_values_at_an_end_of_their_range_are_marked_and_named_in_the_sentence(fi
     texts = chosen_values(findings)
     marked = set[str]()
     for part in parts.values():
-        (cell,) = (cell for _, cell in findings.tuned if cell.is_at(part.varied))
+        (cell,) = (cell for _, cell in findings.tuned if cell.search == part.label)
         column = COLUMNS.index(f"alpha={cell.varied['partition.alpha']:g}")
         found = {name: values[column] for name, values in texts[method_of(cell)].items() if values[column] != "–"}
         params = {param.name: param.distribution for param in part.space.params}

@@ -69,9 +69,9 @@ def test_other_seeds_are_refused(
 
 
 def points(store: Store) -> dict[str, Any]:
-    """The cells that confirm the search, by role, without those of earlier choices."""
+    """The cells that confirm the search, by role."""
     table = store.table()
-    return {s.cell.role: s for s in table.cells.values() if s.cell.role in ("tuned", "published") and not s.earlier}
+    return {s.cell.role: s for s in table.cells.values() if s.cell.role in ("tuned", "published")}
 
 
 def test_the_chosen_point_the_published_one_and_references_run_on_fresh_seeds(compose: Compose, tmp_path: Path) -> None:
@@ -103,9 +103,7 @@ def test_the_chosen_point_the_published_one_and_references_run_on_fresh_seeds(co
     assert "seeds:\n- 3\n- 4\n" in (tmp_path / "out" / f"tiny-{tuned.cell.id}.yaml").read_text()
 
 
-def test_another_choice_is_confirmed_and_the_runs_of_the_former_stay_as_earlier_ones(
-    compose: Compose, tmp_path: Path
-) -> None:
+def test_another_choice_is_confirmed_and_the_former_is_in_no_table(compose: Compose, tmp_path: Path) -> None:
     run_study(compose(BODY), root=tmp_path)
     store = Store.open(tmp_path, "tiny")
     before = points(store)["tuned"].cell
@@ -123,12 +121,12 @@ def test_another_choice_is_confirmed_and_the_runs_of_the_former_stay_as_earlier_
         pytest.fail("the search has one trial")
     run_study(compose(BODY), root=tmp_path)
     assert points(store)["tuned"].cell.id == confirming_id(other.id)
-    former = store.table().cells[before.id]  # this store was open during the run
-    assert former.earlier or former.cell.role == "published"
-    assert [*former.results] == [3, 4]
+    former = store.table().cells.get(before.id)  # this store was open during the run
+    assert former is None or former.cell.role == "published"
+    assert [*store.all_results(before)] == [3, 4]
 
 
-def test_fewer_seeds_confirm_on_seeds_that_no_trial_has_run(compose: Compose, tmp_path: Path) -> None:
+def test_fewer_seeds_confirm_on_seeds_that_no_suggestion_rests_on(compose: Compose, tmp_path: Path) -> None:
     run_study(compose(BODY), root=tmp_path)
     run_study(compose(BODY, "seeds=1"), root=tmp_path)
     assert [*points(Store.open(tmp_path, "tiny"))["tuned"].results] == [3]

@@ -23,7 +23,7 @@ def trial(
 ) -> Row:
     """A trial whose first seed has run some rounds with one value, and passed the rungs before."""
     cell = Cell(f"{number:016x}", number, f"t{number}", "trial", {}, {"protocol": {"eval_every": 1}}, _rounds=ROUNDS)
-    cell = replace(cell, suggestion=Suggestion(number, {}, published, hedged))
+    cell = replace(cell, first="published" if published else "", suggestion=Suggestion(number, {}, (1, 2), hedged))
     if not rounds:
         return Row(cell)
     history = [{"round": n, "val/acc_mean": value} for n in range(1, rounds + 1)]

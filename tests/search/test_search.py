@@ -23,7 +23,6 @@ from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import Search
 from fpl_tune.search.space import Param, read_space
-from fpl_tune.study.selection import first_point
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, Compose, there
@@ -147,7 +146,7 @@ def test_a_search_is_extended_by_trials_and_a_wider_range(compose: Compose) -> N
     second = Asked(wider, rows=first.rows)
     for cell in iter(second.request, None):
         second.note(cell, drawn_results(score(cell)))
-    assert second.rows[:6] == first.rows
+    assert [row.cell.id for row in second.rows[:6]] == [row.cell.id for row in first.rows]
     assert len(second.rows) == 12
 
 
@@ -369,12 +368,6 @@ def test_a_field_of_ones_own_is_searched_beside_methods_that_lack_it(own, compos
         planned(", when: {method: 'twice:Twise'}")
     with pytest.raises(ConfigError, match=r"search\.space\.method\.beta\.when: twice:Twice has no field 'gate_'"):
         planned(", when: {method: 'twice:Twice', method.gate_: 1}")
-
-
-def test_a_default_that_ran_before_there_were_published_points_stays_the_default() -> None:
-    search = SearchSpec(sampler="random", published=[{"optim.lr": 0.05}, {"optim.lr": 0.02}])
-    assert first_point(search, {}) == first_point(search, {}, {"optim.lr": 0.02, "optim.batch": 8}) == "published"
-    assert first_point(search, {}, {"optim.lr": 0.01, "optim.batch": 8}) == "default"
 
 
 def test_a_rate_can_be_searched_in_every_method(own, compose: Compose) -> None:

@@ -65,7 +65,7 @@ def findings_on(spec: Study, left: Left) -> Findings:
                 history = records(cell.number, seed)[: 1 if status in BROKEN else 2]
                 runs[seed] = Run(status, len(history), lambda history=history: history)
                 results[seed] = make_result(status, history, split_hash=f"split{seed}")
-        cells[cell.id] = StoredCell.of(design, Row(cell, runs), results, earlier=False, complete=False)
+        cells[cell.id] = StoredCell.of(design, Row(cell, runs), results, complete=False)
     study = StudyFile.model_validate(spec.node)
     return Findings(spec, StudyTable(Path("nowhere"), study, Effective(), design, cells))
 

@@ -28,7 +28,7 @@ from fpl_tune.study.status import Status
 ROUNDS = 9
 RUN = {"protocol": {"eval_every": 1}}
 GRID = Cell("a" * 16, 0, "a", "cell", {}, RUN, _rounds=ROUNDS)
-TRIAL = replace(GRID, role="trial", suggestion=Suggestion(0, {}))
+TRIAL = replace(GRID, role="trial", suggestion=Suggestion(0, {}, (1, 2)))
 HALVED = Design((1, 2, 3), reduction=3)
 
 

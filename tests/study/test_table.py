@@ -5,11 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import COSTS, figure, make_result
-from fpl_tune.study.standing import Design, Row, Run
-from fpl_tune.study.status import Status
-from fpl_tune.study.table import StoredCell
 
 from ..conftest import MakeStore, drawn_history
 
@@ -34,21 +30,6 @@ def test_a_failed_seed_has_no_result_and_is_still_wanted(make_store: MakeStore) 
     store.put(cell, 2, history, make_result("failed", history, split_hash="split2"))
     status = store.table().status()
     assert (status["failed"], status["seeds"], status["seeds_wanted"]) == (1, 11, 12)
-
-
-@pytest.mark.parametrize(
-    ("statuses", "called"),
-    [({1: "done", 2: "done"}, "earlier"), ({1: "done"}, "earlier"), ({1: "done", 2: "diverged"}, "diverged"),
-     ({2: "failed"}, "failed"), ({}, "pruned")],
-)  # fmt: skip
-def test_a_cell_of_an_earlier_run_is_called_so_where_nothing_is_wrong_with_it(
-    statuses: dict[int, str], called: str
-) -> None:
-    cell = Cell("a" * 16, 0, "a", "cell", {}, {"protocol": {"eval_every": 1}}, _rounds=2)
-    row = Row(cell, {seed: Run(Status(status), 2) for seed, status in statuses.items()})
-    results = {seed: {"status": status} for seed, status in statuses.items()}
-    assert StoredCell.of(Design((1, 2)), row, results, earlier=True, complete=True).shown_state == called
-    assert StoredCell.of(Design((1, 2)), row, results, earlier=False, complete=True).shown_state != "earlier"
 
 
 @pytest.mark.parametrize("rule", ["final", "best_val", "best_test", "mean_last5"])

@@ -130,7 +130,9 @@ def test_means_under_every_rule_are_an_artifact(make_store, uri, tmp_path, keyed
 
 def halved(store: Store) -> tuple[Any, Any]:
     """Makes the first cell of the small study one that was pruned at round 2; the other reached both rungs."""
-    pruned, done = (replace(cell, role="trial", suggestion=Suggestion(n, {})) for n, cell in enumerate(store.cells()))
+    pruned, done = (
+        replace(cell, role="trial", suggestion=Suggestion(n, {}, (1, 2))) for n, cell in enumerate(store.cells())
+    )
     store.begin(store.spec(), [pruned, done], effective=Effective(halving=True))
     store.end(complete=True, exhausted=())
     store.forget(pruned, 2)
@@ -186,7 +188,7 @@ def test_the_links_open_a_page_with_the_figures_and_what_varies(make_store, uri)
     experiment = server.connect(uri).get_experiment(held.experiment)
     (text,) = (value for key, value in experiment.tags.items() if key == f"mlflow.sharedViewState.{held.parent}")
     state = json.loads(text)
-    assert state["searchFilter"] == f"tags.`mlflow.parentRunId` = '{held.parent}'"
+    assert state["searchFilter"] == f"tags.`mlflow.parentRunId` = '{held.parent}' AND tags.`fpl.asked` = 'yes'"
     assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`test_acc`", False)
     assert {"metrics.`test_acc`", "metrics.`val_acc`", "params.`n_ctx`"} <= {*state["selectedColumns"]}
     (chart,) = state["compareRunCharts"]

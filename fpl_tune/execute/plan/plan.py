@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,18 @@ from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.core.plugins import describe_error
+from fpl_tune.execute.asked import Asked, compose_cells
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.search import halving
-from fpl_tune.search.ablation import ablation_cells
-from fpl_tune.search.search import Search
 from fpl_tune.simulation import bounds
 from fpl_tune.study import looks, rates
-from fpl_tune.study.cells import Cell
-from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.grid import expand
-from fpl_tune.study.standing import CellState, Design, standing
-from fpl_tune.study.status import Status
+from fpl_tune.study.standing import CellState, Design, Row, standing
 from fpl_tune.study.store import Store
+from fpl_tune.study.unasked import Unasked
 
 RAY_SECONDS = 15.0
 """Typical seconds until Ray has started on this machine, and its first processes have imported the package."""
@@ -79,6 +76,8 @@ class StudyPlan:
     """A warning of too few validation images; see `preflight.coarse_validation`."""
     looks: tuple[int, ...] = ()
     """Numbers of seeds that cells get while comparisons are undecided; the plan counts the first of them."""
+    unasked: str = ""
+    """A note on cells with results that the study does not ask for; see `study.unasked`."""
 
     @property
     def feasible(self) -> bool:
@@ -135,7 +134,7 @@ class StudyPlan:
             )
         if self.looks:
             text += f" Cells of undecided comparisons get up to {counted(self.looks[-1], 'seed')}."
-        return " ".join(filter(None, [text, *self.reasons, self.validation, self.rates]))
+        return " ".join(filter(None, [text, *self.reasons, self.validation, self.rates, self.unasked]))
 
 
 def make_plan(spec: Study, *, root: Path) -> StudyPlan:
@@ -153,16 +152,13 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
     """
     check_reported(spec.report.metric)
     looks.check(spec)
-    looks.check_declared(spec, Store(root, spec.name))
-    search, cells = Search.plan(spec, preflight.check_of_sizes()), expand(spec)
-    halving.check(spec, [cell.run for cell in cells if cell.candidate])
-    setup = setup_of(spec, root / spec.name, [cell.run for cell in cells])
-    if search is not None:
-        cells = [*(cell for cell in cells if cell.role == "cell"), *search.references]
-    cells += ablation_cells(spec, root)
     store = Store(root, spec.name)
-    design = halving.design_of(spec, store.tried_seeds())
-    items = _items(spec, store, design, cells, searched=search is not None)
+    looks.check_declared(spec, store)
+    search, cells = compose_cells(spec)
+    runs = [*(cell.run for cell in cells), *(search.runs if search is not None else ())]
+    setup = setup_of(spec, root / spec.name, runs)
+    asked = Asked(store, spec, search, cells)
+    design, items = asked.table.design, _items(spec, asked)
     left = [item for item in items if item.missing]
     device = setup.device if setup.address is None else resolve("auto")
     room = bounds.block_room(torch.device(device))
@@ -195,53 +191,49 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
         heapq.heapreplace(free, free[0] + each)
     peak = max((item.peak_memory_bytes for item in items), default=0)
     fields = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
-    sources = "" if "optim.lr" in fields else rates.note(spec, cells)  # a search finds its own
+    sources = "" if "optim.lr" in fields else rates.note(spec, expand(spec))  # a search finds its own
     compete = [item.run for item in left if item.run.learns]
     coarse = preflight.coarse_validation(compete, loaded) if search is not None or len(compete) > 1 else ""
     further = tuple(spec.declared_looks())
-    return StudyPlan(tuple(items), max(free), setup.parallel, tuple(_reasons(peak, setup)), sources, coarse, further)
+    left_out = Unasked(store, spec.node, [row.cell for row in asked.table.rows.values()]).note()
+    reasons = tuple(_reasons(peak, setup))
+    return StudyPlan(tuple(items), max(free), setup.parallel, reasons, sources, coarse, further, left_out)
 
 
-def _items(spec: Study, store: Store, design: Design, cells: Sequence[Cell], *, searched: bool) -> list[Item]:
-    """The items of the plan: cells with their missing seeds and status."""
-    prints, items = Fingerprints(), list[Item]()
-    before = [cell for cell in store.cells() if cell.id not in store.earlier] if store.exists else []
-    tried = [cell for cell in before if cell.role == "trial" and not _missing(design, store, cell, prints)[0]]
+def _items(spec: Study, asked: Asked) -> list[Item]:
+    """The items of the plan: cells with their missing seeds and status, and the trials of each search."""
+    table, cost, items = asked.table, halving.resolved(spec), list[Item]()
+    design = table.design
 
-    def add(cell: Cell) -> None:
-        missing, reasons = _missing(design, store, cell, prints)
+    def add(row: Row) -> None:
+        missing, cell = _missing(design, row), row.cell
         all_missing = len(missing) == len(design.first_seeds_of(cell))
-        status = "stale" if reasons else "new" if all_missing else "partial" if missing else "done"
-        items.append(Item(cell.label, status, missing, cell.run, why=", ".join(reasons)))
+        status = "stale" if missing and row.stale else "new" if all_missing else "partial" if missing else "done"
+        items.append(Item(cell.label, status, missing, cell.run, why=", ".join(row.stale if missing else ())))
 
-    for cell in cells:
-        if not searched or cell.role != "cell":
-            add(cell)
-            continue
-        over = sum(trial.is_at(cell.varied) for trial in tried)
-        left = max(0, halving.planned_trials(spec, cell.run) - over)
-        items += [Item(cell.label, "done", [], cell.run, over)] if over else []
-        cost = halving.expected_cost(halving.resolved(spec), cell.run, len(design.seeds))
+    for row in table.rows.values():
+        if not row.cell.searched:
+            add(row)
+    for search in table.searches:
+        trials = table.trials(search)
+        over = sum(not _missing(design, row) for row in trials)
+        left = len(trials) - over + (0 if str(search) in asked.exhausted else table.remaining(search))
+        items += [Item(search.name, "done", [], search.run, over)] if over else []
         if left:
-            items.append(Item(cell.label, "partial" if over else "new", spec.seed_list(), cell.run, left, cost))
-        confirmed = [each for each in before if each.role in ("tuned", "published") and each.is_at(cell.varied)]
-        if design.confirm and (left or not confirmed):  # of the chosen and the published point
-            items.append(Item(f"{cell.label}, confirmed", "new", design.confirm, cell.run, 2))
-        else:
-            for each in confirmed:
-                add(each)
+            status, one = "partial" if over else "new", halving.expected_cost(cost, search.run, len(design.seeds))
+            items.append(Item(search.name, status, spec.seed_list(), search.run, left, one))
+        confirmed = [row for row in table.rows.values() if row.cell.search == search.label and row not in trials]
+        if design.confirm and left and not confirmed:  # of the chosen and the published point
+            items.append(Item(f"{search.name}, confirmed", "new", design.confirm, search.run, 2))
+        for row in confirmed:
+            add(row)
     return items
 
 
-def _missing(design: Design, store: Store, cell: Cell, prints: Fingerprints) -> tuple[list[int], list[str]]:
-    """The seeds of a cell that would run, and the reasons why its results are stale."""
-    if not store.exists:
-        return [*design.first_seeds_of(cell)], []
-    row = store.row(cell, prints(cell.run))
-    runs = {seed: run for seed, run in row.runs.items() if run.status != Status.FAILED}  # those run again
-    state, left, _ = standing(design, replace(row, runs=runs))
-    left = () if state is CellState.PAUSED else left
-    return list(dict.fromkeys(seed for leg in left for seed in leg.seeds)), [*row.stale] if left else []
+def _missing(design: Design, row: Row) -> list[int]:
+    """The seeds of a cell that would run; none of a trial that waits at its rung."""
+    state, left, _ = standing(design, row)
+    return [] if state is CellState.PAUSED else list(dict.fromkeys(seed for leg in left for seed in leg.seeds))
 
 
 def _reasons(peak: int, setup: ExecutionContext) -> list[str]:

@@ -1,0 +1,114 @@
+"""What a study asks for: its cells, and what each of them is.
+
+The driver runs what is asked for, and writes it to cells.json, from which readers have it: nobody else finds out
+whether a cell is a trial, of which search, inside the space, published, or a reference. Configurations on disk that are
+not asked for stay there, in no table, until the study asks for them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fpl_tune.config import Study
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
+from fpl_tune.execute.decide import LiveTable, confirming
+from fpl_tune.execute.plan import preflight
+from fpl_tune.search import halving
+from fpl_tune.search.ablation import ablation_cells
+from fpl_tune.search.search import Search
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.fingerprints import Fingerprints
+from fpl_tune.study.grid import expand
+from fpl_tune.study.standing import Row, wanted
+from fpl_tune.study.status import Status
+from fpl_tune.study.store import Store
+
+
+def compose_cells(spec: Study) -> tuple[Search | None, list[Cell]]:
+    """The searches of a study, and the cells that its file names: a grid with its references, or these alone.
+
+    Raises:
+        ConfigError: an axis, a reference, the search or halving is invalid.
+    """
+    search = Search.plan(spec, preflight.check_of_sizes())
+    cells = search.references if search is not None else expand(spec)
+    halving.check(spec, search.runs if search is not None else [cell.run for cell in cells if cell.candidate])
+    return search, cells
+
+
+class Asked:
+    """The cells that a study asks for today, with their stored runs.
+
+    It follows from the study's file, the suggestions of the past, and the results: the cells that the file names, the
+    stored suggestions that are trials of today's searches, the steps of an ablation, and the cells that confirm the
+    searches which are over. Writes nothing.
+
+    Args:
+        store: the study's store.
+        spec: the study.
+        search, cells: its searches, and the cells that its file names; see `compose_cells`.
+        retry: True if seeds run again that diverged; those that failed always do.
+
+    Raises:
+        ConfigError: a seed that confirms a search was used by it, or an ablation has no finished search.
+    """
+
+    def __init__(
+        self, store: Store, spec: Study, search: Search | None, cells: Sequence[Cell], *, retry: bool = False
+    ) -> None:
+        self._store, self._fingerprints = store, Fingerprints()
+        self._run_again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
+        searches = search.parts if search is not None else []
+        trials = search.restore(store.files()) if search is not None else []
+        seen = {seed for cell in trials if cell.suggestion is not None for seed in cell.suggestion.seeds}
+        self.table = LiveTable(halving.design_of(spec, seen), searches)
+        self.prints = dict[str, dict[str, Any]]()
+        """Fingerprints of the cells' runs, by id."""
+        self.again: list[tuple[Cell, int]] = []
+        """Seeds that run again; the table lacks their runs."""
+        self.spaces = search.files if search is not None else {}
+        """Contents of the files of the search spaces; see `Search.files`."""
+        self.complete, exhausted = store.ended()
+        """True if the last run left nothing to run."""
+        self.exhausted = {*exhausted} & {str(search) for search in searches}
+        """Searches whose sampler has no new point."""
+        self.add([*cells, *trials])
+        if spec.ablate is not None:
+            if searches and (left := sum(self.table.left(part, self.exhausted) for part in searches)):
+                raise ConfigError(
+                    f"ablate=best needs a finished search, but {counted(left, 'trial')} of {spec.name} "
+                    f"{'is' if left == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
+                )
+            self.add(ablation_cells(spec, searches, self.table.stored()))
+        self.add(confirming(self.table, {}, self.exhausted))
+
+    def add(self, cells: Iterable[Cell]) -> list[Row]:
+        """Adds cells with their stored runs, without the seeds that run again.
+
+        Returns:
+            The rows of these cells. One that is something else already, such as a reference, becomes both.
+        """
+        rows = list[Row]()
+        for cell in cells:
+            row = self.table.rows.get(cell.id)
+            if row is None:
+                row = self._row(cell)
+            elif cell.role == "ablation":
+                row = replace(row, cell=replace(row.cell, step=True))
+            elif cell.searched and not row.cell.searched:
+                label, step = (row.cell.label, False) if row.cell.role == "reference" else ("", True)
+                row = replace(row, cell=replace(cell, reference=label, step=step))
+            self.table.rows[cell.id] = row
+            rows.append(row)
+        return rows
+
+    def _row(self, cell: Cell) -> Row:
+        """The row of a cell, with the seeds that run again set aside."""
+        prints = self.prints[cell.id] = self._fingerprints(cell.run)
+        row = self._store.row(cell, prints)
+        again = [s for s in wanted(self.table.design, row) if s in row.runs and row.runs[s].status in self._run_again]
+        self.again += [(cell, seed) for seed in again]
+        return replace(row, runs={seed: run for seed, run in row.runs.items() if seed not in again})
