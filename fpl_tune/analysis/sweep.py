@@ -116,12 +116,12 @@ def falling(values: Floats, resolution: float = 0.0, share: float = 0.025) -> in
     return max(len(values) - 1, 0)
 
 
-def mean_over(frame: pd.DataFrame, cells: Sequence[Sequence[str]]) -> pd.DataFrame:
+def mean_over(frame: pd.DataFrame, cells: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     """Joins cells of several settings to one: by seed, the mean over settings of their means over clients.
 
     Args:
         frame: see `tables.read`.
-        cells: for each joined cell, which takes the name of the first, one cell of each setting.
+        cells: one cell of each setting, by the name of the joined cell.
 
     Returns:
         Columns `cell`, `seed`, `value`; seeds that a setting lacks are left out.
@@ -130,8 +130,8 @@ def mean_over(frame: pd.DataFrame, cells: Sequence[Sequence[str]]) -> pd.DataFra
     index = {cell: i for i, cell in enumerate(table.cells)}
     means = seed_means(table.values)
     rows = [
-        (group[0], seed, value)
-        for group in cells
+        (name, seed, value)
+        for name, group in cells.items()
         if all(cell in index for cell in group)
         for seed, value in zip(table.seeds, means[[index[cell] for cell in group]].mean(0), strict=True)
         if not np.isnan(value)

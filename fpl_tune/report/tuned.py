@@ -77,7 +77,7 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
     table = {
         method: {
             column: Entry(*findings.spread(cell, findings.metric), len(findings.seeds(cell)),
-                          findings.letters.get(cell.id, ""), cell.id in best[column])
+                          findings.letters.get(cell.id, ""), method in crossed.own and cell.id in best[column])
             for column, cell in row.items()
             if findings.compared(cell)
         }
@@ -89,8 +89,8 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
             by_cell = [findings.by_seed(cell, findings.metric) for cell in cells]
             seeds = set[int].intersection(*({*own} for own in by_cell))
             values = aggregate([float(np.mean([own[seed] for own in by_cell])) for seed in seeds])
-            chosen = {cell.id for cell in cells} == {*findings.chosen}
-            tied = letters.get(cells[0].id, "")
+            chosen = method in crossed.own and {cell.id for cell in cells} == {*findings.chosen}
+            tied = letters.get(method, "")
             table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), tied, chosen)
     return table
 
@@ -111,8 +111,8 @@ def _groups(findings: Findings) -> dict[str, list[Cell]]:
 
 
 def _over_settings(findings: Findings) -> pd.DataFrame:
-    """The metric by method and seed, as means over settings; methods are named by their cell in the first one."""
-    return analysis.mean_over(findings.values, [[cell.id for cell in cells] for cells in _groups(findings).values()])
+    """The metric by method and seed, as means over settings."""
+    return analysis.mean_over(findings.values, {m: [cell.id for cell in own] for m, own in _groups(findings).items()})
 
 
 def _letters_over_settings(findings: Findings) -> dict[str, str]:
@@ -351,7 +351,7 @@ def against(findings: Findings, asked: str | None) -> Against | None:
         cells = {name: row[column].id for name, row in crossed.rows.items() if column in row}
         for other, test in each_other(findings.values, cells).items():
             by_setting.setdefault(other, {})[column] = test
-    over = {name: cells[0].id for name, cells in _groups(findings).items()} if len(crossed.columns) > 1 else {}
+    over = {name: name for name in _groups(findings)} if len(crossed.columns) > 1 else {}
     return Against(method, by_setting, each_other(_over_settings(findings), over) if over else {}, bias)
 
 
@@ -431,7 +431,7 @@ def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column:
     columns = crossed.columns
     what = words(findings.metric)
     value = partial(plus_minus, metric=findings.metric)
-    best = [m for m, row in crossed.rows.items() if {c.id for c in row.values()} <= {*findings.chosen}]
+    best = [m for m in crossed.own if {c.id for c in crossed.rows[m].values()} <= {*findings.chosen}]
     on = f"on {counted(len(findings.table.design.confirm), 'fresh seed')}" if findings.confirmed else "so far"
     if not findings.table.design.confirm:
         on = "on the seeds that chose it"
@@ -440,7 +440,7 @@ def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column:
         over = f" over {counted(len(columns), 'setting')}" if len(columns) > 1 else ""
         reached = f"{'a mean of ' if over else ''}{value(entry.mean, entry.std)}{unit} {what} {on}"
         return f"Tuned, {best[0]} is best on {findings.chosen_on}{over}, with {reached}"
-    winners = {m: [c for c in columns if row.get(c) and row[c].id in findings.chosen]
-               for m, row in crossed.rows.items()}  # fmt: skip
+    winners = {m: [c for c in columns if c in crossed.rows[m] and crossed.rows[m][c].id in findings.chosen]
+               for m in crossed.own}  # fmt: skip
     named = [f"{method} ({', '.join(where)})" for method, where in winners.items() if where]
     return f"Tuned in each setting, best on {findings.chosen_on}: {', '.join(named)} ({what} {on})"

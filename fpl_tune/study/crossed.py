@@ -18,11 +18,13 @@ class Crossed:
     """Titles of the settings; one empty title for a study in one setting."""
     rows: dict[str, dict[str, Cell]]
     """Method -> setting -> cell; the references come last."""
+    own: list[str]
+    """The methods, without references. A reference may be the cell of a method, too."""
 
     def rows_of(self, cells: Iterable[str]) -> list[str]:
-        """The methods that have one of these cells."""
+        """The methods, without references, that have one of these cells."""
         ids = {*cells}
-        return [method for method, row in self.rows.items() if any(cell.id in ids for cell in row.values())]
+        return [method for method in self.own if any(cell.id in ids for cell in self.rows[method].values())]
 
 
 def settings_of(axes: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -36,12 +38,15 @@ def row_title(varied: Mapping[str, Any], axes: Iterable[str], method: str) -> st
     return label(own) if own else method
 
 
-def crossed(axes: Mapping[str, Sequence[Any]], named: Iterable[tuple[str, Cell]]) -> Crossed | None:
+def crossed(
+    axes: Mapping[str, Sequence[Any]], named: Sequence[tuple[str, Cell]], references: Sequence[tuple[str, Cell]] = ()
+) -> Crossed | None:
     """Puts cells into rows and columns.
 
     Args:
         axes: the study's axes.
         named: cells, each with the name of its row.
+        references: the same of references.
 
     Returns:
         None if a cell has no place: what trains nothing has one in all settings of the protocol.
@@ -49,7 +54,7 @@ def crossed(axes: Mapping[str, Sequence[Any]], named: Iterable[tuple[str, Cell]]
     where = settings_of(axes)
     settings = [dict(zip(where, values, strict=True)) for values in itertools.product(*(axes[a] for a in where))]
     rows: dict[str, dict[str, Cell]] = {}
-    for name, cell in named:
+    for name, cell in (*named, *references):
         own = {axis: cell.varied[axis] for axis in where if axis in cell.varied}
         missing = [axis for axis in where if axis not in own]
         if missing and (cell.run.learns or not all(axis.startswith("protocol.") for axis in missing)):
@@ -59,7 +64,7 @@ def crossed(axes: Mapping[str, Sequence[Any]], named: Iterable[tuple[str, Cell]]
         if not columns or columns & row.keys():
             return None
         row.update(dict.fromkeys(columns, cell))
-    return Crossed(list(dict.fromkeys(map(_title, settings))), rows)
+    return Crossed(list(dict.fromkeys(map(_title, settings))), rows, list(dict.fromkeys(name for name, _ in named)))
 
 
 def _title(varied: Mapping[str, Any]) -> str:

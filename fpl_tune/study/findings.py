@@ -321,12 +321,13 @@ class Findings:
         if self.searched:
             of_that_form = len(self.searches) > 1 and len(self.objectives) == 1 and bool(self.tuned)
             named = [(row_title(cell.varied, what, str(cell.node["method"]["name"])), cell) for _, cell in self.tuned]
-            named += [(self.family(cell) or cell.label, cell) for cell in self.references]
+            references = [(self.family(cell) or cell.label, cell) for cell in self.references]
         else:
             methods = what == ["method"] or all(isinstance(value, Mapping) for axis in what for value in axes[axis])
             of_that_form = self.kind == "table" and (len(where), len(what)) == (1, 1) and methods
             named = [(label({n: v for n, v in cell.varied.items() if n not in where}), cell) for cell in self.cells]
-        return crossed(axes, named) if of_that_form else None
+            references = []
+        return crossed(axes, named, references) if of_that_form else None
 
     @property
     def tuned_table(self) -> Crossed | None:
@@ -535,7 +536,7 @@ class Findings:
         settings = dict.fromkeys(setting for group in groups.values() for setting in group)
         by_value = [[groups[value][setting] for setting in settings]
                     for value in sorted(groups) if groups[value].keys() == settings.keys()]  # fmt: skip
-        frame = analysis.mean_over(self.values, [[cell.id for cell in group] for group in by_value])
+        frame = analysis.mean_over(self.values, {group[0].id: [cell.id for cell in group] for group in by_value})
         means: dict[str, float] = frame.groupby("cell", sort=False)["value"].mean().to_dict()  # in the axis' order
         best = next((group[0].id for group in by_value if {cell.id for cell in group} <= {*self.chosen}), None)
         if best not in means or best is None or len(means) < 2:

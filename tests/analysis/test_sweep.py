@@ -82,7 +82,7 @@ def test_what_is_not_told_from_the_best_is_no_equal() -> None:
 
 def test_cells_of_several_settings_are_joined_by_seed() -> None:
     values = np.array([[0.1, 0.2, math.nan], [0.5, 0.8, 0.9], [0.3, 0.4, 0.5]])
-    joined = mean_over(frame(values, "abc"), [("a", "b"), ("c",), ("a", "gone")])
-    assert joined["cell"].tolist() == ["a", "a", "c", "c", "c"]
-    assert joined["seed"].tolist() == [1, 2, 1, 2, 3], "a has no third seed, and one setting of the last is missing"
-    assert joined["value"].tolist() == pytest.approx([0.3, 0.5, 0.3, 0.4, 0.5])
+    joined = mean_over(frame(values, "abc"), {"one": ("a", "b"), "two": ("a",), "three": ("c",), "four": ("a", "gone")})
+    assert joined["cell"].tolist() == ["one", "one", "two", "two", "three", "three", "three"]
+    assert joined["seed"].tolist() == [1, 2, 1, 2, 1, 2, 3], "a has no third seed, and the last lacks a setting"
+    assert joined["value"].tolist() == pytest.approx([0.3, 0.5, 0.1, 0.2, 0.3, 0.4, 0.5])

@@ -343,6 +343,16 @@ EXAMPLES = [
         "a reference that is also the first trial",
         search(RUN, axes=SETTINGS, references=[{"method.a": 0.5}], size={"trials": 3}),
     ),
+    *both(
+        "the choice of a method in several settings is a reference, too",
+        search(
+            RUN,
+            axes={"method": ["promptfl", "fedprox"], "data.shots": [2, 3]},
+            references=[{"method": "promptfl", "optim.lr": 0.002}],
+            search={"only": ["optim.lr"], "published": [{"optim.lr": 0.002}]},
+            size={"trials": 1},
+        ),
+    ),
     Example(
         "a value that diverged is taken out",
         replace(
