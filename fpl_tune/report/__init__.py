@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fpl_tune.core.files import digest, stamp, stamps
+from fpl_tune.core.files import digest, stamps
 from fpl_tune.core.formatting import counted
 from fpl_tune.study import edited, tracking
 
@@ -51,7 +51,9 @@ def build(
     """
     folder = store.folder if out is None else out
     seen = [each for folders in (store.folder / "cells", Path(__file__).parent) for each in stamps(folders)]
-    study = (store.folder / "study.yaml").read_text(encoding="utf-8"), stamp(store.folder / "cells.json")
+    study = [
+        (store.folder / name).read_bytes() for name in ("study.yaml", "cells.json") if (store.folder / name).exists()
+    ]
     stale = edited.note(store.table())
     state = digest(repr([study, seen, metric, rule, reference, running, tracking.lasting(store.folder), stale]))
     files = [folder / "report.html", *(folder / f"table.{kind}" for kind in ("md", "tex", "csv"))]

@@ -135,7 +135,7 @@ class Store:
         (_, exhausted), resolved = self.ended(), (effective or Effective()).model_dump()
         text = as_yaml({**node, "effective": resolved, "schema": SCHEMA})
         self._write_cells(cells, prints or {})
-        if not self.exists or (self.folder / "study.yaml").read_text(encoding="utf-8") != text:
+        if not self.exists or (self.folder / "study.yaml").read_bytes() != text.encode():
             (self.folder / "cells.json").unlink(missing_ok=True)  # cells of one study are never those of another
             write_text(self.folder / "study.yaml", text)
         self._write_order(sorted(cells, key=lambda cell: cell.number), exhausted=exhausted)

@@ -138,8 +138,8 @@ class MLflowCallback(Callback):
         folder, database = self._store.folder, server.sqlite_file(uri := server.address(self._store.root))
         if database is None:
             return ""
-        study = (folder / "study.yaml").read_text(encoding="utf-8")
-        known = [runs.FORMAT, uri, str(folder.resolve()), study, stamp(database), stamp(folder / "cells.json")]
+        study = [(folder / name).read_bytes() for name in ("study.yaml", "cells.json")]
+        known = [runs.FORMAT, uri, str(folder.resolve()), study, stamp(database)]
         return digest(repr([*known, *stamps(folder / "cells")]))
 
     def _later(self, call: Callable[[], object]) -> None:
