@@ -227,14 +227,20 @@ def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Ma
     early = None
     if suggested is not None and not suggested["reference"] and not machine.space.get("published"):
         early = suggested["number"]
-    for rung in rungs_of(machine.study):
+    reduction = machine.study.get("prune", {}).get("reduction", 3)
+    for earlier, rung in enumerate(rungs_of(machine.study)):
         values = {n: history[rung - 1]["val/acc_mean"] for n, history in reached.items() if len(history) >= rung}
+        hedged = sum(cell["suggestion"]["hedged"] for cell in trials if cell["number"] in values)
+        share = reduction**earlier
+        room = ((len(values) - hedged) * share + hedged) // (share * reduction)  # hedged ones count less
+        alone = all(len(history) <= rung for history in reached.values())
         for cell in trials:
             own, number = values.get(cell["number"]), cell["number"]
             others = [value for n, value in values.items() if n != number]
             if own is None or not others or len(reached[number]) < rung:
                 continue
-            if cell["state"] == "pruned" and len(reached[number]) == rung and own > max(others):
+            stays = cell["state"] == "pruned" and len(reached[number]) == rung
+            if stays and own > max(others) and (room or alone):
                 machine.report("halving", f"{cell['label']} is pruned after {rung} rounds, where no other is better")
             if number == early and len(reached[number]) > rung and own < min(others):
                 machine.report("halving", f"{cell['label']} went on after {rung} rounds, where no other is worse")
