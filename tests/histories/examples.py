@@ -361,6 +361,10 @@ EXAMPLES = [
         ),
     ),
     *both("an ablation after a halved search", search(RUN, ABLATED, ACCEPTED, ["read", "report"], **HALVED)),
+    Example(
+        "a search begins anew with other rounds, and is confirmed on seeds that the former one had",
+        search(RUN, ["set", {"protocol/rounds": 3, "seeds": [1, 2]}], size={"trials": 2}, seeds=[3, 4]),
+    ),
     *both("a halved search is stopped in its last round, and continued", search(["run", {"stop": 27}], RUN, **HALVED)),
     Example(
         "the confirmation of a halved search is stopped in its last round",
