@@ -51,11 +51,10 @@ def build(
     """
     folder = store.folder if out is None else out
     seen = [each for folders in (store.folder / "cells", Path(__file__).parent) for each in stamps(folders)]
-    study = [
-        (store.folder / name).read_bytes() for name in ("study.yaml", "cells.json") if (store.folder / name).exists()
-    ]
     stale = edited.note(store.table())
-    state = digest(repr([study, seen, metric, rule, reference, running, tracking.lasting(store.folder), stale]))
+    state = digest(
+        repr([store.stated(), seen, metric, rule, reference, running, tracking.lasting(store.folder), stale])
+    )
     files = [folder / "report.html", *(folder / f"table.{kind}" for kind in ("md", "tex", "csv"))]
     if figures or not all(file.is_file() for file in files) or state not in files[0].read_text("utf-8")[:2000]:
         from fpl_tune.report.page import write  # these take their time to load

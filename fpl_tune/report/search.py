@@ -31,6 +31,7 @@ from fpl_tune.study.comparisons import compare_pairs
 from fpl_tune.study.findings import Findings
 from fpl_tune.study.selection import sign
 from fpl_tune.study.standing import CellState
+from fpl_tune.study.status import FAILURES
 
 SLICES = 12
 """Fields that have a chart of their own."""
@@ -227,8 +228,8 @@ def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, flo
     histories = {cell.id: findings.stored(cell).history(seed) for cell in cells}
     states = {cell.id: findings.stored(cell).state for cell in cells}
     diverged = {key for key, state in states.items() if state is CellState.DIVERGED}
-    broken = {*diverged, *(key for key, state in states.items() if state is CellState.FAILED)}
-    ran = {key: int(history[-1]["round"]) for key, history in histories.items() if history and key not in broken}
+    whole = {key: history for key, history in histories.items() if history and states[key].value not in FAILURES}
+    ran = {key: int(history[-1]["round"]) for key, history in whole.items()}
     common = min(ran.values(), default=0)
     values = {}
     for key in ran:

@@ -247,7 +247,7 @@ class Findings:
         if cell.searched and cell.reference:  # a point of a search too
             where = label({name: cell.varied[name] for name in self.settings if name in cell.varied})
             name = cell.reference.removesuffix(f", {where}")
-            return f"{name} (not tuned)" if name in self._methods else name
+            return f"{name} (not tuned)" if name in dict(self._tuned_rows) else name
         if cell.candidate and cell.reference:
             return cell.reference
         rest = {n: v for n, v in cell.varied.items() if shown(v) not in self.taken.get(n, ())}
@@ -257,11 +257,11 @@ class Findings:
         return label(rest) if rest else ""
 
     @cached_property
-    def _methods(self) -> set[str]:
-        """The names of the rows of tuned methods."""
+    def _tuned_rows(self) -> list[tuple[str, Cell]]:
+        """The tuned cells, each with the name of its row."""
         axes = axes_of(self.spec.axes)
         what = [axis for axis in axes if axis not in settings_of(axes)]
-        return {row_title(cell.varied, what, str(cell.node["method"]["name"])) for _, cell in self.tuned}
+        return [(row_title(cell.varied, what, str(cell.node["method"]["name"])), cell) for _, cell in self.tuned]
 
     def named(self, cell: Cell) -> list[str]:
         """The values of a cell on the axes, such as `lam=0` or `promptfl`; empty for references."""
@@ -320,7 +320,7 @@ class Findings:
         what = [axis for axis in axes if axis not in where]
         if self.searched:
             of_that_form = len(self.searches) > 1 and len(self.objectives) == 1 and bool(self.tuned)
-            named = [(row_title(cell.varied, what, str(cell.node["method"]["name"])), cell) for _, cell in self.tuned]
+            named = self._tuned_rows
             references = [(self.family(cell) or cell.label, cell) for cell in self.references]
         else:
             methods = what == ["method"] or all(isinstance(value, Mapping) for axis in what for value in axes[axis])

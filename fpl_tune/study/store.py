@@ -199,6 +199,11 @@ class Store:
         path = self.folder / "study.yaml"
         return schema.read_design(path, path.stat().st_mtime_ns)[0]
 
+    def stated(self) -> list[bytes]:
+        """The contents of study.yaml and cells.json. Each start writes cells.json, so that its time says nothing."""
+        paths = (self.folder / name for name in ("study.yaml", "cells.json"))
+        return [path.read_bytes() for path in paths if path.exists()]
+
     def node(self) -> dict[str, Any]:
         """The resolved study as a plain dict; copy it before changing it.
 
@@ -322,7 +327,7 @@ class Store:
             content["suggestion"] = asdict(suggestion) if suggestion is not None else None
             content["prints"] = prints.get(cell.id, {})
             self._cells[cell.id] = cell, content["prints"]
-            self._places[cell.id] = (place := Place.of(cell)), place.model_dump_json()
+            self._places.pop(cell.id, None)  # it may be something else by now
             _write(path, {**content, "run": cell.node})
 
     def _order(self) -> CellsFile:

@@ -138,8 +138,7 @@ class MLflowCallback(Callback):
         folder, database = self._store.folder, server.sqlite_file(uri := server.address(self._store.root))
         if database is None:
             return ""
-        study = [(folder / name).read_bytes() for name in ("study.yaml", "cells.json")]
-        known = [runs.FORMAT, uri, str(folder.resolve()), study, stamp(database)]
+        known = [runs.FORMAT, uri, str(folder.resolve()), self._store.stated(), stamp(database)]
         return digest(repr([*known, *stamps(folder / "cells")]))
 
     def _later(self, call: Callable[[], object]) -> None:

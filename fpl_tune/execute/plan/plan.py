@@ -191,7 +191,9 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
         heapq.heapreplace(free, free[0] + each)
     peak = max((item.peak_memory_bytes for item in items), default=0)
     fields = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
-    sources = "" if "optim.lr" in fields else rates.note(spec, expand(spec))  # a search finds its own
+    sources = (
+        "" if "optim.lr" in fields else rates.note(spec, expand(spec) if search else cells)
+    )  # a search finds its own
     compete = [item.run for item in left if item.run.learns]
     coarse = preflight.coarse_validation(compete, loaded) if search is not None or len(compete) > 1 else ""
     further = tuple(spec.declared_looks())
@@ -222,7 +224,7 @@ def _items(spec: Study, asked: Asked) -> list[Item]:
         if left:
             status, one = "partial" if over else "new", halving.expected_cost(cost, search.run, len(design.seeds))
             items.append(Item(search.name, status, spec.seed_list(), search.run, left, one))
-        confirmed = [row for row in table.rows.values() if row.cell.search == search.label and row not in trials]
+        confirmed = [row for row in table.rows.values() if row.cell.search == search.label and row.cell.role != "trial"]
         if design.confirm and left and not confirmed:  # of the chosen and the published point
             items.append(Item(f"{search.name}, confirmed", "new", design.confirm, search.run, 2))
         for row in confirmed:
