@@ -44,7 +44,8 @@ def test_the_quickstart_runs_and_shows_the_figures_in_it(tmp_path: Path) -> None
     compared = 0
     for one, other in zip(ours, theirs, strict=True):
         assert words(one) == words(other), "python docs/site/quickstart.py runs it and writes it"
-        points = 0.2 if ACCURACIES[0] in one else 0.005  # shares in frames
+        # processors round differently, and one validation image of the two seeds' 160 is 0.63 points
+        points = 0.7 if ACCURACIES[0] in one else 0.007  # shares in frames
         for row, known in zip(accuracies(one), accuracies(other), strict=True):
             for value, before in zip(row, known, strict=True):
                 assert value == before or abs(float(value) - float(before)) <= points, f"{one}\n\nbefore:\n{other}"

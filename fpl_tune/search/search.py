@@ -95,12 +95,13 @@ class Search:
         return [part.run for part in self.parts]
 
     def restore(self, stored: Iterable[Cell | CellFile]) -> list[Cell]:
-        """The configurations of a study's store that are trials of this search.
+        """The configurations of a study's store that are trials of this search, in the order of their numbers.
 
         Raises:
             ConfigError: trials are shared by settings now, but were not when they were suggested.
         """
         restored = [cell for each in stored for part in self.parts if (cell := part.restore(each)) is not None]
+        restored.sort(key=lambda cell: cell.number)  # as they were suggested, which decides ties
         for part in self.parts:
             by_number = dict[int, Suggestion]()
             for cell in restored if part.settings else ():
