@@ -96,6 +96,9 @@ class Asked:
             row = self.table.rows.get(cell.id)
             if row is None:
                 row = self._row(cell)
+                if row.rejected and cell.role == "trial":
+                    self.table.rejected[cell.id] = row
+                    continue
             elif cell.role == "ablation":
                 row = replace(row, cell=replace(row.cell, step=True))
             elif cell.searched and not row.cell.searched:

@@ -87,4 +87,4 @@ class Outcome:
     exit_code: int
     """0: done; 1: some cells failed; 130 or 143: stopped by a signal."""
     failures: tuple[str, ...] = ()
-    """Label, seed and error of each failed seed."""
+    """Labels and seeds with their error; those that have one error are in one text, the first of them by name."""

@@ -23,6 +23,9 @@ class LiveTable:
     searches: Sequence[CellSearch] = ()
     rows: dict[str, Row] = field(default_factory=dict)
     """Rows by the cell's id."""
+    rejected: dict[str, Row] = field(default_factory=dict)
+    """The trials that their method has refused, likewise. They cost nothing and count for nothing; their searches do
+    not suggest them again."""
 
     def trials(self, search: CellSearch) -> list[Row]:
         """The trials of a search."""
@@ -32,9 +35,13 @@ class LiveTable:
         """The trials of a search, and of those that share them in other settings."""
         return [row for row in self.rows.values() if search.shares(row.cell)]
 
+    def suggested(self, search: CellSearch) -> list[Row]:
+        """The trials of a search and of those that share them, and those that were rejected."""
+        return [*self.shared_trials(search), *(row for row in self.rejected.values() if search.shares(row.cell))]
+
     def remaining(self, search: CellSearch) -> int:
         """Number of trials that a search may still suggest."""
-        return search.remaining(self.design, self.shared_trials(search))
+        return search.remaining(self.design, self.suggested(search))
 
     def left(self, search: CellSearch, exhausted: Container[str], running: Mapping[str, Leg] | None = None) -> int:
         """Number of trials of a search that are still to be suggested, to run, or to continue from their rung."""

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from fpl_tune.config import Study
-from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice
 from fpl_tune.core.files import no_room
+from fpl_tune.core.formatting import some
 from fpl_tune.core.metrics import metric, of_method
 from fpl_tune.execute.asked import Asked
 from fpl_tune.execute.callback import Callback, Outcome
@@ -186,24 +188,29 @@ class Driver:
 
     def outcome(self) -> Outcome:
         """Counts the cells by their present state."""
-        failures, over = dict[str, list[str]](), [*_ENDED]
+        failed, by_error, over = set[str](), dict[str, list[str]](), [*_ENDED]
         over += [CellState.PAUSED] if isinstance(self._next(), Done) else []
         states = {key: self.standing(row).state for key, row in self.table.rows.items()}
         for key, row in self.table.rows.items():
             bad = {Status.FAILED} if row.cell.role == "trial" else FAILURES
             for seed in wanted(self.table.design, row) if states[key] in over else ():
-                if seed in row.runs and row.runs[seed].status in bad:
-                    result = self.store.result(row.cell, seed) or {"error": ""}
-                    failures.setdefault(key, []).append(f"{row.cell.label}, seed {seed}: {result['error']}")
+                if seed not in row.runs or row.runs[seed].status not in bad:
+                    continue
+                failed.add(key)
+                error = str((self.store.result(row.cell, seed) or {"error": ""})["error"])
+                by_error.setdefault(error, []).append(f"{row.cell.label}, seed {seed}")
+        failures = [f"{some(names, 3, '; ')}: {error}" for error, names in by_error.items()]
+        empty = [search.name for search in self.table.searches if not self.table.trials(search)]
+        failures += [f"{name}: none of its suggestions can run" for name in empty if isinstance(self._next(), Done)]
         left = {key for key, state in states.items() if state not in over}
-        skipped = self._skipped - self._ran - failures.keys() - left
-        done = len(states) - len(left | failures.keys() | skipped)
+        skipped = self._skipped - self._ran - failed - left
+        done = len(states) - len(left | failed | skipped)
         ahead = 0 if isinstance(self._next(), Done) else len(self.table.unconfirmed())
         pending, code = len(left) + self.remaining + ahead, 1 if failures else 0
         if pending:
             code = 128 + self.signal if self.signal else 130
-        listed = tuple(text for errors in failures.values() for text in errors)
-        return Outcome(done, len(failures), len(skipped), pending, time.monotonic() - self.began, code, listed)
+        taken = time.monotonic() - self.began
+        return Outcome(done, len(failed), len(skipped), pending, taken, code, tuple(failures))
 
     # -- what executors call ---------------------------------------------------------------------------------
 
@@ -287,10 +294,12 @@ class Driver:
         """Asks a search for a trial, and stores it."""
         from fpl_tune.search.ask import ask  # with Optuna
 
-        trials = self.table.shared_trials(search)
-        if (cell := ask(search, self.table.design, trials)) is not None:
-            self._add([cell])
-            return
+        try:
+            if (cell := ask(search, self.table.design, self.table.suggested(search))) is not None:
+                self._add([cell])
+                return
+        except ConfigError as problem:
+            warnings.warn(f"{search.name}: {problem}", Notice, stacklevel=2)
         self._exhausted.add(str(search))
         self._action = None
 
@@ -436,6 +445,9 @@ class Driver:
             raise EnvironmentProblem(failure.error)
         if os.environ.get("FPL_TUNE_FULL_ERROR"):
             print(failure.trace, file=sys.stderr)
+        if failure.kind == "rejected":  # it would be again
+            self._reject(job, failure.error)
+            return
         key, crashed, retries = job.cell.id, failure.kind == "died", self.spec.execution.retries
         job.attempt += not crashed
         job.crashes = 0 if not crashed or len(job.rounds) > job.reached else job.crashes + 1
@@ -450,3 +462,18 @@ class Driver:
             return
         job.reached = max(job.reached, len(job.rounds)) if crashed else job.reached
         self._under_way(key, None)
+
+    def _reject(self, job: Job, error: str) -> None:
+        """Takes a trial whose configuration cannot run out of the study; other cells have failed."""
+        row = self.table.rows[job.cell.id]
+        alone = row.cell.role == "trial" and not row.cell.reference and not row.cell.step
+        if not alone or row.runs or job.rounds:
+            self._end_leg(job, Status.FAILED, error=error)
+            return
+        if not any(other.cell.search == row.cell.search for other in self.table.rejected.values()):
+            self.notify(Callback.on_warning, row.cell, f"It cannot run, and costs nothing: {error}")
+        self.notify(Callback.on_job_pause, row.cell, job.seeds)
+        self.table.rejected[row.cell.id] = self._mark(row, rejected=error)
+        del self.table.rows[row.cell.id]
+        self.store.remove(row.cell)
+        self._under_way(row.cell.id, None)

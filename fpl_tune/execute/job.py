@@ -106,7 +106,7 @@ class Interrupted(SystemExit):
     """The user's second signal, which ends the process."""
 
 
-FailureKind = Literal["error", "diverged", "memory", "died", "disk", "environment"]
+FailureKind = Literal["error", "rejected", "diverged", "memory", "died", "disk", "environment"]
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,9 @@ class Failure:
 
     error: str
     kind: FailureKind = "error"
-    """error: an exception; diverged: NaN or inf; memory: out of memory; died: the process ended; disk: a full or
-    read-only disk; environment: not caused by a trial, such as a node that cannot run any."""
+    """error: an exception; rejected: a configuration that cannot run; diverged: NaN or inf; memory: out of memory;
+    died: the process ended; disk: a full or read-only disk; environment: not caused by a trial, such as a node that
+    cannot run any."""
     trace: str = ""
     """The traceback."""
 
@@ -137,6 +138,8 @@ class Failure:
             kind = "disk"
         elif isinstance(problem, StorageError | Changed):
             kind = "environment"
+        elif isinstance(problem, ConfigError):
+            kind = "rejected"
         return cls(error, kind, "".join(traceback.format_exception(problem)))
 
 

@@ -14,6 +14,7 @@ from fpl_tune.core.formatting import figure, left
 from fpl_tune.execute import work
 from fpl_tune.execute.decide import LiveTable
 from fpl_tune.execute.job import Job
+from fpl_tune.search.halving import limit, used
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import results as tables
 from fpl_tune.study.cells import Cell, axes_of
@@ -138,8 +139,8 @@ class ProgressMeter:
         trials, number = [row for row in rows if row.cell.role == "trial"], self._search.trials
         # With a number of trials, a trial counts once it has a result; with a budget, its rounds count as they end.
         ran = [row for row in trials if (self._table.rows[row.cell.id] if number else row).runs]
-        most = n_searches * work.limit(self._search)
-        return min(most, work.used(design, ran, self._search)), most, "trial" if number else "full trial", 0, 0
+        most = n_searches * limit(self._search)
+        return min(most, used(design, ran, self._search)), most, "trial" if number else "full trial", 0, 0
 
     def _best(self) -> str:
         """The best of the cells that are done, of those that confirm a search if there are any; the first in a tie.

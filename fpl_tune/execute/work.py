@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
-from typing import Protocol
 
-from fpl_tune.search.halving import FULL_TRIALS, spent
+from fpl_tune.search.halving import Limits, limit, used
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.standing import CellState, Design, Row, standing
 
@@ -20,15 +19,6 @@ RoundCost = Callable[[Cell], float]
 """The cost of a round of one seed of a cell, such as its planned seconds; 1 if all cost the same."""
 _TRIED = 50
 """Number of most recent trials whose mean cost is the expected cost of a further trial."""
-
-
-class Limits(Protocol):
-    """The fields of `search` that limit each search of a study: trials, or a budget in full trials."""
-
-    @property
-    def trials(self) -> int | None: ...
-    @property
-    def budget(self) -> float | None: ...
 
 
 def rounds_left(design: Design, row: Row) -> float:
@@ -64,19 +54,6 @@ def work_left(design: Design, rows: Iterable[Row], cost: RoundCost, *, slots: in
     """
     each = [rounds * cost(row.cell) for row in rows if (rounds := rounds_left(design, row))]
     return max(more + sum(each), slots * max(each, default=0.0))
-
-
-def limit(search: Limits) -> float:
-    """The limit of one search: its number of trials, or its budget in full trials."""
-    return search.trials or search.budget or FULL_TRIALS
-
-
-def used(design: Design, trials: Sequence[Row], search: Limits) -> float:
-    """The share of the limit that trials have used: their number, or the full trials that their rounds amount to."""
-    if search.trials or not trials:
-        return len(trials)
-    full = len(design.seeds) * fmean(row.cell.rounds for row in trials)
-    return sum(spent(design, row) for row in trials) / full
 
 
 def work_to_come(design: Design, trials: Sequence[Row], search: Limits, n_searches: int, cost: RoundCost) -> float:

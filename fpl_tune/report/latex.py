@@ -64,7 +64,7 @@ def _tuned(findings: Findings) -> str:
         for entry in map(row.get, columns):
             text = text_of(plus_minus(entry.mean, entry.std, findings.metric) if entry else "–")
             text = rf"\textbf{{{text}}}" if entry and entry.best else text
-            texts.append(rf"{text}\textsuperscript{{{entry.letters}}}" if entry and entry.letters else text)
+            texts.append(rf"{text}\textsuperscript{{{entry.marks}}}" if entry and entry.marks else text)
         rows.append(texts)
     head = rf" & {' & '.join(map(text_of, tuned.table(findings).header[1:]))} \\ \midrule"
     return _tabular(findings, tuned.note(findings), f"l{'c' * len(columns)}", [head], rows)

@@ -1,6 +1,7 @@
 """Tuned methods by settings: the table that papers print, the chosen values, the gains, and one method against each.
 
-Every method is tuned in every setting with the same budget, and measured on seeds that chose nothing.
+Every method is tuned in every setting with the same budget, and measured on seeds that chose nothing. One whose search
+ended with less is marked.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from fpl_tune.core.formatting import (
 )
 from fpl_tune.report import costs
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table, ruling
-from fpl_tune.search.halving import FULL_TRIALS
+from fpl_tune.search.halving import limit, used
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.comparisons import Comparisons, compare_pairs, turned
 from fpl_tune.study.crossed import Crossed
 from fpl_tune.study.findings import Findings, Searched
 from fpl_tune.study.results import aggregate
 from fpl_tune.study.selection import choose
+from fpl_tune.study.standing import CellState
 
 if TYPE_CHECKING:
     from fpl_tune.search.space import Param, Space
@@ -58,10 +60,17 @@ class Entry(NamedTuple):
     """Methods of a column that share a letter do not differ significantly; empty: not tested."""
     best: bool
     """True if validation chooses it among the tuned methods of the column."""
+    short: bool = False
+    """True if its search has used less of the budget than others."""
+
+    @property
+    def marks(self) -> str:
+        """The letters, and an asterisk if the search has used less of the budget than others."""
+        return f"{self.letters}{'*' * self.short}"
 
     def text(self, metric: str) -> str:
         """`97.61 ± 0.11 ab`."""
-        return f"{plus_minus(self.mean, self.std, metric)} {self.letters}".strip()
+        return f"{plus_minus(self.mean, self.std, metric)} {self.marks}".strip()
 
 
 def _crossed(findings: Findings) -> Crossed:
@@ -74,10 +83,12 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
     """The table: method -> title of a column -> entry. With several settings, the last column is their mean."""
     crossed = _crossed(findings)
     best = {column: _best(findings, column) for column in crossed.columns}
+    short = {cell.id for search, cell in findings.tuned if search.label in _short(findings)}
     table = {
         method: {
             column: Entry(*findings.spread(cell, findings.metric), len(findings.seeds(cell)),
-                          findings.letters.get(cell.id, ""), method in crossed.own and cell.id in best[column])
+                          findings.letters.get(cell.id, ""), method in crossed.own and cell.id in best[column],
+                          method in crossed.own and cell.id in short)
             for column, cell in row.items()
             if findings.compared(cell)
         }
@@ -90,8 +101,8 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
             seeds = set[int].intersection(*({*own} for own in by_cell))
             values = aggregate([float(np.mean([own[seed] for own in by_cell])) for seed in seeds])
             chosen = method in crossed.own and {cell.id for cell in cells} == {*findings.chosen}
-            tied = letters.get(method, "")
-            table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), tied, chosen)
+            tied, fewer = letters.get(method, ""), any(entry.short for entry in table[method].values())
+            table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), tied, chosen, fewer)
     return table
 
 
@@ -141,8 +152,9 @@ def table(findings: Findings) -> PageTable:
 
 
 def frame(findings: Findings) -> pd.DataFrame:
-    """The table for other programs: a row for each method; mean, standard deviation, number of seeds, letters and best
-    (True if validation chooses it) for each setting."""
+    """The table for other programs: a row for each method; for each setting mean, standard deviation, number of seeds,
+    letters, best (True if validation chooses it) and short (True if its search used less of the budget than others).
+    """
     rows = []
     for method, row in entries(findings).items():
         own: dict[str, Any] = {"method": method}
@@ -153,15 +165,25 @@ def frame(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("method")
 
 
+def _short(findings: Findings) -> dict[str, float]:
+    """The searches that have used less of the budget than others, by label, with their trials or full trials."""
+    design, search = findings.table.design, findings.spec.search
+    cells = {each.label: map(findings.stored, each.trials) for each in findings.searches}
+    over = {label: [one.row for one in own if one.state is not CellState.QUEUED] for label, own in cells.items()}
+    amounts = {label: used(design, rows, search) for label, rows in over.items()}
+    most = min(limit(search), max(amounts.values()))
+    return {label: amount for label, amount in amounts.items() if amount < most}
+
+
 def note(findings: Findings, *, bold: str = "Bold") -> str:
     """Seeds, budget and rules behind the table, in one line; `bold` is how the best method of a column is marked."""
     search, confirm = findings.spec.search, findings.table.design.confirm
-    number = search.budget or FULL_TRIALS
-    budget = counted(search.trials, "trial") if search.trials else f"the cost of {number:g} full trials"
+    budget = counted(search.trials, "trial") if search.trials else f"the cost of {limit(search):g} full trials"
+    short = [f"{label} ({amount:.3g})" for label, amount in _short(findings).items()]
     where, chooses = "in every setting", f"{findings.chosen_on} chooses"
     if search.across:
         where, chooses = "once for all settings", f"the mean of {findings.chosen_on} over settings chooses"
-    text = f"Every method is tuned {where} with the same budget ({budget}; {chooses})"
+    text = f"Every method is tuned {where} with {'at most' if short else 'the same budget:'} {budget} ({chooses})"
     if findings.confirmed:
         text += f" and measured on {counted(len(confirm), 'fresh seed')}"
     elif confirm:
@@ -170,6 +192,7 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
         text += " and measured on the seeds that chose it (search.confirm=0), so the values are too good"
     text += f". {upper(quantity(findings.metric))}, mean ± standard deviation over seeds, rule “{findings.rule}”. "
     text += f"{bold}: best on {findings.chosen_on}."
+    text += f" *: the search has used less of the budget: {some(short, 4)}." if short else ""
     if findings.letters:
         text += " Methods of a column that share a letter do not differ significantly (all pairs are compared)."
     return f"{text} {findings.rates}".rstrip()

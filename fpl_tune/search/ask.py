@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 CELL = "cell"
 """User attribute of a trial: the id of its cell."""
 _REPEATS = 30  # repeated suggestions after which a search has no new point
+_REJECTED = 10  # rejected suggestions after which a search ends; as many more for each valid one
+_RARE = 100  # further ones if a trial has run, so that valid points exist
 
 
 def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
@@ -43,13 +45,13 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
     Args:
         search: the search.
         design: the study's design.
-        rows: its trials so far, those in other settings too if they are shared.
+        rows: its trials so far, those in other settings too if they are shared, and those that were rejected.
 
     Returns:
         The cell of the trial; None if the sampler suggests nothing new.
 
     Raises:
-        ConfigError: the method rejects nearly every combination.
+        ConfigError: the method rejects the first `_REJECTED` suggestions, or nearly all.
     """
     number, tried = 1 + max((row.cell.trial_number for row in rows), default=-1), {row.cell.id for row in rows}
     if repeated := search.to_repeat(rows):
@@ -57,12 +59,20 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
     for key, point in search.published.items():
         if key not in tried:
             return search.trial(Suggestion(number, point, design.seeds))
-    hedge, suggested = search.prune.hedge, sum(not row.cell.published for row in rows)
+    valid = [row for row in rows if not row.rejected]
+    hedge, suggested = search.prune.hedge, sum(not row.cell.published for row in valid)
     hedged = isinstance(hedge, int) and suggested % hedge == hedge - 1
     storage = InMemoryStorage()
     study = study_of(search, design, rows, storage, search.samplers.make(number, search.stream))
-    repeated = rejected = 0
+    reasons, repeated = [row.rejected for row in rows if row.rejected], 0
+    most = _REJECTED * len(valid) + (_RARE if any(row.runs for row in valid) else _REJECTED)
     while repeated < _REPEATS:
+        if len(reasons) >= most:
+            names = ", ".join(param.name for param in search.space.params)
+            raise ConfigError(
+                f"{len(reasons)} of {len(reasons) + len(valid)} suggestions for {names} are rejected. The last one: "
+                f"{reasons[-1]} Narrow search.space."
+            )
         with quiet():
             trial = study.ask()
             params = search.space.suggest(trial, search.node, search.varied)
@@ -74,12 +84,7 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
                 return cell
             repeated += 1
         except ConfigError as problem:
-            rejected += 1
-            if rejected > 100 + 10 * len(rows):
-                raise ConfigError(
-                    f"The method rejects nearly every combination of "
-                    f"{', '.join(param.name for param in search.space.params)}: {problem} Narrow search.space."
-                ) from None
+            reasons.append(str(problem))
         number += 1
         if repeated:
             study.sampler = RandomSampler(derive("repeat", search.search.seed, search.stream, number) % 2**32)
@@ -219,7 +224,7 @@ class Figures(NamedTuple):
 def _joint(search: CellSearch, design: Design, rows: Sequence[Row]) -> tuple[Row, CellState, Figures]:
     """The state and figures of a trial; if settings share it, those of its rows in all of them: the mean, once all are
     done."""
-    states = [standing(design, row).state for row in rows]
+    states = [CellState.FAILED if row.rejected else standing(design, row).state for row in rows]
     outcomes = [_outcome(search, design, row) for row in rows]
     if not search.settings:
         return rows[0], states[0], outcomes[0]

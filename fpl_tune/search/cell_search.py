@@ -143,11 +143,12 @@ class CellSearch:
     def to_repeat(self, rows: Sequence[Row]) -> list[Suggestion]:
         """The suggestions that only ran in other settings so far, by number; `rows`: the trials in all settings.
 
-        One that cannot run in this setting, such as one that was added later, is left out.
+        One that cannot run in this setting, such as one that was added later, is left out, and so is one that was
+        rejected in any.
         """
         by_number = {row.cell.trial_number: row.cell.suggestion for row in rows}
-        mine = {row.cell.trial_number for row in rows if self.holds(row.cell)}
-        missing = [s for number, s in sorted(by_number.items()) if number not in mine and s is not None]
+        over = {row.cell.trial_number for row in rows if self.holds(row.cell) or row.rejected}
+        missing = [s for number, s in sorted(by_number.items()) if number not in over and s is not None]
         return [suggestion for suggestion in missing if self._can_run(suggestion.params)]
 
     def _can_run(self, point: Mapping[str, Any]) -> bool:
@@ -192,13 +193,13 @@ class CellSearch:
 
         Args:
             design: the study's design.
-            rows: the trials so far, those in other settings too if they are shared.
+            rows: the trials so far, those in other settings too if they are shared, and those that were rejected.
         """
         repeated, rows = self.to_repeat(rows), [row for row in rows if self.holds(row.cell)]
         if repeated or (self.settings and self.settings[0] is not self):
             return len(repeated)
         tried = {row.cell.id for row in rows}
-        untried = len(self.published.keys() - tried)
+        untried, rows = len(self.published.keys() - tried), [row for row in rows if not row.rejected]
         if not untried:
             return self._paid(design, rows)
         # after a space was widened, published points that were outside are tried in place of earlier suggestions

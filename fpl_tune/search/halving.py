@@ -21,7 +21,8 @@ import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Protocol
 
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.metrics import VAL, metric
@@ -208,6 +209,15 @@ def _beyond(design: Design, row: Row, rung: int) -> bool:
 # -- what trials cost ----------------------------------------------------------------------------------------
 
 
+class Limits(Protocol):
+    """The fields of `search` that limit each search of a study: trials, or a budget in full trials."""
+
+    @property
+    def trials(self) -> int | None: ...
+    @property
+    def budget(self) -> float | None: ...
+
+
 def rungs(spec: PruneSpec, run: RunSpec) -> tuple[int, ...]:
     """Rounds after which `halving` compares the trials of a run; empty without halving."""
     if spec.rule != HALVING:
@@ -233,6 +243,19 @@ def spent(design: Design, row: Row) -> int:
     if ends and row.cell.hedged and standing(design, row).state in (CellState.QUEUED, CellState.PAUSED):
         first = row.cell.rounds
     return max(ran, first)
+
+
+def limit(search: Limits) -> float:
+    """The limit of one search: its number of trials, or its budget in full trials."""
+    return search.trials or search.budget or FULL_TRIALS
+
+
+def used(design: Design, trials: Sequence[Row], search: Limits) -> float:
+    """The share of the limit that trials have used: their number, or the full trials that their rounds amount to."""
+    if search.trials or not trials:
+        return len(trials)
+    full = len(design.seeds) * fmean(row.cell.rounds for row in trials)
+    return sum(spent(design, row) for row in trials) / full
 
 
 def expected_cost(spec: PruneSpec, run: RunSpec, seeds: int) -> float:

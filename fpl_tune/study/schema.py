@@ -139,6 +139,7 @@ class MarksFile(BaseModel):
     """Fingerprints of the cell at that moment: marks of another version of the method are ignored."""
     passed: list[int] = []
     together: list[int] = []
+    rejected: str = ""
 
 
 class ResultFile(BaseModel, extra="allow"):

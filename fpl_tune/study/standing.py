@@ -209,6 +209,8 @@ class Row:
     """Seeds that were started together last, and so may share a checkpoint."""
     stale: tuple[str, ...] = ()
     """Reasons why stored results were left out, such as "method source"."""
+    rejected: str = ""
+    """The error with which a method refused the configuration of a trial; see `execute.decide.LiveTable.rejected`."""
     standings: dict[Design, Standing] = field(default_factory=dict, init=False, repr=False)
     """Cache of `standing` by design: a row never changes."""
 
@@ -303,4 +305,6 @@ def shown_status(design: Design, row: Row, seed: int, state: CellState) -> str:
 
 def marks(row: Row, prints: Mapping[str, Any]) -> dict[str, Any]:
     """The content of marks.json."""
-    return {"cell": row.cell.id, "prints": dict(prints), "passed": sorted(row.passed), "together": [*row.together]}
+    passed, together = sorted(row.passed), [*row.together]
+    return {"cell": row.cell.id, "prints": dict(prints), "passed": passed, "together": together,
+            "rejected": row.rejected}  # fmt: skip

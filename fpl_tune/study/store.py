@@ -291,6 +291,11 @@ class Store:
         others = [other for other in self.cells() if other.id != cell.id]
         self._write_order(sorted([*others, cell], key=lambda each: each.number), exhausted=self._order().exhausted)
 
+    def remove(self, cell: Cell) -> None:
+        """Takes a cell that is not asked for any more out of the study; its files stay."""
+        others = [other for other in self.cells() if other.id != cell.id]
+        self._write_order(others, exhausted=self._order().exhausted)
+
     def prints(self, cell: Cell) -> dict[str, Any]:
         """Fingerprints of a cell's run at the last start; empty if its file is missing or damaged."""
         if cell.id in self._cells:
@@ -367,9 +372,11 @@ class Store:
                 records = partial(self.records, cell, seed)
                 runs[seed] = Run(Status(result["status"]), result["rounds"], records)
         noted = self._marks(cell)
-        if noted is None or differing(noted.prints, now):
+        if noted is None:
             return Row(cell, runs, stale=tuple(stale))
-        return Row(cell, runs, frozenset(noted.passed), tuple(noted.together), tuple(stale))
+        if reasons := differing(noted.prints, now):
+            return Row(cell, runs, stale=tuple(stale | dict.fromkeys(reasons if noted.rejected else ())))
+        return Row(cell, runs, frozenset(noted.passed), tuple(noted.together), tuple(stale), noted.rejected)
 
     def _marks(self, cell: Cell | CellFile) -> schema.MarksFile | None:
         """The content of a cell's marks.json."""

@@ -14,7 +14,7 @@ import torch
 
 import fpl_tune
 from fpl_tune.api import start_study as run_study
-from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice
 from fpl_tune.execute import inline, manage, runner
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.driver import Driver
@@ -176,7 +176,29 @@ def test_a_job_that_is_out_of_memory_is_tried_again_alone_and_then_seed_by_seed(
     starts = _failing(monkeypatch, Failure("out of memory", "memory"))
     outcome = run_study(compose("axes: {}", "execution.retries=5"), root=tmp_path)
     assert starts == [(seeds, alone) for seeds in ((1, 2), (1,), (2,)) for alone in (False, True)]
-    assert (outcome.failed, outcome.exit_code, len(outcome.failures)) == (1, 1, 2)
+    assert (outcome.failed, outcome.exit_code, len(outcome.failures)) == (1, 1, 1), "both seeds in one text"
+
+
+def test_a_configuration_that_cannot_run_is_refused_once(
+    compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a grid its cell fails without a retry; a search tries another point, and counts none."""
+    starts = _failing(monkeypatch, Failure("no prompt is that long", "rejected"))
+    outcome = run_study(compose("axes: {optim.lr: [0.1, 0.2]}", "execution.retries=5"), root=tmp_path)
+    assert starts == [((1, 2), False)] * 2
+    assert outcome.failures == ("lr=0.1, seed 1; lr=0.1, seed 2; lr=0.2, seed 1 and 1 more: no prompt is that long",)
+    starts.clear()
+    search = ["search.sampler=random", "search.trials=3", "search.only=[optim.lr]", "name=searched"]
+    made, heard = compose("axes: {}", *search), Heard()
+    says = r"10 of 10 suggestions for optim\.lr are rejected\. The last one: no prompt is that long"
+    with pytest.warns(Notice, match=says):
+        outcome = run_study(made, root=tmp_path, callbacks=[heard])
+    assert len(starts) == 10
+    assert heard.warnings == ["It cannot run, and costs nothing: no prompt is that long"]
+    assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (0, 0, 0, 1)
+    assert Store.open(tmp_path, "searched").cells() == []
+    again = run_study(made, root=tmp_path)
+    assert (len(starts), again.failures) == (10, outcome.failures), "it is not asked again"
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,6 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(com
     assert "one too many" in results["trouble=raise"][0]["error"]
     assert "training diverged: loss is NaN (seed 1, client 0, round 3)" in results["trouble=nan"][0]["error"]
     assert "does not fit into this machine's memory" in results["trouble=memory"][0]["error"]
-    assert len(outcome.failures) == 6
     run_study(compose("axes: {method.trouble: [calm, none]}", shaky), root=tmp_path / "calm")
     troubled, calm = left(tmp_path / "troubled"), left(tmp_path / "calm")
     same = [name for name in calm if name.startswith(store.cell("trouble=none").id)]

@@ -41,6 +41,8 @@ def both(name: str, history: History) -> list[Example]:
 
 
 RECORDED = {"tracking": {"enabled": True}}
+REFUSED = {"space": {"method.a": {"low": 0.82, "high": 0.839}}, "published": []}
+SOME_REFUSED = {"space": {"method.a": {"low": 0.7, "high": 0.9}}, "published": [{"method.a": 0.83}]}
 DIVERGING = {"space": {"method.a": {"low": 0.96, "high": 0.99}}, "published": []}
 LOOKS = {"seeds": "until_decided", "looks": [2, 4], "references": [{"method.a": 0.15}]}
 SIX = {"rounds": 6, "epochs": 1}
@@ -103,6 +105,33 @@ EXAMPLES = [
         search(RUN, ["set", {"axes/data.shots": [2], "seeds": 3}], axes={"data.shots": [2, 3]}, size={"trials": 3}),
     ),
     Example("a budget of trials that diverge at once", search(RUN, size={"budget": 2}, space=DIVERGING)),
+    Example("a search whose suggestions are all refused", search(RUN, RUN, size={"trials": 3}, space=REFUSED)),
+    Example(
+        "searches whose suggestions are refused in part, continued with a wider space",
+        search(
+            ["run", {"workers": 2, "stop": 4}],
+            ["set", {"axes": {"data.shots": [2]}}],
+            RUN,
+            ["space", {**SOME_REFUSED, "space": {"method.a": {"low": 0.3, "high": 0.9}}}],
+            RUN,
+            size={"trials": 5},
+            space=SOME_REFUSED,
+            axes={"data.shots": [2, 3]},
+            **HALVED,
+        ),
+    ),
+    Example(
+        "settings that share their trials, of which some are refused, and a source that is edited",
+        search(
+            RUN,
+            ["source", 2],
+            RUN,
+            space=SOME_REFUSED,
+            size={"trials": 4},
+            search={"across": "settings"},
+            axes={"data.shots": [2, 3]},
+        ),
+    ),
     Example("fewer seeds than at the rung of seeds", search(RUN, ["set", {"seeds": 1}], **{**HALVED, "seeds": 3})),
     Example("a seed that fails once, and is tried again", grid(RUN, axes={"method.a": [0.77, 0.3]}, seeds=1)),
     Example(

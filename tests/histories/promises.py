@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import oracle
 import surfaces
 from processes import picture_of_files
-from standin import trouble_of
+from standin import trouble_at, trouble_of
 
 from fpl_tune import config
 from fpl_tune.study.cells import confirming_id
@@ -84,7 +84,7 @@ def check_complete(machine: Machine, mine: Mapping[str, Any]) -> None:
             machine.report("missing", f"{cell['label']} is done, but its seeds are {ends}")
         if cell["state"] in ("queued", "paused"):
             machine.report("end", f"{cell['label']} is {cell['state']} at the end")
-        if cell["state"] == "failed" and cell["trouble"] != "fails":
+        if cell["state"] == "failed" and cell["trouble"] not in ("fails", "is refused"):
             machine.report("failed", f"{cell['label']} has failed for good")
         if (cell["role"] == "reference" or cell["reference"]) and cell["state"] == "pruned":
             machine.report("reference-pruned", f"the reference {cell['label']} is pruned")
@@ -174,7 +174,8 @@ def check_published(machine: Machine, trials: Sequence[Mapping[str, Any]]) -> No
     for point in points:
         own = {name: value for name, value in point if name in searched and name not in axes}
         inside = all(oracle.holds(ranges[name], value) for name, value in own.items())
-        if own and inside and not any(own.items() <= cell["varied"].items() for cell in trials):
+        refused = trouble_at(dict(point).get("method.a", 0.0)) == "is refused"
+        if own and inside and not refused and not any(own.items() <= cell["varied"].items() for cell in trials):
             machine.report("published", f"{own} is inside of the space, but was never tried")
 
 

@@ -23,6 +23,7 @@ import torch
 from fpl_tune import config
 from fpl_tune.config import RunSpec
 from fpl_tune.core.device import OutOfMemory
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.divergence import Diverged
 
@@ -33,6 +34,7 @@ TROUBLES = {
     0.92: "one seed diverges",
     0.88: "diverges late",
     0.84: "memory once",
+    0.82: "is refused",
     0.80: "fails",
     0.76: "fails once",
 }
@@ -109,7 +111,12 @@ def place_of(run: RunSpec) -> float:
 
 def trouble_of(run: RunSpec) -> str:
     """The trouble of a run; empty for none."""
-    return next((name for edge, name in TROUBLES.items() if place_of(run) >= edge), "")
+    return trouble_at(place_of(run))
+
+
+def trouble_at(place: float) -> str:
+    """The trouble of a run at a place on the curve."""
+    return next((name for edge, name in TROUBLES.items() if place >= edge), "")
 
 
 def versions_of(run: RunSpec) -> tuple[int, ...]:
@@ -160,7 +167,11 @@ def _of_set(name: str, accuracy: float) -> dict[str, Any]:
 
 
 class StandIn:
-    """Takes the place of `Simulation`: the same arguments, and what `JobRun` reads of it."""
+    """Takes the place of `Simulation`: the same arguments, and what `JobRun` reads of it.
+
+    Raises:
+        ConfigError: the method refuses the run.
+    """
 
     world = None
 
@@ -170,6 +181,8 @@ class StandIn:
         self.tasks = [SimpleNamespace(split_hash=f"split{seed}") for seed in seeds]
         self._cell, self._aside = config.identity(run), Path(os.environ[ASIDE])
         self._trouble = trouble_of(run)
+        if self._trouble == "is refused":
+            raise ConfigError(f"a must not be {place_of(run)}.")
 
     @property
     def done(self) -> bool:

@@ -293,6 +293,19 @@ def test_letters_are_of_the_level_and_the_rows_that_are_compared(findings, store
     }
 
 
+def test_a_search_that_used_less_of_the_budget_is_marked_and_no_sentence_says_that_it_is_the_same(findings, store):
+    assert "with the same budget: 5 trials" in tuned.note(findings)
+    tuned_cell = cells_of(findings, "tuned")["fedprox", "alpha=5"]
+    trials = [cell for cell in store.cells() if cell.search == tuned_cell.search and cell.role == "trial"]
+    chosen = there(tuned_cell.suggestion).params
+    store.remove(next(cell for cell in trials if not cell.published and there(cell.suggestion).params != chosen))
+    fewer = findings_of(store)
+    assert "same budget" not in tuned.note(fewer)
+    assert f"*: the search has used less of the budget: {trials[0].search} ({len(trials) - 1})." in tuned.note(fewer)
+    marked = {(m, c) for m, row in tuned.entries(fewer).items() for c, entry in row.items() if entry.short}
+    assert marked == {("fedprox", "alpha=5"), ("fedprox", "mean")}
+
+
 # -- gains and comparisons -----------------------------------------------------------------------------------
 
 

@@ -160,5 +160,5 @@ def test_a_study_runs_continues_and_shows_one_choice_for_all_settings(compose: C
         *by_batch.values()
     )
     assert tuned.note(findings).startswith(
-        "Every method is tuned once for all settings with the same budget (3 trials;"
+        "Every method is tuned once for all settings with the same budget: 3 trials ("
     )

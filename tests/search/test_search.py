@@ -84,7 +84,7 @@ def test_combinations_that_cannot_run_cost_nothing(compose: Compose) -> None:
     def never(run: Any) -> None:
         raise ConfigError("no rate fits.")
 
-    says = r"rejects nearly every combination of optim\.lr: no rate fits\. Narrow"
+    says = r"10 of 10 suggestions for optim\.lr are rejected\. The last one: no rate fits\. Narrow"
     with pytest.raises(ConfigError, match=says):
         Asked(made, never).request()
 
