@@ -72,7 +72,7 @@ def check(spec: DataSpec, *, progress: Progress | None = None) -> dict[str, Any]
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.simplefilter("ignore", Notice)  # about names, which notes repeat
+        warnings.simplefilter("ignore", Notice)  # about names and lists, which notes repeat
         dataset = load(replace(spec, max_train=None, max_test=None, whole_test=[], drop_missing=True))
     findings = [_finding(str(warning.message), [""]) for warning in caught]
     seen: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
@@ -138,10 +138,11 @@ def _read(pool: Pool, progress: Progress | None) -> Iterator[list[tuple[str, str
 
 
 def _sizes(dataset: Dataset, spec: DataSpec) -> Iterator[dict[str, Any]]:
-    """Yields the numbers of images by domain, and in total if there are several domains."""
+    """Yields the numbers of listed images by domain, and in total if there are several domains."""
     published = source(spec.name).sizes.get(spec.classes, {})
     n = len(dataset.domains)
-    train, test = (np.bincount(pool.domain, minlength=n).tolist() for pool in (dataset.train, dataset.test))
+    held = [np.bincount(pool.domain, minlength=n) for pool in (dataset.train, dataset.test)]
+    train, test = (np.stack(held) + dataset.repeats).tolist()  # published numbers include what a list repeats
     rows = list(zip(dataset.domains, train, test, strict=True)) if n > 1 else []
     for domain, *counts in (*rows, (ALL, sum(train), sum(test))):
         expected = None if domain == ALL and spec.domains else published.get(domain)

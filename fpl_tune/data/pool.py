@@ -158,6 +158,8 @@ class Dataset:
     """[K] super-class of each class, if the data set has super-classes (CIFAR-100)."""
     notes: tuple[str, ...] = ()
     """Notes on how the data set was read, such as a missing official split, one sentence each."""
+    repeats: Ints = field(default_factory=lambda: np.zeros((2, 1), np.int64))
+    """[2, domains] how many training and test images the list repeats, with the same label; the pools hold one each."""
 
     @cached_property
     def fingerprint(self) -> str:

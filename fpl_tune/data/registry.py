@@ -12,7 +12,8 @@ from fpl_tune.core.paths import local
 from fpl_tune.core.spec import with_place
 from fpl_tune.data.names import renamed, sharing
 from fpl_tune.data.partition import ranked
-from fpl_tune.data.pool import Dataset, Pool, join
+from fpl_tune.data.pool import Dataset, Ints, Pool, join
+from fpl_tune.data.repeats import once, repeated
 from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec, PartitionSpec, kept_domains
 from fpl_tune.data.splits import on_sides
@@ -25,7 +26,7 @@ _OPTIONAL = ("n_clients", "alpha", "min_size")
 def load(spec: DataSpec, file: str | None = None) -> Dataset:
     """Lists a data set without reading images, and selects the part of it that `spec` describes.
 
-    It warns about classes that share a prompt.
+    It warns about classes that share a prompt, and about images that are listed more than once.
 
     Args:
         spec: the data set.
@@ -42,6 +43,7 @@ def load(spec: DataSpec, file: str | None = None) -> Dataset:
     position = np.full(len(dataset.domains), -1, dtype=np.int64)
     position[[dataset.domains.index(domain) for domain in domains]] = np.arange(len(domains))
     pools: list[Pool] = []
+    repeats: list[Ints] = []
     for split, pool, most in zip(
         ("training", "test"), _whole_test(dataset, spec), (spec.max_train, spec.max_test), strict=True
     ):
@@ -50,14 +52,24 @@ def load(spec: DataSpec, file: str | None = None) -> Dataset:
         selected = replace(selected, domain=position[selected.domain], transform=transform)
         if not len(selected):
             raise ConfigError(f"{dataset.name} has no {split} images. Check data.root and data.domains.")
-        pools.append(_cap(selected, most))
+        distinct = once(selected)
+        listed, kept = (np.bincount(of.domain, minlength=len(domains)) for of in (selected, distinct))
+        repeats.append(listed - kept)
+        pools.append(_cap(distinct, most))
     names = renamed(dataset, spec.names)
-    notes = dataset.notes
-    if alike := sharing(dataset, names):
-        warnings.warn(alike, Notice, stacklevel=2)
-        notes = (*notes, alike)
+    train, test = pools
+    texts = (sharing(dataset, names), repeated(dataset.name, train, test, int(np.sum(repeats))))
+    warned = [text for text in texts if text]
+    for text in warned:
+        warnings.warn(text, Notice, stacklevel=2)
     loaded = replace(
-        dataset, domains=domains, classes=_shuffled(names, spec), train=pools[0], test=pools[1], notes=notes
+        dataset,
+        domains=domains,
+        classes=_shuffled(names, spec),
+        train=train,
+        test=test,
+        notes=(*dataset.notes, *warned),
+        repeats=np.stack(repeats),
     )
     if file is not None:
         loaded = on_sides(loaded, file)

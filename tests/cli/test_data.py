@@ -107,3 +107,18 @@ def test_the_cache_is_filled_once_with_the_images_of_a_run(
     assert cached
     assert json.loads(command(*words, "partition.n_clients=1", "--format", "json").out) == rows
     assert {path: path.stat().st_mtime_ns for path in here.glob("cache/**/*.npy")} == cached
+
+
+@pytest.mark.parametrize("words", ["data show", "data check", "plan lambda_sweep seeds=1", "run protocol.rounds=1"])
+def test_every_command_says_that_a_list_names_an_image_twice(here: Path, command: Command, words: str) -> None:
+    rng, folder = np.random.default_rng(0), here / "dtd" / "images"
+    content = {part: [[f"{part}/{k}.png", k % 2, "ab"[k % 2]] for k in range(8)] for part in ("train", "test")}
+    for name in (name for part in content.values() for name, *_ in part):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(folder / name)
+    content["test"].append(content["train"][0])
+    (here / "dtd" / "split_zhou_DescribableTextures.json").write_text(json.dumps({**content, "val": []}))
+    overrides = ["data=dtd", f"data.root={here}", "data.shots=2", "partition=dirichlet", "partition.n_clients=1"]
+    done = command(*words.split(), *overrides)
+    (line,) = [line for line in (done.err + done.out).splitlines() if "more than once" in line]
+    assert "dtd lists images more than once: 1 on both sides of the split, first train/0.png. " in line
