@@ -45,4 +45,4 @@ def mean_ranks(frame: pd.DataFrame, *, higher: bool = True) -> Ranks:
         quantile = float(stats.studentized_range.ppf(0.95, k, np.inf))
         critical = quantile / math.sqrt(2) * math.sqrt(k * (k + 1) / (6 * n))
     ranks = whole.rank(axis=1, ascending=not higher).mean().sort_values()
-    return Ranks(ranks, critical, n, tuple(str(cell) for cell in table if cell not in whole))
+    return Ranks(ranks, critical, n, tuple(str(cell) for cell in frame["cell"].unique() if cell not in whole))

@@ -131,7 +131,7 @@ class ProtocolSpec:
     """Communication rounds."""
     epochs: Epochs = 5.0
     """Local epochs per round; with 0.5, a client trains on half of its images in one round, and on the rest in the
-    next."""
+    next. A client trains on at least one image a round."""
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the clients that train in a round, drawn without replacement."""
     sampling: Literal["uniform", "domain"] = "uniform"

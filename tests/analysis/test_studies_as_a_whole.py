@@ -37,6 +37,8 @@ def test_mean_ranks_and_critical_difference():
     assert lower.ranks.to_dict() == found.ranks.to_dict(), "an error ranks as the accuracy does"
     lost = analysis.mean_ranks(frame[~((frame["cell"] == "worst") & (frame["dataset"] == "s1"))])
     assert lost.left_out == ("worst",)
+    gone = analysis.mean_ranks(frame.assign(value=frame["value"].where(frame["cell"] != "middle")))
+    assert gone.left_out == ("middle",), "it has no value anywhere"
     assert math.isnan(analysis.mean_ranks(frame[frame["dataset"].isin(SETS[:4])]).critical_difference)
 
 
