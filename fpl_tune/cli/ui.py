@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -95,12 +96,14 @@ def ui(
         return
     os.dup2(2, 1)  # the server's messages are not the command's output
     if wanted:
-        subprocess.Popen([sys.executable, "-c", _OPENS, f"{local}/health", first, str(os.getpid())])
+        subprocess.Popen([sys.executable, "-P", "-c", _OPENS, f"{local}/health", first, str(os.getpid())])
     # The address may hold a password, which arguments would show to every user of the machine.
-    quiet = {"MLFLOW_LOGGING_LEVEL": "WARNING", "PYTHONWARNINGS": "ignore"}
+    # Nor may a file of the folder hide a library in the server or in the processes that it starts.
+    quiet = {"MLFLOW_LOGGING_LEVEL": "WARNING", "PYTHONWARNINGS": "ignore", "PYTHONSAFEPATH": "1"}
     environment = {**quiet, **os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    os.execve(sys.executable, [*command, "--uvicorn-opts", "--log-level warning"], environment)
+    served_from = shlex.quote(sys.prefix)  # uvicorn would put the current folder in front, in spite of PYTHONSAFEPATH
+    os.execve(sys.executable, [*command, "--uvicorn-opts", f"--log-level warning --app-dir {served_from}"], environment)
 
 
 def _show(kind: str, link: str) -> None:

@@ -20,7 +20,7 @@ def gpus_here() -> tuple[tuple[int, int], ...]:
     with suppress(OSError, subprocess.SubprocessError, ValueError):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         output = subprocess.check_output(
-            [sys.executable, "-c", _ASK], env=environment, stderr=subprocess.DEVNULL, timeout=SECONDS
+            [sys.executable, "-P", "-c", _ASK], env=environment, stderr=subprocess.DEVNULL, timeout=SECONDS
         )
         return tuple((int(total), int(free)) for total, free in json.loads(output))
     return ()

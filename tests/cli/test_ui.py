@@ -119,10 +119,13 @@ def test_the_server_learns_its_database_from_its_environment_alone(
     uri = server.address(store / "outputs")
     assert environment["MLFLOW_BACKEND_STORE_URI"] == uri
     assert uri not in " ".join(words)
+    assert environment["PYTHONSAFEPATH"], "no file of the folder hides a library in the server"
+    assert f"--app-dir {sys.prefix}" in words[-1]
     assert words[words.index("--port") + 1] == str(port)
     assert words[words.index("--host") + 1] == "127.0.0.1", "nobody else is served"
     first = next(iter(tracking.links(made.folder, f"http://127.0.0.1:{port}").values()))
-    assert [opener[4] for opener in openers] == [first] * opens
+    assert [opener[5] for opener in openers] == [first] * opens
+    assert all(opener[1] == "-P" for opener in openers)
 
 
 def test_the_server_answers_at_the_link_and_ends_with_the_command(store: Path, make_store: MakeStore) -> None:

@@ -40,6 +40,27 @@ def test_the_module_is_the_command(here: Path, command: Command) -> None:
     assert subprocess.run([*words, "stduy"], capture_output=True, check=False, cwd=here).returncode == 2
 
 
+def test_no_file_of_the_folder_hides_a_library(here: Path) -> None:
+    """Python itself imports some modules, such as `types`, before `python -m` hands over."""
+    for name in (
+        "statistics",
+        "copy",
+        "random",
+        "logging",
+        "queue",
+        "json",
+        "select",
+        "rich",
+        "torch",
+        "numpy",
+        "yaml",
+    ):
+        (here / f"{name}.py").write_text("raise SystemExit(f'{__name__} of the folder was imported')")
+    words = [sys.executable, "-m", "fpl_tune", "plan", "lambda_sweep"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=here)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("kind", ["methods", "data", "studies", "towers"])
 def test_listings_are_json_for_programs(kind: str, command: Command) -> None:
     done = command("ls", kind, "--format", "json")

@@ -96,9 +96,12 @@ def connected(
         raise _unreachable(address, "nothing answers there")
     options: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
     if address is not None:
-        options = {"address": address, "namespace": "fpl-tune", "runtime_env": runtime_env() if ship else None}
+        options = {"address": address, "namespace": "fpl-tune"}
     others, children = set(threading.enumerate()), set(psutil.Process().children())
     with _environment(address is None) as folder, _errors_alone():
+        if address is None or ship:
+            sent = {} if address is None else runtime_env()
+            options["runtime_env"] = {**sent, **_folder_behind_libraries(Path(folder, "empty"), own=address is None)}
         printed: list[str] = []
         try:
             with _handlers_kept(), _held_back(printed):
@@ -301,6 +304,24 @@ def _handlers_kept() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _folder_behind_libraries(empty: Path, own: bool) -> dict[str, Any]:
+    """The part of Ray's runtime environment that keeps files of the current folder from hiding libraries in workers.
+
+    Ray puts the driver's folder in front of `sys.path` in workers without a `working_dir`. Theirs is therefore an empty
+    one, from which they return to the driver's folder, with the driver's `sys.path` if they run `own` Ray.
+    """
+    empty.mkdir()
+    here, path = os.getcwd(), [*sys.path] if own else None
+
+    def enter() -> None:  # Ray pickles it by value: nothing of fpl-tune is imported before `sys.path` is set
+        with suppress(OSError):  # another node may not have the folder
+            os.chdir(here)
+        if path is not None:
+            sys.path[:] = path
+
+    return {"working_dir": str(empty), "worker_process_setup_hook": enter}
 
 
 def _unreachable(address: str | None, problem: str) -> EnvironmentProblem:

@@ -1,11 +1,13 @@
 """What starting Ray changes here, addresses where no cluster is, the check of a node, and GPUs."""
 
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,60 @@ def test_our_ray_listens_here_alone_and_nothing_of_it_outlives_a_study(compose: 
     known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     words = [sys.executable, "-c", _STUDY, str(tmp_path / "tiny.yaml"), str(tmp_path / "out")]
     subprocess.run(words, check=True, timeout=600, env={**known, "HOME": str(tmp_path)})
+
+
+_PLUGIN = """
+from dataclasses import dataclass
+from fpl_tune.methods.promptfl import PromptFL
+
+@dataclass(frozen=True)
+class Mine(PromptFL):
+    pass
+"""
+
+
+@pytest.mark.system
+def test_no_file_of_the_folder_hides_a_library_in_workers(head: str, tmp_path: Path) -> None:
+    """With a file of each name that can be imported, and a method in another one, which workers find."""
+    names = {name for name in sys.stdlib_module_names if find_spec(name)} | {"optim", "utils", "data"}
+    names |= {module.name for module in pkgutil.iter_modules()} - {"fpl_tune"}
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the folder was imported')")
+    (tmp_path / "mine.py").write_text(_PLUGIN)
+    (tmp_path / "own.yaml").write_text(f"{head}axes: {{method: ['mine:Mine', promptfl]}}")
+    words = ["-P", "-c", "from fpl_tune.cli import main; main()", "study", "own.yaml", "execution.executor=ray"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 cells run, 0 done before, 0 failed" in done.stderr + done.stdout
+
+
+def test_workers_return_from_their_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of our own Ray import from where this process does; a node without the folder stays where it is."""
+    monkeypatch.chdir(here := tmp_path)
+    sent = connect._folder_behind_libraries(tmp_path / "empty", own=True)
+    assert not [*Path(sent["working_dir"]).iterdir()]
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "path", [sent["working_dir"], *(before := [*sys.path])])
+    sent["worker_process_setup_hook"]()
+    assert (Path.cwd(), sys.path) == (here, before)
+    monkeypatch.chdir(elsewhere := tmp_path / "empty")
+    monkeypatch.setattr(os, "getcwd", lambda: "/nowhere")
+    sent = connect._folder_behind_libraries(tmp_path / "another", own=False)
+    monkeypatch.undo()
+    monkeypatch.chdir(elsewhere)
+    sent["worker_process_setup_hook"]()
+    assert Path.cwd() == elsewhere
+
+
+def test_no_file_of_the_folder_hides_a_library_from_the_question_for_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queue.py").write_text("raise SystemExit(1)")
+    monkeypatch.setattr(gpus, "_ASK", "import queue; print([[8, 5]])")
+    assert gpus.gpus_here() == ((8, 5),)
 
 
 def test_folders_of_killed_processes_are_swept() -> None:
