@@ -53,19 +53,19 @@ def ui(
     """Print links to MLflow's pages on the studies here, or on one, and serve them until Ctrl-C."""
     from fpl_tune import track
     from fpl_tune.study import tracking
-    from fpl_tune.track.server import address, public
+    from fpl_tune.track.server import address, exists, public, sqlite_file
 
     root, local = output_root(), f"http://127.0.0.1:{port}"
     if study is not None:
         stored(study)
     uri = address(root)
     remote = public(uri)
-    if uri.startswith("sqlite") and not (root / "mlflow.db").is_file():
+    if not exists(uri):
         here = study or next(iter(paths.stored_studies()), None)
         remedy = (
             f"Send results to it: fpl-tune study {here}." if here else "Run a study first: fpl-tune study lambda_sweep."
         )
-        raise EnvironmentProblem(f"There is no MLflow store in {root}. {remedy}")
+        raise EnvironmentProblem(f"There is no MLflow store {sqlite_file(uri)}. {remedy}")
     if not remote:
         try:
             socket.create_server(("127.0.0.1", port)).close()

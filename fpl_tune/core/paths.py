@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -78,6 +79,16 @@ def output_root() -> Path:
             f"The output folder must be writable, but {root} is not ({why}). Name another one in FPL_TUNE_OUTPUT."
         )
     return root
+
+
+def check_sqlite(url: str, what: str) -> None:
+    """Checks that no `?` of a path cuts an address of a SQLite file, which would then be created elsewhere.
+
+    Raises:
+        ConfigError: one does.
+    """
+    if re.match(r"sqlite[^?]*\?[^=]*/", url):
+        raise ConfigError(f"{what} must have a path's ? as %3F and its % as %25, but is {url!r}. Escape them.")
 
 
 def cache_root() -> Path:

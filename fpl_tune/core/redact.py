@@ -14,5 +14,5 @@ def redact(text: str) -> str:
         user, colon, _ = match[1].partition(":")
         return f"//{user}:{HIDDEN}@" if colon and "/" not in user else f"//{HIDDEN}@"
 
-    text = re.sub(r"//([^\s'\"]*)@", cut, text)
+    text = re.sub(r"(?<!/)//(?!/)([^\s'\"]*)@", cut, text)
     return re.sub(r"(?i)([?&][\w-]*(?:password|passwd|pwd|token|secret|key)[\w-]*=)[^&\s'\"]+", rf"\1{HIDDEN}", text)

@@ -56,7 +56,7 @@ class RemoteStorage:
         url: the root of the folders, e.g. s3://bucket/studies.
 
     Raises:
-        ConfigError: fsspec has no file system of that kind.
+        ConfigError: fsspec has no file system of that kind, or would take the URL as a pattern.
         EnvironmentProblem: the package for it is missing, or it cannot be reached.
     """
 
@@ -76,6 +76,11 @@ class RemoteStorage:
             ) from None
         except Exception as problem:  # some file systems look for credentials here
             raise self.failure(problem) from problem
+        if {*"*?["} & {*str(self.root)} and "file" not in self.fs.protocol:
+            # fsspec takes them as a pattern when it removes, and would remove what others have.
+            raise ConfigError(
+                f"execution.checkpoints must not have any of *, ? and [, but is {url}. Name another folder."
+            )
         self._pushed: set[str] = set()  # names of the files that were pushed
 
     @_with_retries

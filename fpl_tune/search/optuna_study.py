@@ -8,6 +8,7 @@ import optuna
 from optuna.exceptions import DuplicatedStudyError
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.paths import check_sqlite
 from fpl_tune.search.ask import trials_of
 from fpl_tune.search.components import quiet
 from fpl_tune.search.samplers import directions_of
@@ -39,6 +40,7 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
     if spec.search.sampler is None:
         raise ConfigError(f"{store.name} has no search, and so no trials. Export one of its cells: --cell.")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    check_sqlite(url or "", "The storage of Optuna")
     try:
         storage = None if url is None else optuna.storages.get_storage(url)
     except Exception as problem:  # of SQLAlchemy or a driver that is missing

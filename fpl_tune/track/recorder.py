@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from fpl_tune.core.files import digest, stamp, stamps, write_text
+from fpl_tune.core.paths import output_folder
 from fpl_tune.core.redact import redact
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
@@ -53,7 +53,7 @@ class MLflowCallback(Callback):
     """
 
     def __init__(self, warn: Callable[[str], None] | None = None) -> None:
-        server.address(Path())
+        server.address(output_folder())
         self.warn = warn or _log.warning
         self.problem: str | None = None
         """The last error; None if there was none."""
@@ -91,12 +91,13 @@ class MLflowCallback(Callback):
         self._put(None)
         self._answered = max(self._answered, time.monotonic())
         uri = server.address(self._store.root)
-        created = server.exists(uri)
+        creating = False
         while self._thread.is_alive():
             self._thread.join(0.1)
-            if not created and server.exists(uri):
-                created, self._answered = True, time.monotonic()
-            limit = SILENT_SECONDS if created else CREATION_SECONDS
+            was_creating, creating = creating, server.is_being_created(uri)
+            if was_creating and not creating:
+                self._answered = time.monotonic()
+            limit = CREATION_SECONDS if creating else SILENT_SECONDS
             if time.monotonic() - self._answered > limit:
                 self.on_abort()
                 self.warn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 from filelock import FileLock
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
+from fpl_tune.core.paths import check_sqlite
 from fpl_tune.core.redact import redact
 
 if TYPE_CHECKING:
@@ -39,12 +41,13 @@ def address(root: Path) -> str:
     Raises:
         ConfigError: MLflow cannot write to that address, such as a folder.
     """
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve()}/mlflow.db"
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(root.resolve() / "mlflow.db")
     if not re.match(r"(sqlite|https?|postgresql|mysql|mssql|databricks)[+:]?", uri):
         raise ConfigError(
             f"MLFLOW_TRACKING_URI must be a database or a server, but is {redact(uri)!r}: MLflow no longer writes to "
             "folders. Use sqlite:////absolute/path/mlflow.db or http://host:5000."
         )
+    check_sqlite(uri, "MLFLOW_TRACKING_URI")
     return uri
 
 
@@ -89,7 +92,7 @@ def why(problem: Exception, uri: str) -> str:
     text = re.sub(r" \(Background on this error at: \S+\)", "", " ".join(str(problem).split()))
     reason = "connection refused" if "onnection refused" in text else textwrap.shorten(redact(text), 200)
     remedy = next(remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, text))
-    return f"MLflow at {redact(uri)} failed: {reason.rstrip('.')}. {remedy.format(uri=redact(uri))}"
+    return f"MLflow at {redact(uri)} failed: {reason.rstrip('.')}. {remedy.format(uri=shlex.quote(redact(uri)))}"
 
 
 @contextmanager
@@ -133,15 +136,53 @@ def _probe(uri: str) -> None:
         engine.dispose()
 
 
+def sqlite_uri(path: Path) -> str:
+    """The tracking URI of a SQLite file.
+
+    Raises:
+        ConfigError: SQLAlchemy has no address for that path.
+    """
+    if not {"?", "%"} & {*str(path)}:
+        return f"sqlite:///{path}"
+    from sqlalchemy import URL
+
+    # With the driver's name: at sqlite:/// MLflow would also create the folder that the escaped path names.
+    uri = URL.create("sqlite+pysqlite", database=str(path)).render_as_string()
+    if sqlite_file(uri) != path:
+        raise ConfigError(
+            f"SQLAlchemy before 2.1 opens no database whose path has a ?, but it is {path}. Install sqlalchemy>=2.1, "
+            "or name another folder in FPL_TUNE_OUTPUT."
+        )
+    return uri
+
+
 def sqlite_file(uri: str) -> Path | None:
     """The file of a tracking URI; None for a server or another database."""
-    return Path(uri.removeprefix("sqlite:///").split("?")[0]) if uri.startswith("sqlite:///") else None
+    driver, _, path = uri.partition(":///")
+    if not driver.startswith("sqlite"):
+        return None
+    if {"?", "%"} & {*path}:
+        from sqlalchemy import make_url  # takes 0.3 s
+
+        path = make_url(uri).database
+    return Path(path) if path else None
 
 
 def exists(uri: str) -> bool:
     """True unless a tracking URI names a SQLite file that is not there, which a connection would create."""
     path = sqlite_file(uri)
     return path is None or path.exists()
+
+
+def is_being_created(uri: str) -> bool:
+    """True while MLflow's tables are made in a SQLite file that a connection creates."""
+    path = sqlite_file(uri)
+    return path is not None and not path.exists() and _unfinished(path).exists()
+
+
+def _unfinished(path: Path) -> Path:
+    """The temporary name of a SQLite file until it is complete."""
+    return path.with_name(f".{path.name}.new")
 
 
 def _create(path: Path) -> None:
@@ -154,7 +195,8 @@ def _create(path: Path) -> None:
         if not path.exists():
             from mlflow import MlflowClient
 
-            made = path.with_name(f".{path.name}.new")
+            made = _unfinished(path)
             made.unlink(missing_ok=True)
-            MlflowClient(f"sqlite:///{made}").search_experiments(max_results=1)
+            _probe(uri := sqlite_uri(made))
+            MlflowClient(uri).search_experiments(max_results=1)
             made.replace(path)

@@ -79,7 +79,7 @@ class Writer:
         if reads and not server.exists(uri):
             return
         self.client: Any = server.connect(uri)
-        experiment = self._experiment(uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")), reads)
+        experiment = self._experiment(uri.startswith(("sqlite", "postgresql", "mysql", "mssql")), reads)
         if experiment is None:
             return
         self.experiment: str = experiment

@@ -102,11 +102,13 @@ def test_the_pages_of_a_server_are_printed_and_opened_on_request_or_where_there_
         assert bool(pages) == (opened or ("toy" in words and display is not None)), "of a study, on a screen"
 
 
-@pytest.mark.parametrize("opens", [True, False])
+@pytest.mark.parametrize(("opens", "database"), [(True, "outputs/mlflow.db"), (False, "elsewhere.db")])
 def test_the_server_learns_its_database_from_its_environment_alone(
-    opens: bool, store: Path, command: Command, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+    opens: bool, database: str, store: Path, command: Command, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arguments, which the address with its password would be in, are shown to every user of the machine."""
+    (store / "outputs" / "mlflow.db").rename(store / database)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store / database}")
     track.inspect(made := make_store(root=store / "outputs"), fix=True)
     served, openers, port = list[tuple[list[str], dict[str, str]]](), list[list[str]](), free_port()
     monkeypatch.setattr(os, "execve", lambda path, words, environment: served.append((words, environment)))
@@ -128,15 +130,18 @@ def test_the_server_learns_its_database_from_its_environment_alone(
     assert all(opener[1] == "-P" for opener in openers)
 
 
-def test_the_server_answers_at_the_link_and_ends_with_the_command(store: Path, make_store: MakeStore) -> None:
+def test_the_server_answers_at_the_link_and_ends_with_the_command(
+    here: Path, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a study named, it prints the links to it and opens the first in the browser."""
-    track.inspect(made := make_store(root=store / "outputs"), fix=True)
-    track.inspect(make_store(root=store / "outputs", name="other"), fix=True)
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(root := here / "a?b%20c"))
+    track.inspect(made := make_store(root=root), fix=True)
+    track.inspect(make_store(root=root, name="other"), fix=True)
     address = f"http://127.0.0.1:{(port := free_port())}"
     links = tracking.links(made.folder, address)
-    browser = store / "browser.py"
-    browser.write_text(f"import pathlib, sys\npathlib.Path({str(store / 'seen')!r}).write_text(sys.argv[1])")
-    with (store / "log").open("w") as log:
+    browser = here / "browser.py"
+    browser.write_text(f"import pathlib, sys\npathlib.Path({str(here / 'seen')!r}).write_text(sys.argv[1])")
+    with (here / "log").open("w") as log:
         words = [sys.executable, "-m", "fpl_tune", "ui", "toy", "--open", "--port", str(port)]
         env = {**os.environ, "BROWSER": f"{sys.executable} {browser} %s"}
         process = subprocess.Popen(
@@ -145,7 +150,7 @@ def test_the_server_answers_at_the_link_and_ends_with_the_command(store: Path, m
         try:
             assert process.stdout is not None
             with process.stdout as out:
-                assert out.readline().startswith(f"MLflow on {address},"), (store / "log").read_text()
+                assert out.readline().startswith(f"MLflow on {address},"), (here / "log").read_text()
                 said = [out.readline().split() for _ in range(4)]
                 assert said == [["toy"], *([kind, link] for kind, link in links.items())]
             until = time.monotonic() + 180
@@ -153,12 +158,12 @@ def test_the_server_answers_at_the_link_and_ends_with_the_command(store: Path, m
                 try:
                     with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
                         assert answer.status == 200
-                    assert (store / "seen").is_file()
+                    assert (here / "seen").is_file()
                     break
                 except (OSError, AssertionError):
-                    assert time.monotonic() < until, (store / "log").read_text()
+                    assert time.monotonic() < until, (here / "log").read_text()
                     time.sleep(0.2)
-            assert (store / "seen").read_text() == links["compare"]
+            assert (here / "seen").read_text() == links["compare"]
             children = psutil.Process(process.pid).children(recursive=True)
         finally:
             os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal

@@ -1,4 +1,5 @@
 import errno
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,21 @@ def test_a_cache_that_cannot_be_written_is_named_unless_others_filled_it(
         paths.usable_cache()
     (tmp_path / "features.npy").touch()
     assert paths.usable_cache() == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("url", "refused"),
+    [
+        ("sqlite:////a?b/x.db", True),
+        ("sqlite+pysqlite:////a?b=c/d/x.db", False),  # may be an option
+        ("sqlite:////a%3Fb/x.db?timeout=5", False),
+        ("postgresql://me@host/db?host=/tmp", False),
+        ("", False),
+    ],
+)
+def test_a_path_that_its_question_mark_cuts_is_refused(url: str, refused: bool) -> None:
+    with pytest.raises(ConfigError, match=r"^It must have .*%3F.* but is '") if refused else nullcontext():
+        paths.check_sqlite(url, "It")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from fpl_tune.core.seeds import derive, generator
         ("'http://host/?API-Key=abc', then", "'http://host/?API-Key=***', then"),
         ("me@host.org, at 10:30", "me@host.org, at 10:30"),
         ("file:///a/b", "file:///a/b"),
+        ("sqlite:////a/b@c/d:e@f", "sqlite:////a/b@c/d:e@f"),
     ],
 )
 def test_passwords_and_tokens_are_hidden_and_users_stay(text: str, shown: str) -> None:

@@ -57,6 +57,8 @@ def test_a_folder_without_a_scheme_and_memory_do_as_well(tmp_path: Path) -> None
 def test_what_cannot_be_says_so() -> None:
     with pytest.raises(ConfigError, match="must be a URL that fsspec knows, but is nowhere://x"):
         RemoteStorage("nowhere://x")
+    with pytest.raises(ConfigError, match=r"must not have any of \*, \? and \[, but is memory://a\?b"):
+        RemoteStorage("memory://a?b")
     with pytest.raises(EnvironmentProblem, match="needs a package that is missing"):
         RemoteStorage("s3://bucket/x")
 

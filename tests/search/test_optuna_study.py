@@ -80,6 +80,8 @@ def test_what_cannot_be_written_is_refused(store: Store) -> None:
         ConfigError, match=r"foo://x cannot be opened as a storage of Optuna .* Try sqlite:///trials.db"
     ):
         optuna_studies(store, "foo://x")
+    with pytest.raises(ConfigError, match=r"^The storage of Optuna must have .* but is 'sqlite:///a\?b/x.db'"):
+        optuna_studies(store, "sqlite:///a?b/x.db")
     with pytest.raises(ConfigError, match="no search 'pfedmoap'"):
         StudyResults(store).optuna("pfedmoap")
 

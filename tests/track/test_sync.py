@@ -23,6 +23,7 @@ from mlflow.store.entities import PagedList
 from safetensors.torch import load_file
 
 from fpl_tune import track
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.redact import redact
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.study import tracking
@@ -452,6 +453,25 @@ def test_studies_that_begin_at_once_make_one_database_with_its_folder(tmp_path):
         clients = list(pool.map(lambda _: server.connect(uri), range(4)))
     assert {client.create_experiment(f"toy{n}") for n, client in enumerate(clients)} == {"1", "2", "3", "4"}
     assert [path.name for path in (tmp_path / "new" / "folder").glob("[!.]*")] == ["mlflow.db"]
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b", "[a] #&{b};$c='d'@e:f+g"])
+def test_a_folder_of_any_name_holds_its_database(make_store, tmp_path, monkeypatch, name):
+    """MLflow and SQLAlchemy cut addresses at `?`, and decode `%`."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    store = make_store(body=SMALL, root=tmp_path / name)
+    assert follow(store) == []
+    assert track.inspect(Store(store.root, store.name)) == []
+    assert (store.root / "mlflow.db").is_file()
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".yaml"] == [name]
+
+
+def test_a_path_without_an_address_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "a?b"))
+    monkeypatch.setattr(server, "sqlite_file", lambda uri: tmp_path / "a")  # as with SQLAlchemy 2.0
+    with pytest.raises(ConfigError, match=r"a\?b/mlflow\.db\. Install sqlalchemy>=2\.1"):
+        track.MLflowCallback()
 
 
 def test_mlflow_says_nothing_although_its_import_sets_its_loggers(uri, monkeypatch):
