@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from fpl_tune.execute.ray.trainable import FederatedTrainable
     from fpl_tune.search.objective_function import objective
     from fpl_tune.simulation.serve import load_prompts
+
+if os.path.expanduser("~") == "~":  # no HOME and no entry in passwd, as in containers: MLflow and Ray need one
+    os.environ["HOME"] = os.getcwd()
 
 _HOME = {
     "encode_prompts": "api",

@@ -2,7 +2,10 @@
 
 import base64
 import io
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,18 @@ def study_file(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "outputs"))
     compose("axes: {optim: {lr: [0.01, 0.1]}}\nreferences: [{method: zeroshot}]\n")
     return str(tmp_path / "tiny.yaml")
+
+
+def test_needs_no_home_and_no_entry_in_passwd(tmp_path: Path) -> None:
+    """As in a container with a random user id; MLflow asks for a home when it is imported."""
+    nobody = "import os, pathlib; os.getuid = lambda: 2**31 - 7"
+    program = f"{nobody}; import fpl_tune, mlflow; print(pathlib.Path.home())"
+    env = {name: value for name, value in os.environ.items() if name != "HOME"}
+    env["PYTHONPATH"] = str(Path(fpl_tune.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{tmp_path}\n", done.stderr
 
 
 def test_a_run_of_a_mapping_is_that_of_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
