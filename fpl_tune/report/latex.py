@@ -19,7 +19,7 @@ _LATEX = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "…": r"\dots{}"},
     **{"±": r"$\pm$", "“": "``", "”": "''", "×": r"$\times$", "<": "$<$", ">": "$>$", "→": r"$\to$", "≤": r"$\leq$"},
     **{"≥": r"$\geq$", "≈": r"$\approx$", "∞": r"$\infty$", "−": "$-$", "²": "$^2$", "·": r"$\cdot$"},
-    "†": r"$\dagger$",
+    **{"†": r"$\dagger$", "‡": r"$\ddagger$"},
     **{sign: rf"$\{codepoint2name[ord(sign)]}$" for sign in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"},
 }
 """Signs that LaTeX reads as its own, or has commands for."""
@@ -64,7 +64,7 @@ def _tuned(findings: Findings) -> str:
         for entry in map(row.get, columns):
             text = text_of(plus_minus(entry.mean, entry.std, findings.metric) if entry else "–")
             text = rf"\textbf{{{text}}}" if entry and entry.best else text
-            texts.append(rf"{text}\textsuperscript{{{entry.marks}}}" if entry and entry.marks else text)
+            texts.append(rf"{text}\textsuperscript{{{text_of(entry.marks)}}}" if entry and entry.marks else text)
         rows.append(texts)
     head = rf" & {' & '.join(map(text_of, tuned.table(findings).header[1:]))} \\ \midrule"
     return _tabular(findings, tuned.note(findings), f"l{'c' * len(columns)}", [head], rows)

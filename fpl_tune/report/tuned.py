@@ -65,8 +65,8 @@ class Entry(NamedTuple):
 
     @property
     def marks(self) -> str:
-        """The letters, and an asterisk if the search has used less of the budget than others."""
-        return f"{self.letters}{'*' * self.short}"
+        """The letters, and ‡ if the search has used less of the budget than others."""
+        return f"{self.letters}{'‡' * self.short}"
 
     def text(self, metric: str) -> str:
         """`97.61 ± 0.11 ab`."""
@@ -192,7 +192,7 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
         text += " and measured on the seeds that chose it (search.confirm=0), so the values are too good"
     text += f". {upper(quantity(findings.metric))}, mean ± standard deviation over seeds, rule “{findings.rule}”. "
     text += f"{bold}: best on {findings.chosen_on}."
-    text += f" *: the search has used less of the budget: {some(short, 4)}." if short else ""
+    text += f" ‡: the search has used less of the budget: {some(short, 4)}." if short else ""
     if findings.letters:
         text += " Methods of a column that share a letter do not differ significantly (all pairs are compared)."
     return f"{text} {findings.rates}".rstrip()

@@ -105,6 +105,10 @@ EXAMPLES = [
         search(RUN, ["set", {"axes/data.shots": [2], "seeds": 3}], axes={"data.shots": [2, 3]}, size={"trials": 3}),
     ),
     Example("a budget of trials that diverge at once", search(RUN, size={"budget": 2}, space=DIVERGING)),
+    Example(
+        "a search some of whose suggestions are refused, started again",
+        search(RUN, RUN, size={"trials": 5}, space=SOME_REFUSED),
+    ),
     Example("a search whose suggestions are all refused", search(RUN, RUN, size={"trials": 3}, space=REFUSED)),
     Example(
         "searches whose suggestions are refused in part, continued with a wider space",

@@ -133,10 +133,11 @@ def check_searches(machine: Machine, mine: Mapping[str, Any]) -> None:
         if "pruned" in states and "done" not in states:
             machine.report("nobody", f"trials of {search} were pruned, but none is done")
         check_published(machine, own)
-        check_number(machine, own)
+        check_number(machine, own, mine["exhausted"])
         if len(machine.seen) == 1 and not (machine.other_rule or machine.other_seeds or machine.damaged):
             check_halving(machine, mine, own)
     check_confirmed(machine, mine)
+    check_refused(machine, mine)
 
 
 def check_confirmed(machine: Machine, mine: Mapping[str, Any]) -> None:
@@ -179,11 +180,23 @@ def check_published(machine: Machine, trials: Sequence[Mapping[str, Any]]) -> No
             machine.report("published", f"{own} is inside of the space, but was never tried")
 
 
-def check_number(machine: Machine, trials: Sequence[Mapping[str, Any]]) -> None:
-    """A search that was never edited has at most the trials that it states."""
+def check_number(machine: Machine, trials: Sequence[Mapping[str, Any]], exhausted: Sequence[str]) -> None:
+    """A search that was never edited has the trials that it states, or fewer if it has no new point."""
     stated = machine.study["search"].get("trials")
-    if stated and not edited(machine) and len(trials) > stated:
+    if not stated or edited(machine):
+        return
+    if len(trials) > stated or (len(trials) < stated and not exhausted):
         machine.report("trials", f"there are {len(trials)} trials of {stated}")
+
+
+def check_refused(machine: Machine, mine: Mapping[str, Any]) -> None:
+    """A trial that its method refuses is refused once."""
+    log = machine.aside / "refused"
+    if edited(machine) or machine.lost or not log.exists():
+        return
+    times = Counter(line for line in log.read_text().splitlines() if line not in mine["cells"])
+    if again := [key for key, number in times.items() if number > 1]:
+        machine.report("refused-again", f"{again} were refused more than once")
 
 
 def check_kept(machine: Machine, mine: Mapping[str, Any]) -> None:
@@ -333,6 +346,7 @@ def table_of(folder: Path, shown: surfaces.Surfaces) -> dict[str, Any]:
     confirmed["published"] = [key for key in confirmed["published"] if key not in confirmed["tuned"]]
     return {
         "places": oracle.places(folder),
+        "exhausted": (oracle.read_json(folder / "cells.json") or {}).get("exhausted", []),
         "cells": cells,
         "hidden": _hidden(folder, facts),
         "seeds": oracle.seeds_of({"role": "trial"}, facts.study),

@@ -182,6 +182,8 @@ class StandIn:
         self._cell, self._aside = config.identity(run), Path(os.environ[ASIDE])
         self._trouble = trouble_of(run)
         if self._trouble == "is refused":
+            with (self._aside / "refused").open("a") as log:
+                log.write(f"{self._cell}\n")
             raise ConfigError(f"a must not be {place_of(run)}.")
 
     @property

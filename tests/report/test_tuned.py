@@ -301,7 +301,7 @@ def test_a_search_that_used_less_of_the_budget_is_marked_and_no_sentence_says_th
     store.remove(next(cell for cell in trials if not cell.published and there(cell.suggestion).params != chosen))
     fewer = findings_of(store)
     assert "same budget" not in tuned.note(fewer)
-    assert f"*: the search has used less of the budget: {trials[0].search} ({len(trials) - 1})." in tuned.note(fewer)
+    assert f"‡: the search has used less of the budget: {trials[0].search} ({len(trials) - 1})." in tuned.note(fewer)
     marked = {(m, c) for m, row in tuned.entries(fewer).items() for c, entry in row.items() if entry.short}
     assert marked == {("fedprox", "alpha=5"), ("fedprox", "mean")}
 
