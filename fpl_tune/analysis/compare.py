@@ -12,6 +12,7 @@ import pandas as pd
 from fpl_tune.analysis.significance import estimate, outliers, resolution_of
 from fpl_tune.analysis.tables import Bools, Floats, Values, present, read, seed_means
 from fpl_tune.core.formatting import counted
+from fpl_tune.core.metrics import STEP
 
 Verdict = Literal["better", "worse", "equal", "identical", "undecided"]
 
@@ -143,7 +144,7 @@ def _identical(table: Values, indices: npt.NDArray[np.intp]) -> Bools:
     first, second = indices.T
     one, other = table.values[first], table.values[second]
     paired = present(one).any(axis=2) & present(other).any(axis=2) & (table.splits[first] == table.splits[second])
-    agree = ((one == other) | ~(present(one) | present(other))).all(axis=2)
+    agree = ((np.abs(one - other) < STEP) | ~(present(one) | present(other))).all(axis=2)
     return (agree | ~paired).all(axis=1)
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from fpl_tune.core.metrics import comparable
+
 LEAST = 5
 """Minimum number of data sets for a critical difference of ranks."""
 
@@ -44,5 +46,5 @@ def mean_ranks(frame: pd.DataFrame, *, higher: bool = True) -> Ranks:
 
         quantile = float(stats.studentized_range.ppf(0.95, k, np.inf))
         critical = quantile / math.sqrt(2) * math.sqrt(k * (k + 1) / (6 * n))
-    ranks = whole.rank(axis=1, ascending=not higher).mean().sort_values()
+    ranks = whole.map(comparable).rank(axis=1, ascending=not higher).mean().sort_values()
     return Ranks(ranks, critical, n, tuple(str(cell) for cell in frame["cell"].unique() if cell not in whole))

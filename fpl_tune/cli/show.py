@@ -157,10 +157,12 @@ def _print_tuned(store: Store, table: StudyTable, rule: str, title: str) -> bool
 
 def _rank(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:
     """Sort key of trials: completed ones first, by the objective."""
+    from fpl_tune.core.metrics import comparable
     from fpl_tune.study.selection import sign
     from fpl_tune.study.standing import CellState
 
-    return record["status"] == CellState.PRUNED, math.isnan(record[objective]), -sign(objective) * record[objective]
+    value = record[objective]
+    return record["status"] == CellState.PRUNED, math.isnan(value), -sign(objective) * comparable(value)
 
 
 def _rows(

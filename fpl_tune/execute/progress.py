@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from fpl_tune.config import StudySpec
 from fpl_tune.core.formatting import figure, left
+from fpl_tune.core.metrics import comparable
 from fpl_tune.execute import work
 from fpl_tune.execute.decide import LiveTable
 from fpl_tune.execute.job import Job
@@ -156,7 +157,7 @@ class ProgressMeter:
         finite = {cell.label: value for cell, value in tuned or done}
         if not finite or not sign(name):
             return ""
-        label = max(finite, key=lambda label: sign(name) * finite[label])
+        label = max(finite, key=lambda label: sign(name) * comparable(finite[label]))
         if name == VAL:
             return f"best on validation {100 * finite[label]:.1f} % {short(label)}"
         return f"best {name} {figure(finite[label], name)} {short(label)}"

@@ -22,6 +22,7 @@ from fpl_tune.core.formatting import (
     upper,
     words,
 )
+from fpl_tune.core.metrics import comparable
 from fpl_tune.report import charts, costs, tuned
 from fpl_tune.report.charts import Spec, column
 from fpl_tune.report.panels import Panel, ruling
@@ -126,7 +127,7 @@ def leads(findings: Findings) -> str:
     reached, turns = dict[str, float](), list[tuple[float, str]]()
     parts = {findings.axes_label(cell) for cell in findings.whole}
     for cell in sorted(findings.whole, key=lambda cell: findings.costs.get(cell.id, math.inf)):
-        name, value = findings.axes_label(cell), better * findings.objective(cell)
+        name, value = findings.axes_label(cell), better * comparable(findings.objective(cell))
         reached[name] = max(value, reached.get(name, -math.inf))
         if reached.keys() == parts and cell.id in findings.costs:
             ahead = max(reached, key=lambda name: reached[name])

@@ -25,7 +25,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 from fpl_tune.core.errors import ConfigError, Notice
-from fpl_tune.core.metrics import VAL, metric
+from fpl_tune.core.metrics import VAL, comparable, metric
 from fpl_tune.study.standing import CellState, Design, Leg, Row, confirming_seeds, rungs_of, standing
 from fpl_tune.study.status import FAILURES
 
@@ -160,11 +160,11 @@ def promoted(design: Design, rows: Sequence[Row], running: Mapping[str, Leg], *,
 
 
 def at_rung(design: Design, rows: Sequence[Row], rung: int) -> list[Row]:
-    """The trials that have reached a rung with a value there, the best first."""
+    """The trials that have reached a rung with a value there, the best first, in a tie the first of them."""
     sign = 1.0 if metric(design.objective).maximize else -1.0
     values = {row: _value(design, row, rung) for row in rows}
     reached = [row for row, value in values.items() if value is not None]
-    return sorted(reached, key=lambda row: -sign * (values[row] or 0.0))
+    return sorted(reached, key=lambda row: -sign * comparable(values[row] or 0.0))
 
 
 def _value(design: Design, row: Row, rung: int) -> float | None:

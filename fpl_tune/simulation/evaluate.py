@@ -25,7 +25,7 @@ class Score(NamedTuple):
     """One set of images under every client's model."""
 
     accuracy: Tensor
-    """[N] share of the client's images that are classified rightly; nan for clients without images."""
+    """[N], float64: share of the client's images that are classified rightly; nan for clients without images."""
     loss: Tensor
     """[N] mean cross-entropy"""
     macro_f1: Tensor
@@ -243,7 +243,7 @@ def _score(data: ClientData, sums: Tensor, seconds: float) -> Score:
     right, loss, f1, present = sums[:, :4].T
     accuracy, mean_loss, f1, present = (
         torch.where(size > 0, values, math.nan).expand(len(data.rows))
-        for values in (right / size.clamp(min=1), loss / size.clamp(min=1), f1, present)
+        for values in (right.double() / size.clamp(min=1), loss / size.clamp(min=1), f1, present)
     )
     ece = sums[:, 4:].double().sum(0).abs().sum() / size.sum().clamp(min=1)
     return Score(accuracy, mean_loss, f1, present, ece.item(), seconds)

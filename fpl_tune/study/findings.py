@@ -19,7 +19,7 @@ import pandas as pd
 from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric, percent, short, titles
-from fpl_tune.core.metrics import TOTAL_BYTES, check_rule
+from fpl_tune.core.metrics import TOTAL_BYTES, check_rule, comparable
 from fpl_tune.study import rates
 from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, label, shown
 from fpl_tune.study.claims import Judged, evaluate
@@ -355,8 +355,8 @@ class Findings:
 
     @cached_property
     def _scores(self) -> dict[str, float]:
-        """The first objective by cell, negated if lower is better."""
-        means = {cell.id: sign(self.objectives[0]) * self.objective(cell) for cell in self.cells}
+        """The first objective by cell as one that compares, negated if lower is better."""
+        means = {cell.id: sign(self.objectives[0]) * comparable(self.objective(cell)) for cell in self.cells}
         return {key: -math.inf if math.isnan(mean) else mean for key, mean in means.items()}
 
     def best_first(self, cells: Iterable[Cell]) -> list[Cell]:
@@ -407,8 +407,8 @@ class Findings:
         if self.best is None or best is None:
             return []
         names = self.objectives[0], self.rule_of_trials
-        value = {cell.id: self.stored(cell).over_seeds(*names)["mean"] for cell in (best, *self.whole)}
-        return [cell for cell in self.whole if cell.id != best.id and abs(value[cell.id] - value[best.id]) < 1e-9]
+        value = {cell.id: comparable(self.stored(cell).over_seeds(*names)["mean"]) for cell in (best, *self.whole)}
+        return [cell for cell in self.whole if cell.id != best.id and value[cell.id] == value[best.id]]
 
     @cached_property
     def searches(self) -> list[Searched]:

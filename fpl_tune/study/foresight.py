@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fpl_tune.core.formatting import counted
+from fpl_tune.core.metrics import comparable
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import figure
@@ -90,7 +91,7 @@ def foresight(table: StudyTable, trials: Sequence[Cell], objective: str, label: 
     frame = pd.DataFrame([curve for curve in curves if last in curve]).dropna(axis=1)
     if len(frame) < LEAST:
         return None
-    ranks = frame.rank().corr()[last].to_dict()
+    ranks = frame.map(comparable).rank().corr()[last].to_dict()
     if any(math.isnan(ranks.get(rung, math.nan)) for rung in ends):
         return None
     return Foresight(label, ends, last, len(frame), len(mine) - len(ended), dict(sorted(ranks.items())))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, joined, listed
-from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, metric
+from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, comparable, metric
 from fpl_tune.core.nested import flatten
 from fpl_tune.study.cells import SETTING, Cell, axes_of, is_setting
 from fpl_tune.study.results import TEST, VAL, aggregate
@@ -217,7 +217,7 @@ def _leaders(
         signs: directions of the objectives; see `sign`.
     """
     points = {
-        name: [s * round(v, 9) for s, v in zip(signs, _means([group[name][0] for group in groups]), strict=True)]
+        name: [s * comparable(v) for s, v in zip(signs, _means([group[name][0] for group in groups]), strict=True)]
         for name in names
     }
     front: list[str] = []

@@ -15,6 +15,7 @@ from fpl_tune.core.metrics import (
     Metric,
     add_metric,
     check_reported,
+    comparable,
     metric,
     objectives,
     of_method,
@@ -107,6 +108,28 @@ def test_each_rule_reports_both_figures_of_its_round() -> None:
             assert rules[name] == {"round": at + 1, "val/acc_mean": val[at], "test/acc_mean": test[at]}
         last = {"round": rounds, "val/acc_mean": val[-5:].mean(), "test/acc_mean": test[-5:].mean()}
         assert rules["mean_last5"] == pytest.approx(last)
+
+
+COUNTS = st.integers(1, 12).flatmap(
+    lambda size: st.lists(st.integers(0, size), min_size=2, max_size=10).map(lambda right: (size, right))
+)
+
+
+@given(clients=COUNTS, seed=st.integers(0, 2**16))
+def test_equal_counts_are_a_tie_however_clients_share_them_and_one_image_more_is_none(
+    clients: tuple[int, list[int]], seed: int
+) -> None:
+    """The earliest round is chosen, and the step of a mean does not depend on the order of its terms."""
+    size, right = clients
+    draw, dealt = np.random.default_rng(seed), [0] * len(right)
+    for _ in range(sum(right)):
+        dealt[draw.choice([i for i, n in enumerate(dealt) if n < size])] += 1
+    means = [float(np.mean(np.array(each) / size)) for each in (right, dealt)]
+    means += [sum(right) / (size * len(right)), math.fsum(n / size for n in dealt) / len(dealt)]
+    assert len({*map(comparable, means)}) == 1
+    assert {CHOICES["best_val"]([0.0, *order]) for order in (means, means[::-1])} == {1 if sum(right) else 0}
+    if sum(right) < size * len(right):
+        assert comparable(means[0] + 1 / (size * len(right))) > comparable(means[0])
 
 
 _series = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)
