@@ -44,9 +44,14 @@ def test_the_quickstart_runs_and_shows_the_figures_in_it(tmp_path: Path) -> None
     compared = 0
     for one, other in zip(ours, theirs, strict=True):
         assert words(one) == words(other), "python docs/site/quickstart.py runs it and writes it"
-        # processors round differently, and one validation image of the two seeds' 160 is 0.63 points
-        points = 0.7 if ACCURACIES[0] in one else 0.007  # shares in frames
+        # Processors round differently: one of a seed's 80 validation images is 1.25 points, and what a sampler suggests
+        # follows from it.
+        points = 1.3 if ACCURACIES[0] in one else 0.013  # shares in frames
+        labels = [re.findall(rf"[a-z]+={NUMBER}", text) for text in (one, other)]
+        suggested = {*labels[0]} ^ {*labels[1]}
         for row, known in zip(accuracies(one), accuracies(other), strict=True):
+            if any(label.partition("=")[2] in {*row, *known} for label in suggested):
+                continue
             for value, before in zip(row, known, strict=True):
                 assert value == before or abs(float(value) - float(before)) <= points, f"{one}\n\nbefore:\n{other}"
                 compared += 1
