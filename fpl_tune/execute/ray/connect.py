@@ -96,12 +96,11 @@ def connected(
         raise _unreachable(address, "nothing answers there")
     options: dict[str, Any] = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
     if address is not None:
-        options = {"address": address, "namespace": "fpl-tune"}
+        options = {"address": address, "namespace": "fpl-tune", "runtime_env": runtime_env() if ship else None}
     others, children = set(threading.enumerate()), set(psutil.Process().children())
     with _environment(address is None) as folder, _errors_alone():
-        if address is None or ship:
-            sent = {} if address is None else runtime_env()
-            options["runtime_env"] = {**sent, **_folder_behind_libraries(Path(folder, "empty"), own=address is None)}
+        if address is None:
+            options["runtime_env"] = _folder_behind_libraries(Path(folder, "empty"))
         printed: list[str] = []
         try:
             with _handlers_kept(), _held_back(printed):
@@ -306,20 +305,18 @@ def _handlers_kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _folder_behind_libraries(empty: Path, own: bool) -> dict[str, Any]:
+def _folder_behind_libraries(empty: Path) -> dict[str, Any]:
     """The part of Ray's runtime environment that keeps files of the current folder from hiding libraries in workers.
 
     Ray puts the driver's folder in front of `sys.path` in workers without a `working_dir`. Theirs is therefore an empty
-    one, from which they return to the driver's folder, with the driver's `sys.path` if they run `own` Ray.
+    one, from which they return to the driver's folder, with the driver's `sys.path`.
     """
     empty.mkdir()
-    here, path = os.getcwd(), [*sys.path] if own else None
+    here, path = os.getcwd(), [*sys.path]
 
     def enter() -> None:  # Ray pickles it by value: nothing of fpl-tune is imported before `sys.path` is set
-        with suppress(OSError):  # another node may not have the folder
-            os.chdir(here)
-        if path is not None:
-            sys.path[:] = path
+        os.chdir(here)
+        sys.path[:] = path
 
     return {"working_dir": str(empty), "worker_process_setup_hook": enter}
 

@@ -103,21 +103,14 @@ def test_no_file_of_the_folder_hides_a_library_in_workers(head: str, tmp_path: P
 
 
 def test_workers_return_from_their_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of our own Ray import from where this process does; a node without the folder stays where it is."""
+    """They import from where this process does."""
     monkeypatch.chdir(here := tmp_path)
-    sent = connect._folder_behind_libraries(tmp_path / "empty", own=True)
+    sent = connect._folder_behind_libraries(tmp_path / "empty")
     assert not [*Path(sent["working_dir"]).iterdir()]
     monkeypatch.chdir("/")
     monkeypatch.setattr(sys, "path", [sent["working_dir"], *(before := [*sys.path])])
     sent["worker_process_setup_hook"]()
     assert (Path.cwd(), sys.path) == (here, before)
-    monkeypatch.chdir(elsewhere := tmp_path / "empty")
-    monkeypatch.setattr(os, "getcwd", lambda: "/nowhere")
-    sent = connect._folder_behind_libraries(tmp_path / "another", own=False)
-    monkeypatch.undo()
-    monkeypatch.chdir(elsewhere)
-    sent["worker_process_setup_hook"]()
-    assert Path.cwd() == elsewhere
 
 
 def test_no_file_of_the_folder_hides_a_library_from_the_question_for_gpus(
