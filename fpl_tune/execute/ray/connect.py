@@ -109,14 +109,15 @@ def connected(
             refused = "InvalidAuthToken" in "".join(printed)
             raise _unreachable(address, "it has another token" if refused else str(problem)) from None
         output: Any = _Shared(sys.stdout, set(threading.enumerate()) - others)
-        try:
-            started = set(psutil.Process().children()) - children
-            with redirect_stdout(output), _logged(log), _watched(address, on_lost, started):
-                yield folder
-        finally:
-            output.threads.add(threading.current_thread())
-            with redirect_stdout(output):  # Ray prints the buffered lines of its threads to it
-                ray.shutdown()
+        with _logged(log):
+            try:
+                started = set(psutil.Process().children()) - children
+                with redirect_stdout(output), _watched(address, on_lost, started):
+                    yield folder
+            finally:
+                output.threads.add(threading.current_thread())
+                with redirect_stdout(output):  # Ray prints the buffered lines of its threads to it
+                    ray.shutdown()
 
 
 def _reject_other(address: str | None, head: tuple[str, int] | None) -> None:
