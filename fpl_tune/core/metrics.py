@@ -146,20 +146,20 @@ def comparable(value: float) -> float:
     return math.floor(value / STEP + _OFFSET) if math.isfinite(value) else value
 
 
+def _first_best(values: Sequence[float]) -> int:
+    """The place of the highest value, the first one in a tie."""
+    return max(range(len(values)), key=lambda i: (comparable(values[i]), -i))
+
+
 CHOICES: dict[str, Callable[[Sequence[float]], int]] = {
     "final": lambda val: len(val) - 1,
-    "best_val": lambda val: _first_best(val),
+    "best_val": _first_best,
 }
 """Rules that choose a round by validation metrics only; ties are broken by the earliest round."""
 
 TEST_SELECTED_RULES = ("best_test", "mean_last5")
 """Rules that papers use: the best test round, and the mean of the last five evaluated rounds. They are shown for
 comparison, but nothing is chosen by them."""
-
-
-def _first_best(values: Sequence[float]) -> int:
-    """The place of the highest value, the first one in a tie."""
-    return max(range(len(values)), key=lambda i: (comparable(values[i]), -i))
 
 
 def check_rule(rule: str, called: str = "reporting rule") -> None:

@@ -189,7 +189,8 @@ class Driver:
     def outcome(self) -> Outcome:
         """Counts the cells by their present state."""
         failed, by_error, over = set[str](), dict[str, list[str]](), [*_ENDED]
-        over += [CellState.PAUSED] if isinstance(self._next(), Done) else []
+        ended = isinstance(self._next(), Done)
+        over += [CellState.PAUSED] if ended else []
         states = {key: self.standing(row).state for key, row in self.table.rows.items()}
         for key, row in self.table.rows.items():
             bad = {Status.FAILED} if row.cell.role == "trial" else FAILURES
@@ -200,12 +201,12 @@ class Driver:
                 error = str((self.store.result(row.cell, seed) or {"error": ""})["error"])
                 by_error.setdefault(error, []).append(f"{row.cell.label}, seed {seed}")
         failures = [f"{some(names, 3, '; ')}: {error}" for error, names in by_error.items()]
-        empty = [search.name for search in self.table.searches if not self.table.trials(search)]
-        failures += [f"{name}: none of its suggestions can run" for name in empty if isinstance(self._next(), Done)]
+        empty = [search.name for search in self.table.searches if ended and not self.table.trials(search)]
+        failures += [f"{name}: none of its suggestions can run" for name in empty]
         left = {key for key, state in states.items() if state not in over}
         skipped = self._skipped - self._ran - failed - left
         done = len(states) - len(left | failed | skipped)
-        ahead = 0 if isinstance(self._next(), Done) else len(self.table.unconfirmed())
+        ahead = 0 if ended else len(self.table.unconfirmed())
         pending, code = len(left) + self.remaining + ahead, 1 if failures else 0
         if pending:
             code = 128 + self.signal if self.signal else 130

@@ -83,7 +83,8 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
     """The table: method -> title of a column -> entry. With several settings, the last column is their mean."""
     crossed = _crossed(findings)
     best = {column: _best(findings, column) for column in crossed.columns}
-    short = {cell.id for search, cell in findings.tuned if search.label in _short(findings)}
+    fewer = _short(findings)
+    short = {cell.id for search, cell in findings.tuned if search.label in fewer}
     table = {
         method: {
             column: Entry(*findings.spread(cell, findings.metric), len(findings.seeds(cell)),
@@ -101,8 +102,8 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
             seeds = set[int].intersection(*({*own} for own in by_cell))
             values = aggregate([float(np.mean([own[seed] for own in by_cell])) for seed in seeds])
             chosen = method in crossed.own and {cell.id for cell in cells} == {*findings.chosen}
-            tied, fewer = letters.get(method, ""), any(entry.short for entry in table[method].values())
-            table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), tied, chosen, fewer)
+            tied, marked = letters.get(method, ""), any(entry.short for entry in table[method].values())
+            table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), tied, chosen, marked)
     return table
 
 

@@ -191,9 +191,8 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
         heapq.heapreplace(free, free[0] + each)
     peak = max((item.peak_memory_bytes for item in items), default=0)
     fields = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
-    sources = (
-        "" if "optim.lr" in fields else rates.note(spec, expand(spec) if search else cells)
-    )  # a search finds its own
+    # a search of rates finds its own
+    sources = "" if "optim.lr" in fields else rates.note(spec, expand(spec) if search else cells)
     compete = [item.run for item in left if item.run.learns]
     coarse = preflight.coarse_validation(compete, loaded) if search is not None or len(compete) > 1 else ""
     further = tuple(spec.declared_looks())
