@@ -26,8 +26,8 @@ from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.worlds import world_of
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.results import Status
 from fpl_tune.study.standing import Row, Run
-from fpl_tune.study.status import Status
 
 _WAIT = 600.0  # time limit of a study's first result in seconds
 _SPACE = {

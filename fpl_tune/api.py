@@ -187,8 +187,8 @@ class StudyResults:
                 raise
         table = self.store.table()
         if any(stored.cell.searched for stored in table.cells.values()):
+            from fpl_tune.findings.findings import Findings
             from fpl_tune.report import tuned
-            from fpl_tune.study.findings import Findings
 
             findings = Findings(self.store.spec(), table, metric=metric, rule=rule)
             if findings.tuned_table is not None:

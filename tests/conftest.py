@@ -41,9 +41,8 @@ from fpl_tune.simulation import worlds
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.grid import expand
-from fpl_tune.study.results import make_result
+from fpl_tune.study.results import Status, make_result
 from fpl_tune.study.standing import Row, Run
-from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 from fpl_tune.testing import toys
 

@@ -19,15 +19,16 @@ ALLOWED: dict[str, set[str]] = {
     "clip": {"core", "data", "method"},  # the compact CLIP is trained on the embedded world
     "config": {"clip", "core", "data", "method", "methods"},
     "simulation": {"clip", "config", "core", "data", "method", "methods"},
-    "study": {"analysis", "config", "core", "data", "clip", "method", "methods", "simulation"},
-    "search": {"analysis", "config", "core", "data", "method", "methods", "simulation", "study"},
-    "execute": {"clip", "config", "core", "data", "method", "methods", "search", "simulation", "study"},
-    "track": {"config", "core", "execute", "methods", "simulation", "study"},
-    "report": {"analysis", "config", "core", "data", "method", "methods", "search", "simulation", "study"},
+    "study": {"clip", "config", "core", "data", "method", "methods", "simulation"},
+    "findings": {"analysis", "config", "core", "data", "methods", "simulation", "study"},
+    "search": {"analysis", "config", "core", "findings", "method", "methods", "simulation", "study"},
+    "execute": {"clip", "config", "core", "data", "findings", "method", "methods", "search", "simulation", "study"},
+    "track": {"core", "execute", "simulation", "study"},
+    "report": {"analysis", "core", "findings", "search", "study"},
     "bench": {"clip", "config", "core", "data", "methods", "simulation"},
     "parity": {"clip", "config", "core", "data", "method", "simulation"},
     "testing": {"clip", "config", "data", "method", "simulation"},
-    "api": {"clip", "config", "core", "execute", "report", "search", "simulation", "study"},
+    "api": {"clip", "config", "core", "execute", "findings", "report", "search", "simulation", "study"},
 }
 """Room -> rooms it may import. `cli`, `__main__` and the package itself may import all."""
 

@@ -20,14 +20,14 @@ from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.files import save_tensors
 from fpl_tune.core.paths import list_studies
 from fpl_tune.execute.plan import preflight
+from fpl_tune.findings import claims
+from fpl_tune.findings.findings import without_data
 from fpl_tune.report.paper import BEST, printed_results
 from fpl_tune.search.overrides import compose
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import needs_of
-from fpl_tune.study import claims
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.findings import without_data
 from fpl_tune.study.grid import expand
 
 from .conftest import Asked

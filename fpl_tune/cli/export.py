@@ -37,8 +37,8 @@ def export(
 
     To move a whole study, copy its folder in the outputs.
     """
+    from fpl_tune.findings.choice import best
     from fpl_tune.study import export as exporting
-    from fpl_tune.study import selection
 
     store = stored(name)
     if optuna is not None:
@@ -50,7 +50,7 @@ def export(
         print(f"{'; '.join(written)} in {optuna}; optuna-dashboard {shlex.quote(optuna)} shows them")
         return
     out = out or Path(store.name)
-    cells = selection.best(store.table(), rule).cells if cell == "best" else (store.cell(cell),)
+    cells = best(store.table(), rule).cells if cell == "best" else (store.cell(cell),)
     folders = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
     files = [path for one, folder in zip(cells, folders, strict=True) for path in exporting.export(store, one, folder)]
     again = " and ".join(f"fpl-tune study {shlex.quote(str(p))}" for p in files if p.name.startswith(f"{name}-"))

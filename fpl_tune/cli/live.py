@@ -17,9 +17,9 @@ from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import StudyProgress, short
+from fpl_tune.findings.looks import Look
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.looks import Look
 from fpl_tune.study.results import VAL, aggregate
 from fpl_tune.study.standing import CellState
 from fpl_tune.study.store import Store

@@ -34,7 +34,7 @@ def ls(
 ) -> None:
     """List methods, data sets (with the files they expect), studies, or CLIP towers; or the fields of one method."""
     if name is not None and kind == "studies":
-        from fpl_tune.study.unasked import Unasked
+        from fpl_tune.findings.unasked import Unasked
 
         store = stored(name)
         rows = Unasked(store, store.node(), store.cells()).rows()

@@ -56,20 +56,21 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     other searches have their trials, with as many searched fields as fit in the terminal's width.
     """
     from fpl_tune.core.formatting import counted, figure, plus_minus, quantity
-    from fpl_tune.study import edited, selection
+    from fpl_tune.findings import edited
+    from fpl_tune.findings.choice import BY_VALIDATION, choose, objectives_of
+    from fpl_tune.findings.unasked import Unasked
     from fpl_tune.study.results import TEST, VAL
     from fpl_tune.study.standing import CellState
-    from fpl_tune.study.unasked import Unasked
 
     table = store.table()
     study, cells = table.study, {key: stored.cell for key, stored in table.cells.items()}
-    metric, objectives = study.report.metric, selection.objectives_of(study)
+    metric, objectives = study.report.metric, objectives_of(study)
     sets = output.other_sets(table.metrics if rule != "mean_last5" else ())
     records = table.summary(rule, metric, *objectives, *sets)
     if format != "table":
         output.emit(records, format)
         return
-    choice = selection.choose(table.cells, cells.values(), rule, study)
+    choice = choose(table.cells, cells.values(), rule, study)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     marked = "on the front" if choice and choice.front else "best"
     title = study.title or study.name
@@ -102,7 +103,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     elif choice is not None and choice.front:
         notes.append(f"{choice.by}: no cell is best")
     elif choice is not None:
-        notes.append("best on validation in bold" if choice.by == selection.BY_VALIDATION else f"bold: {choice.by}")
+        notes.append("best on validation in bold" if choice.by == BY_VALIDATION else f"bold: {choice.by}")
     if others and by_setting:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others), narrow=True)
@@ -138,8 +139,8 @@ def _print_tuned(store: Store, table: StudyTable, rule: str, title: str) -> bool
     Returns:
         False if the study has no such table, or not yet.
     """
+    from fpl_tune.findings.findings import Findings
     from fpl_tune.report import tuned
-    from fpl_tune.study.findings import Findings
 
     findings = Findings(store.spec(), table, rule=rule)
     if findings.tuned_table is None:
@@ -158,7 +159,7 @@ def _print_tuned(store: Store, table: StudyTable, rule: str, title: str) -> bool
 def _rank(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]:
     """Sort key of trials: completed ones first, by the objective."""
     from fpl_tune.core.metrics import comparable
-    from fpl_tune.study.selection import sign
+    from fpl_tune.findings.choice import sign
     from fpl_tune.study.standing import CellState
 
     value = record[objective]
@@ -200,7 +201,7 @@ def _rows(
 
 def _print_claims(report: ReportSpec, table: StudyTable, rule: str, format: Format) -> None:
     """Prints the verdict on every claim of a study."""
-    from fpl_tune.study import claims
+    from fpl_tune.findings import claims
 
     judged = claims.evaluate(table, report, rule)
     if not judged:
@@ -216,11 +217,11 @@ def _print_claims(report: ReportSpec, table: StudyTable, rule: str, format: Form
 def _print_best(table: StudyTable, rule: str | None, format: Format) -> None:
     """Prints the cell that validation selects by a rule, or the cells of the front."""
     from fpl_tune.core.formatting import figure, quantity
-    from fpl_tune.study import selection
+    from fpl_tune.findings.choice import choose_finished, selecting_rule
     from fpl_tune.study.results import TEST, VAL
 
-    rule = rule or selection.selecting_rule(table.study.report.rule)
-    choice, worded = selection.choose_finished(table, rule), format == "table"
+    rule = rule or selecting_rule(table.study.report.rule)
+    choice, worded = choose_finished(table, rule), format == "table"
     if choice.front:
         tested = {row["cell"]: row for row in table.summary(rule)}
         records = []

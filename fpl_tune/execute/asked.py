@@ -22,8 +22,8 @@ from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.grid import expand
+from fpl_tune.study.results import Status
 from fpl_tune.study.standing import Row, wanted
-from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
 

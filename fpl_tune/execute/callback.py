@@ -8,9 +8,9 @@ from typing import Any
 
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import StudyProgress
+from fpl_tune.findings.looks import Look
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.looks import Look
 from fpl_tune.study.store import Store
 
 

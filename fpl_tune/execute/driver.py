@@ -31,14 +31,13 @@ from fpl_tune.execute.job import Failure, Job, Output, Report
 from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.progress import ProgressMeter
 from fpl_tune.execute.remote import RemoteStorage, StorageError
+from fpl_tune.findings.choice import objectives_of
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import STOP_FILE
-from fpl_tune.study.results import make_result
+from fpl_tune.study.results import FAILURES, Status, make_result
 from fpl_tune.study.schema import Effective
-from fpl_tune.study.selection import objectives_of
 from fpl_tune.study.standing import CellState, Leg, Row, Run, Standing, standing, wanted
-from fpl_tune.study.status import FAILURES, Status
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
@@ -308,7 +307,7 @@ class Driver:
         """Looks at the comparisons once nothing is left: cells of undecided ones get the seeds of the next look."""
         if not self.table.design.looks or not isinstance(self._next(), Done):
             return
-        from fpl_tune.study import comparisons, findings  # imports pandas, which other studies do not need here
+        from fpl_tune.findings import comparisons, findings  # imports pandas, which other studies do not need here
 
         if (look := comparisons.look(findings.Findings(self.spec, self.store.table()))) is None:
             return

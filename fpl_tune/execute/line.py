@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import StudyProgress
+from fpl_tune.findings.looks import Look
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.looks import Look
 from fpl_tune.study.store import Store
 
 

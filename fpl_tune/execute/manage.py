@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.study.cells import axes_of
 from fpl_tune.study.lock import STOP_FILE, owner
-from fpl_tune.study.status import FAILURES
+from fpl_tune.study.results import FAILURES
 
 if TYPE_CHECKING:
     from fpl_tune.study.cells import Cell

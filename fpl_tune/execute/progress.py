@@ -15,15 +15,14 @@ from fpl_tune.core.metrics import comparable
 from fpl_tune.execute import work
 from fpl_tune.execute.decide import LiveTable
 from fpl_tune.execute.job import Job
+from fpl_tune.findings.choice import objectives_of, selecting_rule, sign
+from fpl_tune.findings.crossed import settings_of
 from fpl_tune.search.halving import limit, used
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import results as tables
 from fpl_tune.study.cells import Cell, axes_of
-from fpl_tune.study.crossed import settings_of
-from fpl_tune.study.results import VAL
-from fpl_tune.study.selection import objectives_of, selecting_rule, sign
+from fpl_tune.study.results import VAL, Status
 from fpl_tune.study.standing import CellState, Row, Run, standing, wanted
-from fpl_tune.study.status import Status
 
 _LABEL = 44  # characters of a cell's label in a line
 

@@ -23,7 +23,7 @@ from fpl_tune.execute.job import ExecutionContext, Interrupted
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
-from fpl_tune.study import looks
+from fpl_tune.findings import looks
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 

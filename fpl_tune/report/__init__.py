@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from fpl_tune.core.files import digest, stamps
 from fpl_tune.core.formatting import counted
-from fpl_tune.study import edited, tracking
+from fpl_tune.findings import edited
+from fpl_tune.study import tracking
 
 if TYPE_CHECKING:
     from fpl_tune.report.notebook import Summary
@@ -57,8 +58,8 @@ def build(
     )
     files = [folder / "report.html", *(folder / f"table.{kind}" for kind in ("md", "tex", "csv"))]
     if figures or not all(file.is_file() for file in files) or state not in files[0].read_text("utf-8")[:2000]:
+        from fpl_tune.findings.findings import Findings
         from fpl_tune.report.page import write  # these take their time to load
-        from fpl_tune.study.findings import Findings
 
         store.check()  # leaves out what is damaged
         findings = Findings(store.spec(), store.table(), metric=metric, rule=rule)
@@ -85,9 +86,9 @@ def summary(store: Store, *, pictured: bool = True) -> Summary:
     stored = store.table()
     if not any(cell.results for cell in stored.cells.values()):
         return Summary(f"{store.name} has no results yet: none of {counted(len(stored.cells), 'cell')} has run.")
+    from fpl_tune.findings.comparisons import compare
+    from fpl_tune.findings.findings import Findings
     from fpl_tune.report import answer, charts, table, tuned, vega  # these take their time to load
-    from fpl_tune.study.comparisons import compare
-    from fpl_tune.study.findings import Findings
 
     findings = Findings(store.spec(), stored)
     comparisons = compare(findings)

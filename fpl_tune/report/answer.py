@@ -20,14 +20,14 @@ from fpl_tune.core.formatting import (
     upper,
     words,
 )
+from fpl_tune.findings import edited
+from fpl_tune.findings.claims import counts_sentence
+from fpl_tune.findings.comparisons import Comparisons
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import charts, costs, search, sweep, tuned
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.panels import Panel, plain_table, ruling
-from fpl_tune.study import edited
 from fpl_tune.study.cells import Cell, label, shown
-from fpl_tune.study.claims import counts_sentence
-from fpl_tune.study.comparisons import Comparisons
-from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import VAL
 from fpl_tune.study.standing import CellState
 

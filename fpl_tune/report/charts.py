@@ -23,8 +23,8 @@ from fpl_tune.core.formatting import (
     unit_after,
     words,
 )
+from fpl_tune.findings.findings import Findings
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.findings import Findings
 from fpl_tune.study.standing import CellState
 
 Spec = dict[str, Any]

@@ -6,9 +6,9 @@ import math
 
 from fpl_tune.core.formatting import signed, size, some, unit_of_gap
 from fpl_tune.core.nested import get_field
+from fpl_tune.findings.choice import choose
+from fpl_tune.findings.findings import Findings, Searched
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.findings import Findings, Searched
-from fpl_tune.study.selection import choose
 
 _FIELDS = {
     "protocol.rounds": "rounds",

@@ -22,6 +22,8 @@ from fpl_tune.core.formatting import (
     upper,
     words,
 )
+from fpl_tune.findings.comparisons import Comparisons, compare_pairs
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import charts, search
 from fpl_tune.report.charts import Spec, layer, measured, names
 from fpl_tune.report.panels import PageTable, Panel, judged, plain_table
@@ -29,8 +31,6 @@ from fpl_tune.report.reproduce import study_file
 from fpl_tune.search.ablation import Step, ablation_paths
 from fpl_tune.search.search import stored_searches
 from fpl_tune.study.cells import shown
-from fpl_tune.study.comparisons import Comparisons, compare_pairs
-from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import VAL
 
 SHOWN = 8

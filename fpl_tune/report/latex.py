@@ -5,14 +5,14 @@ from __future__ import annotations
 from html.entities import codepoint2name
 
 from fpl_tune.core.formatting import figure, percent, plus_minus, quantity
+from fpl_tune.findings.choice import sign
+from fpl_tune.findings.comparisons import Comparisons
+from fpl_tune.findings.crossed import Crossed
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import tuned
 from fpl_tune.report.panels import PageTable
 from fpl_tune.report.table import note
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.comparisons import Comparisons
-from fpl_tune.study.crossed import Crossed
-from fpl_tune.study.findings import Findings
-from fpl_tune.study.selection import sign
 
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "{}$&#%_"},

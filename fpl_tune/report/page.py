@@ -9,12 +9,12 @@ from pathlib import Path
 import jinja2
 
 from fpl_tune.core.files import write_text
+from fpl_tune.findings.comparisons import Comparisons, compare, offered_references
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import answer, charts, curves, latex, reproduce, robustness, table, tuned, vega
 from fpl_tune.report.panels import Panel
 from fpl_tune.report.paper import paper
 from fpl_tune.study import tracking
-from fpl_tune.study.comparisons import Comparisons, compare, offered_references
-from fpl_tune.study.findings import Findings
 
 Question = Callable[[Findings, Comparisons], Panel | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (

@@ -9,12 +9,12 @@ import numpy as np
 
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
+from fpl_tune.findings.comparisons import Comparisons
+from fpl_tune.findings.findings import Findings
+from fpl_tune.findings.partition import ClassCounts
 from fpl_tune.report import charts
 from fpl_tune.report.charts import Spec
 from fpl_tune.report.panels import Panel
-from fpl_tune.study.comparisons import Comparisons
-from fpl_tune.study.findings import Findings
-from fpl_tune.study.partition import ClassCounts
 
 
 def study_file(findings: Findings) -> str:

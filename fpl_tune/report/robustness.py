@@ -8,11 +8,11 @@ import numpy as np
 
 from fpl_tune.core.formatting import counted, percent, signed
 from fpl_tune.core.metrics import TEST_SELECTED_RULES
+from fpl_tune.findings.comparisons import Comparisons
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import charts
 from fpl_tune.report.curves import SHOWN
 from fpl_tune.report.panels import Panel
-from fpl_tune.study.comparisons import Comparisons
-from fpl_tune.study.findings import Findings
 
 
 def clients(findings: Findings, comparisons: Comparisons) -> Panel | None:

@@ -23,16 +23,16 @@ from fpl_tune.core.formatting import (
     words,
 )
 from fpl_tune.core.metrics import comparable
+from fpl_tune.findings.choice import sign
+from fpl_tune.findings.comparisons import compare_pairs
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import charts, costs, tuned
 from fpl_tune.report.charts import Spec, column
 from fpl_tune.report.panels import Panel, ruling
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, field_text, shown
-from fpl_tune.study.comparisons import compare_pairs
-from fpl_tune.study.findings import Findings
-from fpl_tune.study.selection import sign
+from fpl_tune.study.results import FAILURES
 from fpl_tune.study.standing import CellState
-from fpl_tune.study.status import FAILURES
 
 SLICES = 12
 """Fields that have a chart of their own."""

@@ -14,11 +14,11 @@ from fpl_tune.core.formatting import (
     unit_of_gap,
     words,
 )
+from fpl_tune.findings.choice import sign
+from fpl_tune.findings.comparisons import Comparisons, compare, turned
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report.panels import ruling
 from fpl_tune.study.cells import shown
-from fpl_tune.study.comparisons import Comparisons, compare, turned
-from fpl_tune.study.findings import Findings
-from fpl_tune.study.selection import sign
 
 
 def sentence(findings: Findings) -> str:

@@ -20,12 +20,12 @@ from fpl_tune.core.formatting import (
     short,
     signed,
 )
+from fpl_tune.findings.choice import sign
+from fpl_tune.findings.comparisons import Comparisons, compare, turned
+from fpl_tune.findings.findings import Findings, without_data
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
 from fpl_tune.study.cells import Cell, field_text, label
-from fpl_tune.study.comparisons import Comparisons, compare, turned
-from fpl_tune.study.findings import Findings, without_data
 from fpl_tune.study.results import VAL
-from fpl_tune.study.selection import sign
 
 
 def cells(findings: Findings, comparisons: Comparisons) -> Panel:

@@ -30,15 +30,15 @@ from fpl_tune.core.formatting import (
     upper,
     words,
 )
+from fpl_tune.findings.choice import choose
+from fpl_tune.findings.comparisons import Comparisons, compare_pairs, turned
+from fpl_tune.findings.crossed import Crossed
+from fpl_tune.findings.findings import Findings, Searched
 from fpl_tune.report import costs
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table, ruling
 from fpl_tune.search.halving import limit, used
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.comparisons import Comparisons, compare_pairs, turned
-from fpl_tune.study.crossed import Crossed
-from fpl_tune.study.findings import Findings, Searched
 from fpl_tune.study.results import aggregate
-from fpl_tune.study.selection import choose
 from fpl_tune.study.standing import CellState
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune import config
 from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.findings.choice import choose, front_of, objectives_of, selecting_rule
 from fpl_tune.study.cells import Cell, label
-from fpl_tune.study.selection import choose, front_of, objectives_of, selecting_rule
 from fpl_tune.study.standing import CellState
 from fpl_tune.study.table import StoredCell
 

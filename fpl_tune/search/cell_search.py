@@ -17,13 +17,13 @@ from fpl_tune import config
 from fpl_tune.config import GROUPS, RunSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.files import digest
+from fpl_tune.findings.choice import choose, selecting_rule
 from fpl_tune.search.halving import FULL_TRIALS, expected_cost, resolved, spent
 from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import names_of, read_file, read_space
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, fields_of, label
 from fpl_tune.study.grid import variant
 from fpl_tune.study.schema import CellFile
-from fpl_tune.study.selection import choose, selecting_rule
 from fpl_tune.study.standing import Design, Row
 from fpl_tune.study.table import stored_row
 

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.metrics import VAL, comparable, metric
+from fpl_tune.study.results import FAILURES
 from fpl_tune.study.standing import CellState, Design, Leg, Row, confirming_seeds, rungs_of, standing
-from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
     from fpl_tune.config import PruneSpec, RunSpec, StudySpec

@@ -12,9 +12,9 @@ from fpl_tune.config import GROUPS, Given, Override, PruneSpec, RunSpec, SearchS
 from fpl_tune.core.errors import ConfigError, Notice, unknown
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.core.spec import UNTIL_DECIDED
+from fpl_tune.findings.crossed import row_title, settings_of
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, axes_of, fields_of, label
-from fpl_tune.study.crossed import row_title, settings_of
 from fpl_tune.study.grid import expand, grid, references
 from fpl_tune.study.schema import Effective, StudyFile
 from fpl_tune.study.standing import Design, Row
@@ -45,7 +45,7 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
     named, cells = {override.field.split(".")[0] for override in given}, expand(spec)
     narrowed = not named.isdisjoint({"axes", "references", "let", "scale", *GROUPS})
     if spec.report.claims and not narrowed:  # a narrowed study leaves some claims without cells
-        from fpl_tune.study import claims  # imports pandas
+        from fpl_tune.findings import claims  # imports pandas
 
         claims.check(spec, cells)
     search = Search.plan(spec)
@@ -79,7 +79,7 @@ def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> 
         raise ConfigError(f"report.x: {unknown('axis', report.x, fields)}")
     if report.reference is None:
         return
-    from fpl_tune.study.findings import Findings  # imports pandas
+    from fpl_tune.findings.findings import Findings  # imports pandas
 
     design, rest = Design.of(spec, halved=False), [axis for axis in axes if axis not in settings_of(axes)]
     rows = {cell.id: stored_row(design, Row(cell)) for cell in cells}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.metrics import objectives
+from fpl_tune.findings.crossed import settings_of
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, label
-from fpl_tune.study.crossed import settings_of
 from fpl_tune.study.grid import expand, grid
 from fpl_tune.study.schema import CellFile, Effective
 from fpl_tune.study.standing import confirming_seeds

@@ -19,10 +19,10 @@ from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.core.nested import MAPPINGS
 from fpl_tune.core.paths import shipped
 from fpl_tune.core.spec import SPEC, shown, validated
+from fpl_tune.findings.choice import TUNABLE
 from fpl_tune.method import Method
 from fpl_tune.search.components import quiet
 from fpl_tune.study.cells import SETTING
-from fpl_tune.study.selection import TUNABLE
 
 Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
 Number = Annotated[float, Field(allow_inf_nan=False)]

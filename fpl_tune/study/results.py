@@ -1,19 +1,32 @@
-"""The result of a seed: metrics, costs and reporting rules; and its aggregation over seeds."""
+"""The result of a seed: status, metrics, costs and reporting rules; and its aggregation over seeds."""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.metrics import TEST, TOTAL_BYTES, VAL, report_rules, shown_beside
 from fpl_tune.core.metrics import metric as known_metric
-from fpl_tune.study.status import FAILURES
 
 if TYPE_CHECKING:
     from fpl_tune.simulation.simulation import Record
 
+
+class Status(StrEnum):
+    """The status of a seed's result. A member equals its string."""
+
+    DONE = "done"
+    """All rounds were run."""
+    PARTIAL = "partial"
+    """Rounds up to a rung were run, where the trial is paused or was pruned."""
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+
+FAILURES = frozenset({Status.DIVERGED, Status.FAILED})
 METRICS = (VAL, TEST)
 """Metrics that every result holds, by rule."""
 COSTS = ("comm/up_bytes", "comm/down_bytes", "time/seconds")

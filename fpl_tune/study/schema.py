@@ -21,8 +21,8 @@ from fpl_tune.core.metrics import Metric, use_stored
 from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.study.cells import Cell, Role, Suggestion
+from fpl_tune.study.results import Status
 from fpl_tune.study.standing import Design
-from fpl_tune.study.status import Status
 
 SCHEMA = 8
 """Version of the layout of a study's folder, stored in study.yaml."""

@@ -30,7 +30,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import joined, listed
 from fpl_tune.core.metrics import TOTAL_BYTES, VAL
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.status import FAILURES, Status
+from fpl_tune.study.results import FAILURES, Status
 
 if TYPE_CHECKING:
     from fpl_tune.simulation.simulation import Record

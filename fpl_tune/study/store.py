@@ -30,9 +30,9 @@ from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import schema
 from fpl_tune.study.cells import Cell, differing
 from fpl_tune.study.lock import owner
+from fpl_tune.study.results import Status
 from fpl_tune.study.schema import SCHEMA, CellFile, CellsFile, DamagedFile, Effective, Place, StudyFile
 from fpl_tune.study.standing import Design, Row, Run, marks
-from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell, StudyTable
 
 if TYPE_CHECKING:

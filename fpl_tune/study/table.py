@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.nested import get_field
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.results import COSTS, METRICS, TEST, VAL, aggregate, figure, make_result
+from fpl_tune.study.results import COSTS, FAILURES, METRICS, TEST, VAL, Status, aggregate, figure, make_result
 from fpl_tune.study.standing import CellState, Design, Row, rung_values, shown_status, standing, wanted
-from fpl_tune.study.status import FAILURES, Status
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,9 @@ from fpl_tune.core.formatting import percent, plain, titles
 from fpl_tune.core.nested import get_field
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import TEST, VAL, aggregate
+from fpl_tune.study.results import FAILURES, TEST, VAL, aggregate
 from fpl_tune.study.schema import Place, StudyFile
 from fpl_tune.study.standing import OVER, CellState
-from fpl_tune.study.status import FAILURES
 from fpl_tune.study.store import Store
 from fpl_tune.study.table import StoredCell, varied_names
 

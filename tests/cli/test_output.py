@@ -17,7 +17,7 @@ from fpl_tune.core.paths import list_studies
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import StudyProgress
-from fpl_tune.study.looks import Look
+from fpl_tune.findings.looks import Look
 from fpl_tune.study.results import VAL
 from fpl_tune.study.store import Store
 

@@ -11,8 +11,8 @@ from fpl_tune.execute.decide import Ask, Confirm, Done, LiveTable, Pass, Start, 
 from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.halving import spent
 from fpl_tune.study.cells import Cell, Suggestion
+from fpl_tune.study.results import Status
 from fpl_tune.study.standing import CellState, Design, Leg, Row, Run, standing
-from fpl_tune.study.status import Status
 
 ROUNDS = 9
 

@@ -9,8 +9,8 @@ import pytest
 from fpl_tune.config import Study
 from fpl_tune.execute import inline
 from fpl_tune.execute.runner import run_study
+from fpl_tune.findings.choice import best
 from fpl_tune.simulation.simulation import Record, Simulation
-from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, Heard

@@ -8,7 +8,7 @@ import pytest
 from fpl_tune.execute.callback import Outcome
 from fpl_tune.execute.line import Line, ProgressLine
 from fpl_tune.execute.progress import StudyProgress
-from fpl_tune.study.looks import Look
+from fpl_tune.findings.looks import Look
 
 from ..conftest import MakeStore
 

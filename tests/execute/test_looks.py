@@ -14,11 +14,11 @@ from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.execute.runner import run_study
+from fpl_tune.findings.comparisons import compare
+from fpl_tune.findings.findings import Findings
+from fpl_tune.findings.looks import Look
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
-from fpl_tune.study.comparisons import compare
-from fpl_tune.study.findings import Findings
-from fpl_tune.study.looks import Look
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, Heard, figures_of

@@ -15,15 +15,14 @@ from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.decide import LiveTable
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import ProgressMeter, StudyProgress
+from fpl_tune.findings.choice import choose_finished
 from fpl_tune.search.halving import design_of
 from fpl_tune.simulation.simulation import Record
-from fpl_tune.study import selection
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import locked
-from fpl_tune.study.results import make_result
+from fpl_tune.study.results import Status, make_result
 from fpl_tune.study.standing import Row, Run
-from fpl_tune.study.status import Status
 from fpl_tune.study.store import Store
 
 SEEDS = (1, 2)
@@ -157,7 +156,7 @@ def test_the_best_cell_so_far_is_the_one_that_is_chosen_in_the_end(compose: Any,
     log, spec = Log(), compose("axes: {optim: {lr: [0.0001, 0.1, 0.01]}}", "protocol.rounds=4")
     start_study(spec, root=tmp_path, callbacks=[log])
     store = Store(tmp_path, spec.name)
-    choice = selection.choose_finished(store.table())
+    choice = choose_finished(store.table())
     best = log.told[-1].best
     assert choice is not None
     assert best == f"best on validation {100 * choice.value:.1f} % {choice.label}"

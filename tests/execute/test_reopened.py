@@ -12,12 +12,12 @@ from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.execute.runner import run_study
+from fpl_tune.findings.choice import best
+from fpl_tune.findings.claims import evaluate
 from fpl_tune.search.ablation import ablation_paths
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.claims import evaluate
-from fpl_tune.study.selection import best
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, Heard, outdated

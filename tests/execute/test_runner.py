@@ -402,7 +402,7 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Same search, same pruning, same choice of round and cell, with every client's test labels shuffled."""
-    from fpl_tune.study.selection import best
+    from fpl_tune.findings.choice import best
 
     body = (
         "axes: {}\nsearch: {sampler: tpe, trials: 6, only: [optim.lr]}\n"

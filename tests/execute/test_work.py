@@ -10,8 +10,8 @@ import pytest
 
 from fpl_tune.execute.work import Pace, limit, rounds_left, used, work_left, work_to_come
 from fpl_tune.study.cells import Cell, Suggestion
+from fpl_tune.study.results import Status
 from fpl_tune.study.standing import CellState, Design, Row, Run, standing
-from fpl_tune.study.status import Status
 
 SEEDS = (1, 2)
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import tuned
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import make_result, rules_of
 from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store

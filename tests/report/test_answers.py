@@ -5,9 +5,9 @@ import re
 import pytest
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.findings.comparisons import compare
 from fpl_tune.report import answer, charts, search, sweep, table
 from fpl_tune.study.cells import label
-from fpl_tune.study.comparisons import compare
 from fpl_tune.study.results import make_result
 
 from ..conftest import there

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from fpl_tune import config, report
+from fpl_tune.findings.comparisons import compare
 from fpl_tune.report import page as page_of
 from fpl_tune.report import table
-from fpl_tune.study.comparisons import compare
 from fpl_tune.study.grid import expand
 
 from .conftest import findings_of, put

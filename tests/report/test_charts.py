@@ -10,11 +10,11 @@ import pytest
 import vl_convert
 
 from fpl_tune.core.formatting import axis_name, plain
+from fpl_tune.findings.comparisons import compare
+from fpl_tune.findings.findings import Findings
+from fpl_tune.findings.partition import class_counts
 from fpl_tune.report import charts, search, vega
 from fpl_tune.report.page import SECTIONS
-from fpl_tune.study.comparisons import compare
-from fpl_tune.study.findings import Findings
-from fpl_tune.study.partition import class_counts
 
 from ..conftest import MakeStore
 from .conftest import SEARCH, findings_of, put

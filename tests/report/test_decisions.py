@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 
+from fpl_tune.findings.comparisons import compare
 from fpl_tune.report import answer, curves, robustness, table
-from fpl_tune.study.comparisons import compare
 
 from ..conftest import there
 from .conftest import amend, findings_of, put

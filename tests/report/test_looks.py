@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from fpl_tune.findings.comparisons import compare, look
 from fpl_tune.report import answer, table
-from fpl_tune.study.comparisons import compare, look
 
 from .conftest import findings_of, reach
 

@@ -10,11 +10,11 @@ import pytest
 from fpl_tune import report
 from fpl_tune.core import formatting
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.findings.comparisons import compare
+from fpl_tune.findings.partition import class_counts
 from fpl_tune.report import answer, charts, curves, reproduce, robustness, table
 from fpl_tune.study import tracking
 from fpl_tune.study.cells import Cell, field_text, shown
-from fpl_tune.study.comparisons import compare
-from fpl_tune.study.partition import class_counts
 from fpl_tune.study.results import make_result
 
 from ..conftest import there

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from fpl_tune.findings.comparisons import compare
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import paper
-from fpl_tune.study.comparisons import compare
-from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import make_result
 
 from ..conftest import there

@@ -7,11 +7,11 @@ import pytest
 
 from fpl_tune import report
 from fpl_tune.core.formatting import short
+from fpl_tune.findings.comparisons import compare
+from fpl_tune.findings.findings import LONG
+from fpl_tune.findings.foresight import LEAST
 from fpl_tune.report import answer, charts, curves, search, table, tuned
 from fpl_tune.search.halving import HALVING, resolved
-from fpl_tune.study.comparisons import compare
-from fpl_tune.study.findings import LONG
-from fpl_tune.study.foresight import LEAST
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
 

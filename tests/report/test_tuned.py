@@ -22,15 +22,15 @@ from fpl_tune import analysis, api, config, report
 from fpl_tune.cli.show import print_results
 from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.findings.choice import choose
+from fpl_tune.findings.comparisons import compare, offered_references
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import answer, latex, table, tuned
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.space import Param
 from fpl_tune.study.cells import Cell, confirming_id
-from fpl_tune.study.comparisons import compare, offered_references
-from fpl_tune.study.findings import Findings
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
-from fpl_tune.study.selection import choose
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, drawn_history, there

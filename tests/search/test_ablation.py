@@ -9,13 +9,13 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute.plan.plan import make_plan
+from fpl_tune.findings.comparisons import compare
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report.curves import ablation
 from fpl_tune.search.ablation import _units, ablation_paths
 from fpl_tune.search.search import stored_searches
 from fpl_tune.search.space import Param, Space
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.comparisons import compare
-from fpl_tune.study.findings import Findings
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, there

@@ -9,12 +9,12 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.findings.findings import Findings
 from fpl_tune.report import tuned
 from fpl_tune.search.ask import trials_of
 from fpl_tune.search.halving import check, resolved
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.findings import Findings
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, Compose, there

@@ -12,8 +12,8 @@ from optuna.trial import TrialState
 
 from fpl_tune.search.ask import ask, trials_of
 from fpl_tune.study.cells import Cell, Suggestion
+from fpl_tune.study.results import Status
 from fpl_tune.study.standing import Row, Run
-from fpl_tune.study.status import Status
 
 from ..conftest import Asked, Compose, there
 from .conftest import drawn_results, score

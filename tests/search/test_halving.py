@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fpl_tune.search.halving import at_rung, promoted, spent
 from fpl_tune.study.cells import Cell, Suggestion
+from fpl_tune.study.results import Status
 from fpl_tune.study.standing import CellState, Design, Leg, Row, Run, standing
-from fpl_tune.study.status import Status
 
 ROUNDS = 9
 DESIGN = Design((1, 2), reduction=3)

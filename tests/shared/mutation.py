@@ -46,9 +46,10 @@ _CONTRACT = "methods/test_contract.py"
 MIRRORS = {
     "api": ["test_api.py"],
     "method": ["test_method.py", _CONTRACT],
-    "report": ["report", "test_api.py", "search/test_ablation.py", "study/test_claims.py"],
-    "search": ["search", "study/test_claims.py"],
-    "study": ["study", "core/test_metrics.py", "report/test_tuned.py"],
+    "report": ["report", "test_api.py", "search/test_ablation.py", "findings/test_claims.py"],
+    "search": ["search", "findings/test_claims.py"],
+    "findings": ["findings", "report/test_tuned.py"],
+    "study": ["study", "findings", "core/test_metrics.py"],
     "wrappers": ["wrappers", _CONTRACT],
 }
 """Tests of rooms for which tests/<room> is not all."""

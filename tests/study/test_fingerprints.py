@@ -22,8 +22,8 @@ from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.core.files import save_tensors
 from fpl_tune.data import DataSpec, export_split, load, split
 from fpl_tune.execute.job import ExecutionContext, Job, JobRun
+from fpl_tune.findings import edited
 from fpl_tune.search.search import Search
-from fpl_tune.study import edited
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import fingerprints
 from fpl_tune.study.grid import expand

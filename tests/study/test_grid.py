@@ -9,10 +9,10 @@ import pytest
 
 from fpl_tune import config, data, methods
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.findings.partition import class_counts
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.study.cells import label
 from fpl_tune.study.grid import expand, variant
-from fpl_tune.study.partition import class_counts
 
 
 def labels(made: Any) -> list[str]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fpl_tune import methods
 from fpl_tune.config import RunSpec
 from fpl_tune.study.cells import Cell, Suggestion
+from fpl_tune.study.results import Status
 from fpl_tune.study.standing import (
     CellState,
     Design,
@@ -23,7 +24,6 @@ from fpl_tune.study.standing import (
     standing,
     wanted,
 )
-from fpl_tune.study.status import Status
 
 ROUNDS = 9
 RUN = {"protocol": {"eval_every": 1}}

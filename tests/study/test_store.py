@@ -19,11 +19,11 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import write_text
 from fpl_tune.core.formatting import quantity
 from fpl_tune.core.metrics import Metric, check_reported, objectives
+from fpl_tune.findings.choice import best
 from fpl_tune.report.charts import curve_of
 from fpl_tune.study.export import export
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import SCHEMA, DamagedFile, Effective
-from fpl_tune.study.selection import best
 from fpl_tune.study.standing import standing
 from fpl_tune.study.store import Store
 

@@ -22,13 +22,13 @@ from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
+from fpl_tune.findings import looks, rates
+from fpl_tune.findings.unasked import Unasked
 from fpl_tune.search import halving
 from fpl_tune.simulation import bounds
-from fpl_tune.study import looks, rates
 from fpl_tune.study.grid import expand
 from fpl_tune.study.standing import CellState, Design, Row, standing
 from fpl_tune.study.store import Store
-from fpl_tune.study.unasked import Unasked
 
 RAY_SECONDS = 15.0
 """Typical seconds until Ray has started on this machine, and its first processes have imported the package."""

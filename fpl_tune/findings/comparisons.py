@@ -11,10 +11,10 @@ import pandas as pd
 
 from fpl_tune import analysis
 from fpl_tune.core.errors import unknown
+from fpl_tune.findings.crossed import settings_of
+from fpl_tune.findings.findings import Findings
+from fpl_tune.findings.looks import Look
 from fpl_tune.study.cells import Cell, axes_of, label
-from fpl_tune.study.crossed import settings_of
-from fpl_tune.study.findings import Findings
-from fpl_tune.study.looks import Look
 
 
 class Reference:

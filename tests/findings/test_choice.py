@@ -10,11 +10,11 @@ import pytest
 from fpl_tune import config, methods
 from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.findings.choice import best, choose, choose_finished, common_seeds
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.export import export
 from fpl_tune.study.grid import expand
 from fpl_tune.study.results import make_result
-from fpl_tune.study.selection import best, choose, choose_finished, common_seeds
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, MakeStore, there

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.study import looks
-from fpl_tune.study.foresight import Foresight
-from fpl_tune.study.looks import Look
+from fpl_tune.findings import looks
+from fpl_tune.findings.foresight import Foresight
+from fpl_tune.findings.looks import Look
 
 from ..conftest import Compose
 

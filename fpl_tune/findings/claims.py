@@ -13,8 +13,8 @@ from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.formatting import counted, percent
 from fpl_tune.core.spec import join_name
 from fpl_tune.study.cells import Cell, is_setting, shown
+from fpl_tune.study.results import FAILURES
 from fpl_tune.study.standing import CellState
-from fpl_tune.study.status import FAILURES
 from fpl_tune.study.table import StoredCell, StudyTable
 
 

@@ -10,11 +10,11 @@ from fpl_tune import cli, config
 from fpl_tune.config import ReportSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.spec import validated
+from fpl_tune.findings.claims import Judged, check, contrasts, counts_sentence, evaluate
+from fpl_tune.findings.comparisons import compare
 from fpl_tune.report.answer import claims as section
 from fpl_tune.report.answer import sentence
 from fpl_tune.search.overrides import compose as compose_checked
-from fpl_tune.study.claims import Judged, check, contrasts, counts_sentence, evaluate
-from fpl_tune.study.comparisons import compare
 from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
 

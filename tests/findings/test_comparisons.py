@@ -6,8 +6,8 @@
 import pytest
 
 from fpl_tune import methods
+from fpl_tune.findings.comparisons import compare, offered_references
 from fpl_tune.report import table
-from fpl_tune.study.comparisons import compare, offered_references
 
 from ..conftest import there
 from ..report.conftest import findings_of, put

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from fpl_tune import config
 from fpl_tune.config import Study
-from fpl_tune.study.comparisons import compare
-from fpl_tune.study.findings import Findings
+from fpl_tune.findings.comparisons import compare
+from fpl_tune.findings.findings import Findings
 from fpl_tune.study.grid import expand
-from fpl_tune.study.results import make_result
+from fpl_tune.study.results import Status, make_result
 from fpl_tune.study.schema import Effective, StudyFile
 from fpl_tune.study.standing import CellState, Design, Row, Run
-from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell, StudyTable
 
 from ..conftest import MakeStore, drawn_history

@@ -20,16 +20,15 @@ from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import numeric, percent, short, titles
 from fpl_tune.core.metrics import TOTAL_BYTES, check_rule, comparable
-from fpl_tune.study import rates
+from fpl_tune.findings import rates
+from fpl_tune.findings.choice import Choice, choose, objectives_of, selecting_rule, setting_of, sign
+from fpl_tune.findings.claims import Judged, evaluate
+from fpl_tune.findings.crossed import Crossed, crossed, row_title, settings_of
+from fpl_tune.findings.foresight import Foresight, foresight
+from fpl_tune.findings.partition import ClassCounts, class_counts
 from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, label, shown
-from fpl_tune.study.claims import Judged, evaluate
-from fpl_tune.study.crossed import Crossed, crossed, row_title, settings_of
-from fpl_tune.study.foresight import Foresight, foresight
-from fpl_tune.study.partition import ClassCounts, class_counts
-from fpl_tune.study.results import COSTS, VAL, figure
-from fpl_tune.study.selection import Choice, choose, objectives_of, selecting_rule, setting_of, sign
+from fpl_tune.study.results import COSTS, VAL, Status, figure
 from fpl_tune.study.standing import CellState, Row
-from fpl_tune.study.status import Status
 from fpl_tune.study.table import StoredCell, StudyTable
 
 if TYPE_CHECKING:
