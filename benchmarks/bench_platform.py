@@ -136,7 +136,7 @@ def suggestion_seconds(root: Path, overrides: Sequence[str], trials: int) -> flo
         cell = ask(plan.parts[0], design, rows)
         assert cell is not None
         history = _made_up(cell)
-        rows.append(Row(cell, {1: Run(Status.DONE, cell.rounds, lambda history=history: history)}))
+        rows.append(Row(cell, design, {1: Run(Status.DONE, cell.rounds, lambda history=history: history)}))
     return (time.perf_counter() - began) / 20
 
 
@@ -154,7 +154,7 @@ class _Clock(Callback):
     def __init__(self) -> None:
         self.ends: list[float] = []
 
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, row: Row) -> None:
         self.ends.append(time.perf_counter())
 
 

@@ -16,7 +16,7 @@ from fpl_tune.api import start_study
 from fpl_tune.cli.live import ReportWriter, Watcher
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.study.cells import Cell
+from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
 from fpl_tune.track import MLflowCallback
 
@@ -40,7 +40,7 @@ class Costs(Callback):
         self.marks: list[tuple[float, int]] = []
         self.began = time.process_time()
 
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, row: Row) -> None:
         self.marks.append((time.process_time(), psutil.Process().memory_info().rss))
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:

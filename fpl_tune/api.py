@@ -158,10 +158,10 @@ class StudyResults:
         """A row per cell, seed and round with all metrics."""
         return pd.DataFrame(
             [
-                {"cell": key, "label": stored.cell.label, **record}
-                for key, stored in self.store.table().cells.items()
-                for seed in stored.results
-                for record in stored.history(seed)
+                {"cell": key, "label": row.cell.label, **record}
+                for key, row in self.store.table().rows.items()
+                for seed in row.results
+                for record in row.history(seed)
             ]
         )
 
@@ -186,7 +186,7 @@ class StudyResults:
             if metric not in self.rounds:
                 raise
         table = self.store.table()
-        if any(stored.cell.searched for stored in table.cells.values()):
+        if any(row.cell.searched for row in table.rows.values()):
             from fpl_tune.findings.findings import Findings
             from fpl_tune.report import tuned
 

@@ -6,6 +6,9 @@ import os
 import sqlite3
 import tarfile
 
+from fpl_tune.study.schema import StudyFile
+from fpl_tune.study.table import StudyTable
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch
     # Threads of tests side by side would fight for the same cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,15 +37,15 @@ from fpl_tune.clip.allocator import trim
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.files import save_tensors
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.decide import LiveTable, asking
+from fpl_tune.execute.decide import asking, suggested
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.search import Search
 from fpl_tune.simulation import worlds
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.grid import expand
-from fpl_tune.study.results import Status, make_result
-from fpl_tune.study.standing import Row, Run
+from fpl_tune.study.results import make_result
+from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
 from fpl_tune.testing import toys
 
@@ -212,8 +215,8 @@ class Heard(Callback):
     def on_job_pause(self, cell: Cell, seeds: Sequence[int]) -> None:
         self.paused.append(cell.label)
 
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self.cells.append(cell.label)
+    def on_cell_end(self, row: Row) -> None:
+        self.cells.append(row.cell.label)
 
     def on_warning(self, cell: Cell, text: str) -> None:
         self.warnings.append(text)
@@ -235,7 +238,7 @@ class Asked:
         self.search = there(Search.plan(spec, fits))
         trials = {cell.id: cell for cell in self.search.restore([row.cell for row in rows])}
         before = {row.cell.id: replace(row, cell=trials[row.cell.id]) for row in rows if row.cell.id in trials}
-        self.table = LiveTable(design_of(spec), self.search.parts, before)
+        self.table = StudyTable(StudyFile.model_validate(spec.node), design_of(spec), before)
         self._exhausted: set[str] = set()
 
     @property
@@ -247,11 +250,10 @@ class Asked:
         """The next trial; None where none is left to suggest."""
         from fpl_tune.search.ask import ask  # with Optuna
 
-        while (part := asking(self.table, self._exhausted)) is not None:
-            trials = self.table.shared_trials(part)
-            cell = ask(part, self.table.design, trials)
+        while (part := asking(self.table, self.search.parts, self._exhausted)) is not None:
+            cell = ask(part, self.table.design, suggested(self.table, part))
             if cell is not None:
-                self.table.rows[cell.id] = Row(cell)
+                self.table.rows[cell.id] = Row(cell, self.table.design)
                 return cell
             self._exhausted.add(str(part))
         return None
@@ -262,11 +264,8 @@ class Asked:
 
     def note(self, cell: Cell, histories: Mapping[int, Sequence[Record]], status: str = "done") -> None:
         """Says what a trial's seeds have left."""
-        runs = {
-            seed: Run(Status(status), len(history), lambda history=history: history)
-            for seed, history in histories.items()
-        }
-        self.table.rows[cell.id] = Row(cell, runs)
+        runs = {seed: make_result(status, history) for seed, history in histories.items()}
+        self.table.rows[cell.id] = Row(cell, self.table.design, runs)
 
 
 def note_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -343,11 +342,11 @@ def make_store(tmp_path: Path, composed: Path) -> MakeStore:
             for seed in spec.seed_list():
                 if fill(cell, seed):
                     history = drawn_history(seed, level(cell), rounds=rounds, clients=clients)
-                    result = make_result("done", history, split_hash=f"split{seed}")
-                    result["finished"] = f"2024-05-0{1 + cell.number % 9}T10:00:0{seed}+00:00"
+                    at = f"2024-05-0{1 + cell.number % 9}T10:00:0{seed}+00:00"
+                    result = replace(make_result("done", history, split_hash=f"split{seed}"), finished=at)
                     owner = {"cell": cell.id, "seed": str(seed)}
                     save_tensors({"shared.context": torch.zeros(2, 3)}, learned := root / "learned", owner)
-                    store.put(cell, seed, history, result, learned)
+                    store.put(cell, seed, result, learned)
         return store
 
     return make

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fpl_tune.api import StudyResults
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.simulation.simulation import Record
 
-from .conftest import Compose, Heard, MakeStore
+from .conftest import Compose, Heard, MakeStore, there
 
 TINY: dict[str, Any] = {
     "method": "promptfl",
@@ -195,5 +196,5 @@ def test_a_summary_takes_any_metric_of_a_stored_round(make_store: MakeStore) -> 
     store = make_store()
     cell = store.cells()[0]
     history = [{**record, "gates_open": 0.5} for record in store.history(cell, 1)]
-    store.put(cell, 1, history, {**(store.result(cell, 1) or {})})
+    store.put(cell, 1, replace(there(store.result(cell, 1)), records=lambda: history))
     assert StudyResults(store).summary(metric="gates_open")["mean"].max() == 0.5

@@ -21,7 +21,7 @@ from fpl_tune.core.files import save_tensors
 from fpl_tune.core.paths import list_studies
 from fpl_tune.execute.plan import preflight
 from fpl_tune.findings import claims
-from fpl_tune.findings.findings import without_data
+from fpl_tune.findings.names import without_data
 from fpl_tune.report.paper import BEST, printed_results
 from fpl_tune.search.overrides import compose
 from fpl_tune.search.search import Search

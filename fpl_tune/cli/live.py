@@ -6,7 +6,6 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
@@ -21,7 +20,7 @@ from fpl_tune.findings.looks import Look
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import VAL, aggregate
-from fpl_tune.study.standing import CellState
+from fpl_tune.study.standing import CellState, Row
 from fpl_tune.study.store import Store
 
 _LINE_EVERY = 60.0
@@ -85,14 +84,14 @@ class Watcher(Callback):
             self._printed_at = time.monotonic()
             self._console.print(line)
 
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self.on_job_pause(cell, list(results))
-        states = {str(result["status"]) for result in results.values()}
+    def on_cell_end(self, row: Row) -> None:
+        self.on_job_pause(row.cell, list(row.results))
+        states = {row.status(seed) for seed in row.results}
         if self._bars.disable and states == {CellState.PRUNED}:
             self._pruned += 1  # often dozens at the end of a search
         elif self._bars.disable:
-            text = validation(results) or ", ".join(sorted(states - {CellState.DONE.value}))
-            self._console.print(f"{cell.label}: {text}  ({self._progress.line()})")
+            text = validation(row) or ", ".join(sorted(states - {CellState.DONE.value}))
+            self._console.print(f"{row.cell.label}: {text}  ({self._progress.line()})")
 
     def on_look(self, look: Look, jobs: Sequence[Job]) -> None:
         self._console.print(str(look))
@@ -109,9 +108,9 @@ class Watcher(Callback):
         self._bars.stop()
 
 
-def validation(results: dict[int, dict[str, Any]]) -> str:
+def validation(row: Row) -> str:
     """The mean validation accuracy of the seeds that are done, as text; empty if there are none."""
-    good = [result["rules"]["final"][VAL] for result in results.values() if result["status"] == CellState.DONE]
+    good = [row.results[seed].rules["final"][VAL] for seed in row.counts]
     return f"validation {100 * aggregate(good)['mean']:.1f} %" if good else ""
 
 
@@ -128,7 +127,7 @@ class ReportWriter(Callback):
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self._store, self._due = store, time.monotonic() + _EVERY
 
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, row: Row) -> None:
         began = time.monotonic()
         if began >= self._due:
             from fpl_tune import report  # takes its time to load

@@ -63,14 +63,14 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     from fpl_tune.study.standing import CellState
 
     table = store.table()
-    study, cells = table.study, {key: stored.cell for key, stored in table.cells.items()}
+    study, cells = table.study, {key: row.cell for key, row in table.rows.items()}
     metric, objectives = study.report.metric, objectives_of(study)
     sets = output.other_sets(table.metrics if rule != "mean_last5" else ())
     records = table.summary(rule, metric, *objectives, *sets)
     if format != "table":
         output.emit(records, format)
         return
-    choice = choose(table.cells, cells.values(), rule, study)
+    choice = choose(table.rows.values(), rule, study)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
     marked = "on the front" if choice and choice.front else "best"
     title = study.title or study.name

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
-from fpl_tune.execute.decide import LiveTable, confirming
+from fpl_tune.execute.decide import confirming, left
 from fpl_tune.execute.plan import preflight
 from fpl_tune.search import halving
 from fpl_tune.search.ablation import ablation_cells
@@ -23,8 +23,13 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints
 from fpl_tune.study.grid import expand
 from fpl_tune.study.results import Status
-from fpl_tune.study.standing import Row, wanted
+from fpl_tune.study.schema import StudyFile
+from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
+from fpl_tune.study.table import StudyTable
+
+if TYPE_CHECKING:
+    from fpl_tune.search.cell_search import CellSearch
 
 
 def compose_cells(spec: Study) -> tuple[Search | None, list[Cell]]:
@@ -61,10 +66,11 @@ class Asked:
     ) -> None:
         self._store, self._fingerprints = store, Fingerprints()
         self._run_again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
-        searches = search.parts if search is not None else []
+        self.searches: Sequence[CellSearch] = search.parts if search is not None else []
         trials = search.restore(store.files()) if search is not None else []
         seen = {seed for cell in trials if cell.suggestion is not None for seed in cell.suggestion.seeds}
-        self.table = LiveTable(halving.design_of(spec, seen), searches)
+        design, study = halving.design_of(spec, seen), StudyFile.model_validate(spec.node)
+        self.table = StudyTable(study, design, folder=store.folder)
         self.prints = dict[str, dict[str, Any]]()
         """Fingerprints of the cells' runs, by id."""
         self.again: list[tuple[Cell, int]] = []
@@ -73,17 +79,17 @@ class Asked:
         """Contents of the files of the search spaces; see `Search.files`."""
         self.complete, exhausted = store.ended()
         """True if the last run left nothing to run."""
-        self.exhausted = {*exhausted} & {str(search) for search in searches}
+        self.exhausted = {*exhausted} & {str(search) for search in self.searches}
         """Searches whose sampler has no new point."""
         self.add([*cells, *trials])
         if spec.ablate is not None:
-            if searches and (left := sum(self.table.left(part, self.exhausted) for part in searches)):
+            if trials := sum(left(self.table, each, {}, self.exhausted) for each in self.searches):
                 raise ConfigError(
-                    f"ablate=best needs a finished search, but {counted(left, 'trial')} of {spec.name} "
-                    f"{'is' if left == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
+                    f"ablate=best needs a finished search, but {counted(trials, 'trial')} of {spec.name} "
+                    f"{'is' if trials == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
                 )
-            self.add(ablation_cells(spec, searches, self.table.stored()))
-        self.add(confirming(self.table, {}, self.exhausted))
+            self.add(ablation_cells(spec, self.searches, self.table.rows))
+        self.add(confirming(self.table, self.searches, {}, self.exhausted))
 
     def add(self, cells: Iterable[Cell]) -> list[Row]:
         """Adds cells with their stored runs, without the seeds that run again.
@@ -111,7 +117,7 @@ class Asked:
     def _row(self, cell: Cell) -> Row:
         """The row of a cell, with the seeds that run again set aside."""
         prints = self.prints[cell.id] = self._fingerprints(cell.run)
-        row = self._store.row(cell, prints)
-        again = [s for s in wanted(self.table.design, row) if s in row.runs and row.runs[s].status in self._run_again]
+        row = self._store.row(cell, self.table.design, prints)
+        again = [s for s in row.wanted if s in row.runs and row.runs[s].status in self._run_again]
         self.again += [(cell, seed) for seed in again]
         return replace(row, runs={seed: run for seed, run in row.runs.items() if seed not in again})

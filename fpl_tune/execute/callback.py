@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import StudyProgress
 from fpl_tune.findings.looks import Look
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
 
 
@@ -50,12 +50,11 @@ class Callback:
     def on_warning(self, cell: Cell, text: str) -> None:
         """A problem that does not stop the study."""
 
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, row: Row) -> None:
         """All seeds of a cell have a result.
 
         Args:
-            cell: the cell.
-            results: the stored result by seed.
+            row: the cell, its state, and its results by seed: `row.cell`, `row.state`, `row.results`.
         """
 
     def on_look(self, look: Look, jobs: Sequence[Job]) -> None:

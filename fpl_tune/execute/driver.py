@@ -26,7 +26,19 @@ from fpl_tune.core.formatting import some
 from fpl_tune.core.metrics import metric, of_method
 from fpl_tune.execute.asked import Asked
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.decide import Action, Ask, Confirm, Done, Pass, Start, next_action
+from fpl_tune.execute.decide import (
+    Action,
+    Ask,
+    Confirm,
+    Done,
+    Pass,
+    Start,
+    next_action,
+    remaining,
+    suggested,
+    trials_of,
+    unconfirmed,
+)
 from fpl_tune.execute.job import Failure, Job, Output, Report
 from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.progress import ProgressMeter
@@ -37,7 +49,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.results import FAILURES, Status, make_result
 from fpl_tune.study.schema import Effective
-from fpl_tune.study.standing import CellState, Leg, Row, Run, Standing, standing, wanted
+from fpl_tune.study.standing import CellState, Leg, Row
 from fpl_tune.study.store import Store
 
 if TYPE_CHECKING:
@@ -62,14 +74,14 @@ class Driver:
     """
 
     def __init__(self, store: Store, spec: Study, asked: Asked, callbacks: Iterable[Callback], began: float) -> None:
-        self.store, self.spec, self.asked, self.table = store, spec, asked, asked.table
+        self.store, self.spec, self.asked, self.table, self.searches = store, spec, asked, asked.table, asked.searches
         self.callbacks, self.began = list(callbacks), began
         self.signal: int | None = None
         self.paces: dict[str, float] = {}
         """Planned seconds of a round of one seed, by the cell's id."""
         self.order: dict[str, float] = {}
         """Sort keys of cells that do not start in the study's order, by id."""
-        self._meter, self._reported_at = ProgressMeter(self.table, spec, self.paces), -math.inf
+        self._meter, self._reported_at = ProgressMeter(self.table, self.searches, spec, self.paces), -math.inf
         self._running: dict[str, Leg] = {}
         self._jobs: dict[str, Job] = {}  # the last one of each cell, which counts its attempts
         self._singly: dict[str, set[int]] = {}  # seeds that failed together, and are tried one by one, by cell
@@ -116,26 +128,22 @@ class Driver:
             self._running[key] = leg
         self._action = None
 
-    def standing(self, row: Row) -> Standing:
-        """The state of a cell, and the legs that it has left."""
-        return standing(self.table.design, row)
-
     def queued(self) -> list[Job]:
         """Jobs of the legs that are left, those of paused trials last."""
         rows = [sorted(self.table.having(state), key=self._place) for state in (CellState.QUEUED, CellState.PAUSED)]
-        return [self._job(row, self.standing(row).left[0]) for some in rows for row in some]
+        return [self._job(row, row.standing.left[0]) for some in rows for row in some]
 
     @property
     def remaining(self) -> int:
         """Number of trials that are still to be suggested."""
-        return sum(self.table.remaining(search) for search in self.table.searches if str(search) not in self._exhausted)
+        return sum(remaining(self.table, search) for search in self.searches if str(search) not in self._exhausted)
 
     def _place(self, row: Row) -> tuple[Any, ...]:
         """Sort key of queued cells: quick ones first, such as zero-shot CLIP, then those with the most rounds, the best
         of them first, then those that were running when the process ended."""
         first = row.runs.get(self.table.design.seeds[0])
         rounds = max((run.rounds for run in row.runs.values()), default=0)
-        value = first.value(self.table.design.objective, rounds) if first and row.cell.role == "trial" else None
+        value = first.latest(self.table.design.objective, rounds) if first and row.cell.role == "trial" else None
         rank = -(value or 0.0) if metric(self.table.design.objective).maximize else value or 0.0
         return row.cell.run.learns, -rounds, rank, not row.together, self.order.get(row.cell.id, 0), row.cell.number
 
@@ -156,14 +164,14 @@ class Driver:
             self.store.forget(cell, seed)
         for row in rows.values():
             self._drop_checkpoints(row, row.together)
-        states = {key: self.standing(row).state for key, row in rows.items()}
+        states = {key: row.standing.state for key, row in rows.items()}
         over = {*_ENDED, CellState.PAUSED} if self.asked.complete else {*_ENDED}
         self._skipped = {key for key, state in states.items() if state in over}
         for key, row in rows.items():
             if row.stale and states[key] is CellState.QUEUED:
                 self.notify(Callback.on_stale, row.cell, row.stale)
-        for search in self.table.searches:
-            if not self.table.trials(search):
+        for search in self.searches:
+            if not trials_of(self.table, search):
                 search.warn()
         self._look(silent=True)
         if isinstance(action := self._pass_on(), Ask):  # so that the study starts with something to run
@@ -180,7 +188,7 @@ class Driver:
         self._stop_file.unlink(missing_ok=True)
         pruned = complete and (self._ran or not self.asked.complete)
         for row in self.table.having(CellState.PAUSED) if pruned else ():
-            self.notify(Callback.on_cell_end, row.cell, self.store.read(row.cell).results)
+            self.notify(Callback.on_cell_end, replace(row, complete=True))
         outcome = self.outcome()
         self.notify(Callback.on_study_end, self.store, outcome)
         return outcome
@@ -190,22 +198,21 @@ class Driver:
         failed, by_error, over = set[str](), dict[str, list[str]](), [*_ENDED]
         ended = isinstance(self._next(), Done)
         over += [CellState.PAUSED] if ended else []
-        states = {key: self.standing(row).state for key, row in self.table.rows.items()}
+        states = {key: row.standing.state for key, row in self.table.rows.items()}
         for key, row in self.table.rows.items():
             bad = {Status.FAILED} if row.cell.role == "trial" else FAILURES
-            for seed in wanted(self.table.design, row) if states[key] in over else ():
+            for seed in row.wanted if states[key] in over else ():
                 if seed not in row.runs or row.runs[seed].status not in bad:
                     continue
                 failed.add(key)
-                error = str((self.store.result(row.cell, seed) or {"error": ""})["error"])
-                by_error.setdefault(error, []).append(f"{row.cell.label}, seed {seed}")
+                by_error.setdefault(str(row.runs[seed].error), []).append(f"{row.cell.label}, seed {seed}")
         failures = [f"{some(names, 3, '; ')}: {error}" for error, names in by_error.items()]
-        empty = [search.name for search in self.table.searches if ended and not self.table.trials(search)]
+        empty = [search.name for search in self.searches if ended and not trials_of(self.table, search)]
         failures += [f"{name}: none of its suggestions can run" for name in empty]
         left = {key for key, state in states.items() if state not in over}
         skipped = self._skipped - self._ran - failed - left
         done = len(states) - len(left | failed | skipped)
-        ahead = 0 if ended else len(self.table.unconfirmed())
+        ahead = 0 if ended else len(unconfirmed(self.table, self.searches))
         pending, code = len(left) + self.remaining + ahead, 1 if failures else 0
         if pending:
             code = 128 + self.signal if self.signal else 130
@@ -269,7 +276,7 @@ class Driver:
     def _next(self) -> Action:
         """The next action; computed again only once the table has changed."""
         if self._action is None:
-            self._action = next_action(self.table, self._running, self._exhausted, self._place)
+            self._action = next_action(self.table, self.searches, self._running, self._exhausted, self._place)
         return self._action
 
     def _pass_on(self) -> Action:
@@ -278,7 +285,7 @@ class Driver:
             match action := self._next():
                 case Pass(rows):
                     for row in rows:
-                        self._mark(row, passed=row.passed | {self.standing(row).rung})
+                        self._mark(row, passed=row.passed | {row.standing.rung})
                 case Confirm(cells):
                     self._add(cells)
                 case _:
@@ -295,7 +302,7 @@ class Driver:
         from fpl_tune.search.ask import ask  # with Optuna
 
         try:
-            if (cell := ask(search, self.table.design, self.table.suggested(search))) is not None:
+            if (cell := ask(search, self.table.design, suggested(self.table, search))) is not None:
                 self._add([cell])
                 return
         except ConfigError as problem:
@@ -309,7 +316,7 @@ class Driver:
             return
         from fpl_tune.findings import comparisons, findings  # imports pandas, which other studies do not need here
 
-        if (look := comparisons.look(findings.Findings(self.spec, self.store.table()))) is None:
+        if (look := comparisons.look(findings.Findings(self.spec, self.table))) is None:
             return
         for row in map(self.table.rows.__getitem__, look.goes_on):
             self._mark(row, passed=row.passed | {look.further[-1]})
@@ -337,14 +344,14 @@ class Driver:
                 continue
             split, prompts = output[seed] if output is not None else ("", None)
             history = [records[i] for records in job.rounds]
-            result = make_result(status, history, error=error, fingerprints=job.prints, split_hash=split)
-            self.store.put(job.cell, seed, history, result, folder / prompts if prompts else None)
-            runs[seed] = Run(status, len(history), partial(self.store.records, job.cell, seed))
+            run = make_result(status, history, error=error, fingerprints=job.prints, split_hash=split)
+            self.store.put(job.cell, seed, run, folder / prompts if prompts else None)
+            runs[seed] = replace(run, records=partial(self.store.records, job.cell, seed))
         self._set(replace(row, runs=runs))
 
     def _drop_checkpoints(self, row: Row, *uploaded: tuple[int, ...]) -> None:
         """Removes checkpoints that no leg of a cell needs any more; `uploaded` are seeds that may have one at a URL."""
-        left = self.standing(row).left
+        left = row.standing.left
         groups = [leg.seeds for leg in left]
         open_ = {s for s in row.together if s not in row.runs or not row.runs[s].ended(row.cell.rounds)}
         if open_ - self._singly.get(row.cell.id, set()):  # also where the study does not ask for them any more
@@ -373,7 +380,7 @@ class Driver:
         job = self._jobs.get(key)
         if job is None or job.seeds != seeds:
             job = Job(row.cell, seeds, self._prints[key], attempt=int(key in self._retried))
-        left = self.standing(row).left
+        left = row.standing.left
         job.cell, job.rungs = row.cell, tuple(each.rounds for each in left if each.seeds == seeds and each.rung)
         job.rungs = tuple(rounds for rounds in job.rungs if rounds < row.cell.rounds)
         return job
@@ -419,7 +426,7 @@ class Driver:
         self._under_way(key, None)
         self._pass_on()
         row = self.table.rows[key]
-        now = self.standing(row)
+        now = row.standing
         if status == Status.PARTIAL and now.state is CellState.QUEUED and now.left[0].seeds == job.seeds:
             self._under_way(key, now.left[0])
             return True
@@ -427,7 +434,7 @@ class Driver:
         self._drop_checkpoints(row, job.seeds)
         if now.state in _ENDED:
             self._report_progress()
-            self.notify(Callback.on_cell_end, row.cell, self.store.read(row.cell).results)
+            self.notify(Callback.on_cell_end, row)
         else:
             self.notify(Callback.on_job_pause, row.cell, job.seeds)
         return False

@@ -54,18 +54,17 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
     def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that trains nothing has one round
         return float(not cell.rounds == 1 < cell.node["protocol"]["rounds"])
 
-    design, search = table.design, table.study.search
-    rows = [stored.row for stored in table.cells.values()]
+    search, rows = table.study.search, [*table.rows.values()]
     more = 0.0
     if search.sampler is not None:
         n_searches = math.prod(map(len, axes_of(table.study.axes).values()))
         trials = [row for row in rows if row.cell.role == "trial"]
-        more = work_to_come(design, trials, search, n_searches, cost)
+        more = work_to_come(trials, search, n_searches, cost)
         unconfirmed = n_searches - sum(row.cell.role == "tuned" for row in rows)
-        more += confirmation_to_come(design, trials, unconfirmed, cost)
-    work = work_left(design, rows, cost, more=more)
-    results = [result for stored in table.cells.values() if cost(stored.cell) for result in stored.results.values()]
-    ended = [(datetime.fromisoformat(r["finished"]).timestamp(), r["time/seconds"], r["rounds"]) for r in results]
+        more += confirmation_to_come(trials, unconfirmed, cost)
+    work = work_left(rows, cost, more=more)
+    runs = [run for row in rows if cost(row.cell) for run in row.results.values()]
+    ended = [(datetime.fromisoformat(run.finished).timestamp(), run.costs["time/seconds"], run.rounds) for run in runs]
     ended = [one for one in ended if one[0] >= began]
     if not ended:
         return None
@@ -91,8 +90,8 @@ def stop(store: Store) -> None:
 def failed_seeds(store: Store) -> list[str]:
     """Label, seed and error of each seed that failed or diverged."""
     return [
-        f"{cell.label}, seed {seed}: {result['error']}"
+        f"{cell.label}, seed {seed}: {run.error}"
         for cell in (store.cells() if store.exists else ())
-        for seed, result in store.seed_results(cell).items()
-        if result["status"] in FAILURES
+        for seed, run in store.row(cell).results.items()
+        if run.status in FAILURES
     ]

@@ -7,22 +7,26 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from fpl_tune.config import StudySpec
 from fpl_tune.core.formatting import figure, left
 from fpl_tune.core.metrics import comparable
 from fpl_tune.execute import work
-from fpl_tune.execute.decide import LiveTable
+from fpl_tune.execute.decide import unconfirmed
 from fpl_tune.execute.job import Job
 from fpl_tune.findings.choice import objectives_of, selecting_rule, sign
 from fpl_tune.findings.crossed import settings_of
 from fpl_tune.search.halving import limit, used
 from fpl_tune.simulation.simulation import Record
-from fpl_tune.study import results as tables
 from fpl_tune.study.cells import Cell, axes_of
-from fpl_tune.study.results import VAL, Status
-from fpl_tune.study.standing import CellState, Row, Run, standing, wanted
+from fpl_tune.study.results import VAL, Run, Status
+from fpl_tune.study.standing import CellState, Row
+from fpl_tune.study.table import StudyTable
+
+if TYPE_CHECKING:
+    from fpl_tune.search.cell_search import CellSearch
 
 _LABEL = 44  # characters of a cell's label in a line
 
@@ -71,12 +75,16 @@ class ProgressMeter:
 
     Args:
         table: the study's table.
+        searches: its searches.
         spec: the study.
         paces: planned seconds of a round of one seed, by the cell's id; may lack cells.
     """
 
-    def __init__(self, table: LiveTable, spec: StudySpec, paces: Mapping[str, float]) -> None:
-        self._table, self._search, self._paces, self._ablated = table, spec.search, paces, bool(spec.ablate)
+    def __init__(
+        self, table: StudyTable, searches: Sequence[CellSearch], spec: StudySpec, paces: Mapping[str, float]
+    ) -> None:
+        self._table, self._searches, self._paces = table, searches, paces
+        self._search, self._ablated = spec.search, bool(spec.ablate)
         self._objectives, self._rule = objectives_of(spec), selecting_rule(spec.report.rule)
         self._settings = settings_of(axes_of(spec.axes))
         self._pace: work.Pace | None = None
@@ -118,29 +126,29 @@ class ProgressMeter:
 
     def _work(self, rows: Sequence[Row], exhausted: Collection[str]) -> float:
         """The work that is left, including that of trials that are still to be suggested."""
-        design, going = self._table.design, [each for each in self._table.searches if str(each) not in exhausted]
+        design, going = self._table.design, [each for each in self._searches if str(each) not in exhausted]
         trials = [row for row in rows if any(search.holds(row.cell) for search in going)]
         if not trials:  # they follow after the references
-            trials = [Row(Cell("", 0, "", "trial", search.varied, search.run)) for search in going]
-        more = work.work_to_come(design, trials, self._search, len(going), self._cost)
+            trials = [Row(Cell("", 0, "", "trial", search.varied, search.run), design) for search in going]
+        more = work.work_to_come(trials, self._search, len(going), self._cost)
         every = [row for row in rows if row.cell.role == "trial"] or trials
-        if more or work.work_left(design, every, self._cost):
-            more += work.confirmation_to_come(design, every, len(self._table.unconfirmed()), self._cost)
-        return work.work_left(design, rows, self._cost, slots=self._slots, more=more)
+        if more or work.work_left(every, self._cost):
+            more += work.confirmation_to_come(every, len(unconfirmed(self._table, self._searches)), self._cost)
+        return work.work_left(rows, self._cost, slots=self._slots, more=more)
 
     def _counts(self, rows: Sequence[Row]) -> tuple[float, float, str, int, int]:
         """The first fields of the progress."""
-        design, n_searches = self._table.design, len(self._table.searches)
+        n_searches = len(self._searches)
         if not n_searches or self._ablated:  # a search whose best trial is ablated is over
-            over = sum(standing(design, row).state is not CellState.QUEUED for row in rows)
-            rounds = sum(row.cell.rounds * len(wanted(design, row)) for row in rows)
-            ahead = sum(work.rounds_left(design, row) for row in rows)
+            over = sum(row.standing.state is not CellState.QUEUED for row in rows)
+            rounds = sum(row.cell.rounds * len(row.wanted) for row in rows)
+            ahead = sum(work.rounds_left(row) for row in rows)
             return over, len(rows), "cell", round(rounds - ahead), rounds
         trials, number = [row for row in rows if row.cell.role == "trial"], self._search.trials
         # With a number of trials, a trial counts once it has a result; with a budget, its rounds count as they end.
         ran = [row for row in trials if (self._table.rows[row.cell.id] if number else row).runs]
         most = n_searches * limit(self._search)
-        return min(most, used(design, ran, self._search)), most, "trial" if number else "full trial", 0, 0
+        return min(most, used(ran, self._search)), most, "trial" if number else "full trial", 0, 0
 
     def _best(self) -> str:
         """The best of the cells that are done, of those that confirm a search if there are any; the first in a tie.
@@ -163,11 +171,11 @@ class ProgressMeter:
 
     def _value(self, row: Row, objective: str) -> float:
         """The mean of the objective over seeds; NaN for a cell that is not done, or not a candidate."""
-        if not row.cell.candidate or standing(self._table.design, row).state is not CellState.DONE:
+        if not row.cell.candidate or row.standing.state is not CellState.DONE:
             return math.nan
         if row not in self._values:
-            runs = (row.runs[seed] for seed in wanted(self._table.design, row))
-            self._values[row] = fmean(tables.figure(run.records(), objective, self._rule) for run in runs)
+            runs = (row.runs[seed] for seed in row.wanted)
+            self._values[row] = fmean(run.value(objective, self._rule) for run in runs)
         return self._values[row]
 
 

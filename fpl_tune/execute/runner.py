@@ -18,6 +18,7 @@ from fpl_tune.core.files import no_room, refused
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.execute.asked import Asked, compose_cells
 from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.execute.decide import trials_of
 from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Interrupted
 from fpl_tune.execute.plan import preflight
@@ -84,8 +85,8 @@ def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None
     Raises:
         ConfigError: a cell, or a trial of a search that has none yet, cannot run.
     """
-    spec, jobs, searches = driver.spec, driver.queued(), driver.table.searches
-    first = {search.name: search.first for search in searches if not driver.table.trials(search)}
+    spec, jobs, searches = driver.spec, driver.queued(), driver.searches
+    first = {search.name: search.first for search in searches if not trials_of(driver.table, search)}
     if not jobs and not first:
         return
     runs = [*(job.cell.run for job in jobs), *first.values()]

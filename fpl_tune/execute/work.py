@@ -1,4 +1,4 @@
-"""The work that a study has left, and the time that it takes: pure functions of the study's design and its rows.
+"""The work that a study has left, and the time that it takes: pure functions of its rows.
 
 Work is counted in rounds of one seed, weighted by the cost of a round in the cell. The time left is the work left,
 divided by the recent pace: work done per second of wall-clock time. So parallel slots, the overhead of jobs and a
@@ -13,7 +13,7 @@ from statistics import fmean
 
 from fpl_tune.search.halving import Limits, limit, used
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.standing import CellState, Design, Row, standing
+from fpl_tune.study.standing import CellState, Row
 
 RoundCost = Callable[[Cell], float]
 """The cost of a round of one seed of a cell, such as its planned seconds; 1 if all cost the same."""
@@ -21,14 +21,14 @@ _TRIED = 50
 """Number of most recent trials whose mean cost is the expected cost of a further trial."""
 
 
-def rounds_left(design: Design, row: Row) -> float:
+def rounds_left(row: Row) -> float:
     """The expected number of rounds of all seeds that a cell has left.
 
     For a trial that halving may stop, rounds after a rung count by the chance of passing it: 1 / `reduction`, or 1 if
     the trial is hedged. A paused trial has none left: only another trial that reaches the rung makes room for it, and
     the chance of that one is counted.
     """
-    now = standing(design, row)
+    now, design = row.standing, row.design
     if now.state is not CellState.QUEUED:
         return 0.0
     total, chance = 0.0, 1.0
@@ -42,50 +42,49 @@ def rounds_left(design: Design, row: Row) -> float:
     return total
 
 
-def work_left(design: Design, rows: Iterable[Row], cost: RoundCost, *, slots: int = 1, more: float = 0.0) -> float:
+def work_left(rows: Iterable[Row], cost: RoundCost, *, slots: int = 1, more: float = 0.0) -> float:
     """The work that is left.
 
     Args:
-        design: the study's design.
-        rows: its cells.
+        rows: the study's cells.
         cost: see `RoundCost`.
         slots: number of concurrent jobs. Slots do not share a cell, so the work is at least `slots` times the largest.
         more: work of trials that are not suggested yet; see `work_to_come`.
     """
-    each = [rounds * cost(row.cell) for row in rows if (rounds := rounds_left(design, row))]
+    each = [rounds * cost(row.cell) for row in rows if (rounds := rounds_left(row))]
     return max(more + sum(each), slots * max(each, default=0.0))
 
 
-def work_to_come(design: Design, trials: Sequence[Row], search: Limits, n_searches: int, cost: RoundCost) -> float:
+def work_to_come(trials: Sequence[Row], search: Limits, n_searches: int, cost: RoundCost) -> float:
     """The work of trials that are not suggested yet: each is expected to cost as much as those so far.
 
     Args:
-        design: the study's design.
         trials: the trials so far; without any, the work is not known, and is 0.
         search: the limits of a search.
         n_searches: number of searches that continue.
         cost: see `RoundCost`.
     """
-    number = n_searches * limit(search) - used(design, trials, search)
+    number = n_searches * limit(search) - used(trials, search)
     if number <= 0 or not trials:
         return 0.0
-    fresh = [row.cell for row in trials[-_TRIED:]]
+    fresh, design = [row.cell for row in trials[-_TRIED:]], trials[0].design
     if search.trials:
-        return number * fmean(cost(cell) * rounds_left(design, Row(cell)) for cell in fresh)
+        return number * fmean(cost(cell) * rounds_left(Row(cell, design)) for cell in fresh)
     return number * len(design.seeds) * fmean(cost(cell) * cell.rounds for cell in fresh)
 
 
-def confirmation_to_come(design: Design, trials: Sequence[Row], unconfirmed: int, cost: RoundCost) -> float:
+def confirmation_to_come(trials: Sequence[Row], unconfirmed: int, cost: RoundCost) -> float:
     """The work that confirms searches: their chosen and their published points run on fresh seeds.
 
     Args:
-        design: the study's design.
         trials: the trials so far; without any, the work is not known, and is 0.
         unconfirmed: number of searches that are not confirmed yet.
         cost: see `RoundCost`.
     """
-    fresh = [row.cell for row in trials[-_TRIED:]]
-    return 2 * unconfirmed * len(design.confirm) * fmean([cost(cell) * cell.rounds for cell in fresh] or [0.0])
+    if not trials:
+        return 0.0
+    confirming = 2 * unconfirmed * len(trials[0].design.confirm)
+    return confirming * fmean(cost(row.cell) * row.cell.rounds for row in trials[-_TRIED:])
 
 
 class Pace:

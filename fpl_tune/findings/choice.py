@@ -26,7 +26,8 @@ from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, comparable, metr
 from fpl_tune.core.nested import flatten
 from fpl_tune.study.cells import SETTING, Cell, axes_of, is_setting
 from fpl_tune.study.results import TEST, VAL, aggregate
-from fpl_tune.study.table import StoredCell, StudyTable
+from fpl_tune.study.standing import Row
+from fpl_tune.study.table import StudyTable
 
 if TYPE_CHECKING:
     from fpl_tune.config import StudySpec
@@ -121,9 +122,7 @@ def selecting_rule(rule: str) -> str:
     return rule if rule in CHOICES else "final"
 
 
-def choose(
-    stored: Mapping[str, StoredCell], cells: Iterable[Cell], rule: str, study: StudySpec | StudyFile
-) -> Choice | None:
+def choose(rows: Iterable[Row], rule: str, study: StudySpec | StudyFile) -> Choice | None:
     """Chooses by the means of the study's objectives on the seeds that all candidates have.
 
     With one objective and one setting: the cell with the best mean. With several settings: the configuration with the
@@ -136,9 +135,8 @@ def choose(
     With several objectives, the front in the same sense: the cells that no other equals or beats in all of them.
 
     Args:
-        stored: the stored results by the cell's id.
-        cells: candidates. References, cells that are not compared (see `table.StoredCell`), and trials outside the
-            present `search.space` are left out, as are trials once a search is confirmed.
+        rows: candidates. References, cells that are not compared (see `Row.compared`), and trials outside the present
+            `search.space` are left out, as are trials once a search is confirmed.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
         study: the study as it is now. Fields that vary besides its axes are tuned, and not part of a setting.
 
@@ -148,20 +146,21 @@ def choose(
     """
     names, axes, rule = objectives_of(study), axes_of(study.axes), selecting_rule(rule)
     signs = [sign(name) for name in names]
-    tried = [cell for cell in cells if cell.candidate and stored[cell.id].compared]
-    tried = [cell for cell in tried if cell.role == "tuned"] or tried
-    candidates = {cell.id: cell for cell in tried if cell.inside}
-    shares = study.search.across is not None and any(cell.role == "trial" for cell in candidates.values())
+    tried = [row for row in rows if row.cell.candidate and row.compared]
+    tried = [row for row in tried if row.cell.role == "tuned"] or tried
+    candidates = {row.cell.id: row for row in tried if row.cell.inside}
+    shares = study.search.across is not None and any(row.cell.role == "trial" for row in candidates.values())
     by_cell: dict[str, dict[int, list[float]]] = {}
-    for key in candidates:
-        figures = [stored[key].values(name, rule) for name in names]
+    for key, row in candidates.items():
+        figures = [row.values(name, rule) for name in names]
         if seeds := set[int].intersection(*({*own} for own in figures)):
             by_cell[key] = {seed: [own[seed] for own in figures] for seed in sorted(seeds)}
     seeds = common_seeds(by_cell)
     points: dict[tuple[str, str], dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
-    for key, cell in candidates.items():
+    for key, row in candidates.items():
         if key in by_cell and by_cell[key].keys() >= set(seeds):
-            points[_parts(cell, axes, shared=shares)][key] = _means([by_cell[key][seed] for seed in seeds]), cell
+            means = _means([by_cell[key][seed] for seed in seeds])
+            points[_parts(row.cell, axes, shared=shares)][key] = means, row.cell
     if not points or 0 in signs:
         return None
     groups: dict[str, dict[str, tuple[tuple[float, ...], Cell]]] = defaultdict(dict)
@@ -169,7 +168,7 @@ def choose(
         best_of_search = _leaders([own], [*own], signs)
         for key in best_of_search:
             groups[setting][f"{configuration} {key}" if len(names) > 1 else configuration] = own[key]
-    grid = not any(cell.searched for cell in candidates.values())
+    grid = not any(row.cell.searched for row in candidates.values())
     if grid and len(groups) > 1 and all(len(group) == 1 for group in groups.values()):
         return None
     first, *others = groups.values()
@@ -194,7 +193,7 @@ def choose(
         by += f", compared on {listed('seed', seeds)}, which all cells have"
     if outside := len(tried) - len(candidates):
         by += f", without {counted(outside, 'trial')} outside search.space"
-    tested = [stored[cell.id].values(TEST, rule) for _, cell in best] if len(names) == 1 else [{}]
+    tested = [candidates[cell.id].values(TEST, rule) for _, cell in best] if len(names) == 1 else [{}]
     both = sorted(set[int].intersection(*({*by_seed} for by_seed in tested)))
     tests = {seed: math.fsum(by_seed[seed] for by_seed in tested) / len(tested) for seed in both}
     test = aggregate([*tests.values()])
@@ -266,10 +265,10 @@ def choose_finished(table: StudyTable, rule: str | None = None) -> Choice:
             f"The rule that chooses must be {' or '.join(CHOICES)}, but is {rule!r}"
             f"{', which reads test metrics' if rule in TEST_SELECTED_RULES else ''}."
         )
-    choice = choose(table.cells, (stored.cell for stored in table.cells.values()), rule, study)
+    choice = choose(table.rows.values(), rule, study)
     if choice is not None:
         return choice
-    finished = [stored.cell for stored in table.cells.values() if stored.cell.candidate and stored.compared]
+    finished = [row.cell for row in table.rows.values() if row.cell.candidate and row.compared]
     if not finished:
         raise ConfigError(f"{study.name} has no finished cell yet. Run `fpl-tune study {study.name}`.")
     if not any(cell.inside for cell in finished):

@@ -14,8 +14,8 @@ from fpl_tune.core.formatting import counted, percent
 from fpl_tune.core.spec import join_name
 from fpl_tune.study.cells import Cell, is_setting, shown
 from fpl_tune.study.results import FAILURES
-from fpl_tune.study.standing import CellState
-from fpl_tune.study.table import StoredCell, StudyTable
+from fpl_tune.study.standing import CellState, Row
+from fpl_tune.study.table import StudyTable
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def evaluate(table: StudyTable, report: ReportSpec, rule: str | None = None) -> 
     Returns:
         The claims in the study's order. One whose cells the study does not run is undecided.
     """
-    cells = [stored.cell for stored in table.cells.values()]
+    cells = [row.cell for row in table.rows.values()]
     names = {cell.id: cell.label for cell in cells}
     values = cache(lambda metric: table.values(metric, rule or report.rule))
     judged = []
@@ -124,7 +124,7 @@ def evaluate(table: StudyTable, report: ReportSpec, rule: str | None = None) -> 
             continue
         ran = set(frame["cell"])
         if missing := [cell for contrast in compared for cell in contrast if cell not in ran]:
-            judged.append(Judged(*asked, "undecided", _missing(table.cells[missing[0]])))
+            judged.append(Judged(*asked, "undecided", _missing(table.rows[missing[0]])))
             continue
         unit = 100.0 if percent(metric) else 1.0
         within = None if claim.within is None else claim.within / unit
@@ -135,12 +135,12 @@ def evaluate(table: StudyTable, report: ReportSpec, rule: str | None = None) -> 
     return judged
 
 
-def _missing(stored: StoredCell) -> str:
+def _missing(row: Row) -> str:
     """The reason why a cell has no result for a claim."""
-    name = stored.cell.label
-    if stored.state is CellState.PRUNED:
+    name = row.cell.label
+    if row.state is CellState.PRUNED:
         return f"{name} was pruned."
-    ends = [result["status"] for result in stored.results.values() if result["status"] in FAILURES]
+    ends = [run.status for run in row.results.values() if run.status in FAILURES]
     return f"A seed of {name} has {ends[0]}." if ends else f"There is no result of {name}."
 
 

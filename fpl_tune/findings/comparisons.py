@@ -65,7 +65,7 @@ class Reference:
         return (
             [cell for cell in cells if cell.label == name]
             or [cell for cell in cells if cell.is_reference and findings.family(cell) == name]
-            or [cell for cell in cells if name in findings.named(cell)]
+            or [cell for cell in cells if name in findings.names.named(cell)]
         )
 
     @property
@@ -74,7 +74,9 @@ class Reference:
         if len(self._members) != 1 or not self._members[0].searched:
             return self.name or ""
         (member,) = self._members
-        return f"the {self._findings.first_point(member)} setting" if member.published else self._findings.name(member)
+        return (
+            f"the {self._findings.first_point(member)} setting" if member.published else self._findings.names.of(member)
+        )
 
     @cached_property
     def _members(self) -> list[Cell]:
@@ -97,7 +99,7 @@ class Reference:
 
         Axes of settings that they have are among them: only a reference that is asked for compares across settings.
         """
-        points = [self._findings.axis_values(member) for member in self._members]
+        points = [self._findings.names.axis_values(member) for member in self._members]
         values = {axis: {point.get(axis) for point in points} for axis in self._findings.axes}
         within = [] if self.asked == self.name else self._settings
         axes = [axis for axis, own in values.items() if len(own) > 1 or (axis in within and own != {None})]
@@ -107,7 +109,7 @@ class Reference:
     def of(self, cell: Cell) -> Cell | None:
         """The reference's cell that a cell is compared with: the one with the same values on the axes of `_places`."""
         axes, by_place = self._places
-        return by_place.get(tuple(map(self._findings.axis_values(cell).get, axes)))
+        return by_place.get(tuple(map(self._findings.names.axis_values(cell).get, axes)))
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def compare_pairs(
 def offered_references(findings: Findings, comparisons: Comparisons, most: int = 2000) -> list[str]:
     """The references that the page offers: references, values of named axes, cells; about `most` comparisons."""
     families = [findings.family(cell) for cell in findings.finished if cell.is_reference]
-    values = {axis: findings.taken.get(axis, set()) for axis in findings.axes}
+    values = {axis: findings.names.taken.get(axis, set()) for axis in findings.axes}
     named = [axis for axis, taken in values.items() if len(values) > 1 and 1 < len(taken) <= 12
              and findings.frame[axis].map(type).eq(str).any()]  # fmt: skip
     texts = [label({axis: cell.varied[axis]}) for axis in named for cell in findings.own if axis in cell.varied]

@@ -17,14 +17,14 @@ def note(table: StudyTable) -> str:
     Methods that cannot be imported here are left out.
     """
     changed = dict[str, None]()
-    for stored in table.cells.values():
-        name, *inner = _names(stored.cell.node["method"])
-        prints = {result["fingerprints"].get("method") for result in stored.results.values()} - {None}
+    for row in table.rows.values():
+        name, *inner = _names(row.cell.node["method"])
+        prints = {run.fingerprints.get("method") for run in row.results.values()} - {None}
         if prints and any(":" in each for each in (name, *inner)):
             from fpl_tune.study.fingerprints import method_source  # with PyTorch
 
             with suppress(ConfigError):
-                if prints != {method_source(stored.cell.run)}:
+                if prints != {method_source(row.cell.run)}:
                     changed[name] = None
     if not changed:
         return ""

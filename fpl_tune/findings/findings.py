@@ -6,71 +6,33 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from fpl_tune import analysis
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import numeric, percent, short, titles
+from fpl_tune.core.formatting import numeric, percent
 from fpl_tune.core.metrics import TOTAL_BYTES, check_rule, comparable
 from fpl_tune.findings import rates
 from fpl_tune.findings.choice import Choice, choose, objectives_of, selecting_rule, setting_of, sign
 from fpl_tune.findings.claims import Judged, evaluate
 from fpl_tune.findings.crossed import Crossed, crossed, row_title, settings_of
 from fpl_tune.findings.foresight import Foresight, foresight
+from fpl_tune.findings.names import DATA, Names
 from fpl_tune.findings.partition import ClassCounts, class_counts
-from fpl_tune.study.cells import SETTING, Cell, axes_label, axes_of, label, shown
+from fpl_tune.findings.searches import Searched, costs_of, searches_of
+from fpl_tune.findings.significance import SweptAxis, clients_of, letters_of, sweep_of, values_of
+from fpl_tune.study.cells import SETTING, Cell, axes_of, label, shown
 from fpl_tune.study.results import COSTS, VAL, Status, figure
 from fpl_tune.study.standing import CellState, Row
-from fpl_tune.study.table import StoredCell, StudyTable
+from fpl_tune.study.table import StudyTable
 
 if TYPE_CHECKING:
     from fpl_tune.config import Study
-
-LONG = 40
-"""Maximum label length, in characters; charts and sentences name cells with longer ones by their numbers."""
-MOST = 40
-"""Maximum number of cells of a setting; with more, no group letters are shown."""
-DATA = ("data", "partition.held_out", "set")
-"""Fields that say where a cell ran, not what it ran."""
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The results of the search in one cell of the axes."""
-
-    label: str
-    """Label of the cell of the axes, such as the method's name; empty if the study has no axes."""
-    trials: Sequence[Cell]
-    best: Cell | None
-    """The trial that the objective chooses; None if there is none, or with several objectives."""
-    tuned: Cell | None
-    """The cell that is compared for this search: its chosen point on fresh seeds. Until a search of the study is
-    confirmed, and where none is, it is `best`."""
-    published: Cell | None
-    """The published point that the objective chooses, likewise."""
-
-
-@dataclass(frozen=True)
-class SweptAxis:
-    """The values of a swept axis. With several settings, the first cell of a value stands for all its cells."""
-
-    cells_by_value: Sequence[Sequence[Cell]]
-    """The compared cells of each value that has one in every setting, in ascending order of the values."""
-    means: dict[str, float]
-    """Mean of the metric, by the id of the first cell of each value."""
-    best: str | None
-    """Id of the first cell of the chosen value."""
-    result: analysis.Sweep | None
-    """The values that are as good as the best; None if nothing is chosen, or only one value has results."""
-    seeds: int
 
 
 class Findings:
@@ -90,7 +52,7 @@ class Findings:
         self.metric = metric or spec.report.metric
         self.rule = rule or spec.report.rule
         check_rule(self.rule)
-        cells = sorted((stored.cell for stored in table.cells.values()), key=lambda cell: cell.number)
+        cells = sorted((row.cell for row in table.rows.values()), key=lambda cell: cell.number)
         if not cells:
             raise ConfigError(f"{spec.name} has no cells yet. Run fpl-tune study {spec.name}.")
         self.cells: list[Cell] = [cell for cell in cells if cell.role != "ablation"]
@@ -110,8 +72,7 @@ class Findings:
         names = dict.fromkeys(name for cell in self.own for name in cell.varied)
         self.axes = [n for n in names if len({repr(cell.varied.get(n)) for cell in self.own}) > 1]
         """Dotted fields in which the study's own cells differ, in the study's order."""
-        self.titles = titles(self.axes)
-        """Titles of the axes in tables and charts."""
+        self.names = Names(self.cells, self.own, self.axes, self.grid_axes)
         self._shares: dict[str, ClassCounts] = {}
         self.looks = spec.declared_looks()
         """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
@@ -122,7 +83,7 @@ class Findings:
         fixed = (VAL, self.metric, *COSTS, TOTAL_BYTES)
         self.further_metrics = [name for name in dict.fromkeys([*table.metrics, *self.objectives]) if name not in fixed]
         """Further metrics that tables show: other test sets, a method's own, objectives."""
-        ran = any(self.seeds(cell) if metric is None else self.stored(cell).results for cell in self.cells)
+        ran = any(self.seeds(cell) if metric is None else self.row(cell).results for cell in self.cells)
         if ran and not any(self.by_seed(cell, self.metric) for cell in self.cells):
             raise ConfigError(
                 f"A metric is a name in the records, such as test/acc_mean, but none holds {self.metric!r}."
@@ -130,25 +91,25 @@ class Findings:
 
     # -- cells -----------------------------------------------------------------------------------------------
 
-    def stored(self, cell: Cell) -> StoredCell:
-        """The stored results of a cell; empty for a cell that has not run yet."""
-        return self.table.cells.get(cell.id) or StoredCell(self.table.design, Row(cell), CellState.QUEUED, {})
+    def row(self, cell: Cell) -> Row:
+        """A cell with its results; empty for a cell that the study does not have, such as a step of an ablation."""
+        return self.table.rows.get(cell.id) or Row(cell, self.table.design)
 
     def compared(self, cell: Cell) -> bool:
-        """True if a cell is compared with others; see `StoredCell.compared`."""
-        return self.stored(cell).compared
+        """True if a cell is compared with others; see `Row.compared`."""
+        return self.row(cell).compared
 
     def by_seed(self, cell: Cell, metric: str) -> dict[int, float]:
         """A metric by seed, at the round that the rule chose, for the seeds over which means are taken."""
-        return self.stored(cell).values(metric, self.rule)
+        return self.row(cell).values(metric, self.rule)
 
     def seeds(self, cell: Cell) -> list[int]:
         """Seeds over which means of a cell are taken."""
-        return self.stored(cell).seeds(self.rule)
+        return self.row(cell).seeds(self.rule)
 
     def spread(self, cell: Cell, metric: str) -> tuple[float, float]:
         """Mean and standard deviation of a metric over seeds; NaN if there are too few."""
-        statistics = self.stored(cell).over_seeds(metric, self.rule)
+        statistics = self.row(cell).over_seeds(metric, self.rule)
         return statistics["mean"], statistics["std"]
 
     @cached_property
@@ -158,7 +119,7 @@ class Findings:
         rows = pd.DataFrame(self.table.summary(self.rule, self.metric, *self.further_metrics)).set_index("cell")
         rows = rows.loc[[cell.id for cell in self.cells]].rename(columns={VAL: "val", "time/seconds": "seconds"})
         rows["bytes"] = rows["comm/up_bytes"] + rows["comm/down_bytes"]
-        axes = {axis: [self.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
+        axes = {axis: [self.names.scalar(cell, axis) for cell in self.cells] for axis in self.axes}
         fixed = ["status", "n", "mean", "std", "sem", "val", "bytes", "seconds"]
         columns = dict.fromkeys(["label", "role", *axes, *fixed, *self.further_metrics])
         return rows.assign(**axes).reindex(columns=list(columns))
@@ -166,7 +127,7 @@ class Findings:
     @cached_property
     def pruned(self) -> set[str]:
         """Ids of the cells that were stopped early."""
-        return {cell.id for cell in self.cells if self.stored(cell).state is CellState.PRUNED}
+        return {cell.id for cell in self.cells if self.row(cell).state is CellState.PRUNED}
 
     @cached_property
     def published(self) -> set[str]:
@@ -211,33 +172,6 @@ class Findings:
         """The study's axes that say where a cell ran, not what it ran: data, partition, protocol."""
         return [axis for axis in self.grid_axes if axis.split(".")[0] in SETTING or axis in DATA]
 
-    def title(self, name: str) -> str:
-        """The title of a field in tables and charts."""
-        return self.titles.get(name, short(name))
-
-    def axes_label(self, cell: Cell) -> str:
-        """The label of a cell's values on the study's axes, without searched fields; empty if there are no axes."""
-        return axes_label(cell, self.grid_axes)
-
-    def name(self, cell: Cell) -> str:
-        """A cell's name in charts and sentences: its label or, if that is long, its values on the axes and number."""
-        kind, number = ("trial", cell.trial_number) if cell.role == "trial" else ("cell", cell.number)
-        return cell.label if len(cell.label) <= LONG else f"{self.axes_label(cell)[:LONG]} {kind} {number}".strip()
-
-    @cached_property
-    def taken(self) -> dict[str, set[str]]:
-        """The values that the study's own cells take, as texts, by axis; axes with a single value are included."""
-        by_axis: dict[str, set[str]] = {}
-        for cell in self.own:
-            for axis, value in cell.varied.items():
-                by_axis.setdefault(axis, set()).add(shown(value))
-        return by_axis
-
-    def axis_values(self, cell: Cell) -> dict[str, str]:
-        """A cell's values on the axes, as texts. A value that only a reference has belongs to its name instead."""
-        axes = [axis for axis in self.axes if not self.searched or axis in self.grid_axes]
-        return {n: shown(v) for n, v in cell.varied.items() if n in axes and shown(v) in self.taken.get(n, ())}
-
     def family(self, cell: Cell) -> str:
         """A reference's name without the axes: there is one for every value of the axes that it leaves open.
 
@@ -249,7 +183,7 @@ class Findings:
             return f"{name} (not tuned)" if name in dict(self._tuned_rows) else name
         if cell.candidate and cell.reference:
             return cell.reference
-        rest = {n: v for n, v in cell.varied.items() if shown(v) not in self.taken.get(n, ())}
+        rest = {n: v for n, v in cell.varied.items() if shown(v) not in self.names.taken.get(n, ())}
         if not rest and cell.role == "reference":
             what = {name: value for name, value in cell.varied.items() if name not in self.settings}
             return f"{label(what)} (not tuned)" if what else ""
@@ -262,29 +196,13 @@ class Findings:
         what = [axis for axis in axes if axis not in settings_of(axes)]
         return [(row_title(cell.varied, what, str(cell.node["method"]["name"])), cell) for _, cell in self.tuned]
 
-    def named(self, cell: Cell) -> list[str]:
-        """The values of a cell on the axes, such as `lam=0` or `promptfl`; empty for references."""
-        return [label({axis: cell.varied[axis]}) for axis in self.axis_values(cell)] if cell.candidate else []
-
-    @staticmethod
-    def scalar(cell: Cell, axis: str) -> Any:
-        """A cell's value on an axis: a number, or the text that labels show; None if the cell does not vary it."""
-        value = cell.varied.get(axis)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return value if number or axis not in cell.varied else shown(value)
-
-    def logarithmic(self, axis: str) -> bool:
-        """True if the values of a field span a factor of 10."""
-        values = [v for v in self.frame[axis] if v is not None and v == v]
-        return numeric(values) and min(values) > 0 and max(values) >= 10 * min(values)
-
     @cached_property
     def swept(self) -> str | None:
         """The only field that varies apart from settings, if its values are numbers; None: the study is not a sweep."""
         fields = [axis for axis in self.axes if axis not in self.settings]
         alone = len(fields) == 1 and not self.searched and not self.spec.report.claims
         swept = fields[0] if alone and all(fields[0] in cell.varied for cell in self.own) else None
-        numbers = swept is not None and numeric(self.scalar(cell, swept) for cell in self.own)
+        numbers = swept is not None and numeric(self.names.scalar(cell, swept) for cell in self.own)
         return swept if numbers and len(self.objectives) == 1 else None
 
     @property
@@ -349,7 +267,7 @@ class Findings:
         """The first objective of a cell; for a trial that was stopped early, that of its first seed's last round."""
         value = self.objective(cell)
         if cell.id in self.pruned and math.isnan(value):
-            return figure(self.stored(cell).history(self.spec.seed_list()[0]), self.objectives[0])
+            return figure(self.row(cell).history(self.spec.seed_list()[0]), self.objectives[0])
         return value
 
     @cached_property
@@ -365,7 +283,7 @@ class Findings:
     @cached_property
     def choice(self) -> Choice | None:
         """The choice by the objectives among the study's own finished cells; None if no two cells compare."""
-        return choose(self.table.cells, self.cells, self.rule, self.table.study)
+        return choose(map(self.row, self.cells), self.rule, self.table.study)
 
     @property
     def rule_of_trials(self) -> str:
@@ -395,7 +313,7 @@ class Findings:
     @cached_property
     def shared(self) -> str:
         """Name of the value that the best cells of several settings share; empty unless there is exactly one."""
-        first, *others = [self.named(cell) for cell in self.cells if cell.id in self.chosen] or [[]]
+        first, *others = [self.names.named(cell) for cell in self.cells if cell.id in self.chosen] or [[]]
         common = [name for name in first if all(name in other for other in others)]
         return common[0] if others and len(common) == 1 else ""
 
@@ -406,37 +324,14 @@ class Findings:
         if self.best is None or best is None:
             return []
         names = self.objectives[0], self.rule_of_trials
-        value = {cell.id: comparable(self.stored(cell).over_seeds(*names)["mean"]) for cell in (best, *self.whole)}
+        value = {cell.id: comparable(self.row(cell).over_seeds(*names)["mean"]) for cell in (best, *self.whole)}
         return [cell for cell in self.whole if cell.id != best.id and value[cell.id] == value[best.id]]
 
     @cached_property
     def searches(self) -> list[Searched]:
         """The searches of the study, one for each cell of its axes."""
-        searches = []
-        axes = axes_of(self.spec.axes)
-        points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-        for varied in points if self.searched else ():
-            here = [cell for cell in self.cells if cell.search == label(varied)]
-            trials = [cell for cell in here if cell.role == "trial"]
-            shared = trials
-            if self.spec.search.across:
-                method = {axis: value for axis, value in varied.items() if axis not in settings_of(axes)}
-                sharing = {label(other) for other in points if method.items() <= other.items()}
-                shared = [cell for cell in self.cells if cell.role == "trial" and cell.search in sharing]
-            best, start = (
-                next((cell for cell in choice.cells if cell in trials), None)
-                if choice is not None and not choice.front
-                else None
-                for cells in (shared, [cell for cell in shared if cell.published])
-                for choice in (choose(self.table.cells, cells, self.rule_of_trials, self.table.study),)
-            )
-            tuned = best
-            if self.confirmed:
-                points_of_search = [cell for cell in here if cell.role != "trial"]
-                tuned = next((cell for cell in points_of_search if cell.role == "tuned"), None)
-                start = next((cell for cell in points_of_search if cell.published), None)
-            searches.append(Searched(label(varied) if varied else "", trials, best, tuned, start))
-        return searches
+        rows = {cell.id: self.row(cell) for cell in self.cells}
+        return searches_of(rows, self.table.study, self.rule_of_trials) if self.searched else []
 
     def first_point(self, cell: Cell) -> str:
         """The kind of the first points of a cell's search: `published`, or `default` where none is known."""
@@ -458,27 +353,19 @@ class Findings:
 
     @cached_property
     def costs(self) -> dict[str, float]:
-        """The cost of a search up to the end of each trial, in full trials, by the trial's id.
-
-        Rounds of all seeds count, also those of pruned trials.
-        """
-        costs = {}
-        for search in self.searches:
-            spent, seeds = 0.0, len(self.spec.seed_list())
-            tuned = "protocol.rounds" in {*self.axes} - {*self.grid_axes}
-            trials = [(cell, [*self.stored(cell).results.values()]) for cell in search.trials]
-            ended = [(max(r["finished"] for r in ran), cell.number, cell, ran) for cell, ran in trials if ran]
-            for _, _, cell, ran in sorted(ended, key=lambda trial: trial[:2]):
-                spent += sum(int(r["rounds"]) for r in ran) / (seeds * (self.spec.rounds if tuned else cell.rounds))
-                costs[cell.id] = spent
-        return costs
+        """The cost of a search up to the end of each trial, in full trials, by the trial's id; see `costs_of`."""
+        tuned = "protocol.rounds" in {*self.axes} - {*self.grid_axes}
+        rows = [[self.row(cell) for cell in search.trials] for search in self.searches]
+        return {
+            key: cost for trials in rows for key, cost in costs_of(trials, self.spec.rounds if tuned else 0).items()
+        }
 
     @cached_property
     def ages(self) -> dict[str, int]:
         """Ranks of the cells by the time of their first result: cells of a later run come last, and failed ones, which
         run again."""
-        first = {cell.id: min((result["finished"] for result in self.stored(cell).results.values()
-                               if result["status"] != Status.FAILED), default="~")
+        first = {cell.id: min((run.finished for run in self.row(cell).results.values()
+                               if run.status is not Status.FAILED), default="~")
                  for cell in self.cells}  # fmt: skip
         return {key: rank for rank, key in enumerate(sorted(first, key=lambda key: (first[key], self.numbers[key])))}
 
@@ -491,12 +378,7 @@ class Findings:
 
     def clients(self, cell: Cell, seed: int) -> np.ndarray:
         """[N] accuracy of each client on the metric's set under the rule; empty if records have none."""
-        name = self.metric.split("/")[-2] if "/" in self.metric else "test"
-        stored = self.stored(cell)
-        chosen = stored.results[seed]["rules"].get(self.rule, {}).get("round", math.inf)
-        records = [r for r in stored.history(seed) if r["round"] <= chosen and f"clients/{name}" in r]
-        last = records[-5:] if self.rule == "mean_last5" else records[-1:]
-        return np.mean([record[f"clients/{name}"] for record in last], axis=0) if last else np.array([])
+        return clients_of(self.row(cell).results[seed], self.metric, self.rule)
 
     @property
     def test_options(self) -> dict[str, Any]:
@@ -513,52 +395,27 @@ class Findings:
 
     @cached_property
     def values(self) -> pd.DataFrame:
-        """The metric of the cells that are compared, in the form that `fpl_tune.analysis` takes.
-
-        Columns `cell`, `seed`, `client`, `value`, `split`. Accuracies that records have by client get a row per client
-        (numbered from 0), other metrics one row per seed.
-        """
-        rows = []
-        for cell in filter(self.compared, self.cells):
-            for seed, value in self.by_seed(cell, self.metric).items():
-                clients = self.clients(cell, seed) if self.metric.endswith("/acc_mean") else np.array([])
-                split = str(self.stored(cell).results[seed]["split_hash"])
-                rows += [(cell.id, seed, i, v, split) for i, v in enumerate(clients if len(clients) else [value])]
-        return pd.DataFrame(rows, columns=pd.Index(["cell", "seed", "client", "value", "split"]))
+        """The metric of the cells that are compared, in the form that `fpl_tune.analysis` takes; see `values_of`."""
+        return values_of((self.row(cell) for cell in self.cells), self.metric, self.rule)
 
     @cached_property
     def sweep(self) -> SweptAxis:
         """The comparison of the swept axis' values; with several settings, of their means over the settings."""
-        groups: dict[float, dict[str, Cell]] = {}
-        for cell in self.whole:
-            groups.setdefault(float(cell.varied[str(self.swept)]), {})[setting_of(cell)] = cell
-        settings = dict.fromkeys(setting for group in groups.values() for setting in group)
-        by_value = [[groups[value][setting] for setting in settings]
-                    for value in sorted(groups) if groups[value].keys() == settings.keys()]  # fmt: skip
-        frame = analysis.mean_over(self.values, {group[0].id: [cell.id for cell in group] for group in by_value})
-        means: dict[str, float] = frame.groupby("cell", sort=False)["value"].mean().to_dict()  # in the axis' order
-        best = next((group[0].id for group in by_value if {cell.id for cell in group} <= {*self.chosen}), None)
-        if best not in means or best is None or len(means) < 2:
-            return SweptAxis(by_value, means, best if best in means else None, None, 0)
-        if len(settings) == 1:
-            frame = self.values.loc[self.values["cell"].isin(means)]
-        result = analysis.sweep(frame, list(means), best, looks=self.looks, ran=self.ran, **self.test_options)
-        return SweptAxis(by_value, means, best, result, frame["seed"].nunique())
+        options = {"looks": self.looks, "ran": self.ran, **self.test_options}
+        return sweep_of(self.values, self.whole, str(self.swept), self.chosen, options)
 
     @cached_property
     def ran(self) -> dict[str, int]:
         """The last look whose seeds a cell has all run, by the cell's id; 0 before the first."""
-        ended = {cell.id: self.stored(cell).results.keys() for cell in self.cells if self.looks}
+        ended = {cell.id: self.row(cell).results.keys() for cell in self.cells if self.looks}
         return {key: max((n for n in self.looks if own >= {*range(1, n + 1)}), default=0) for key, own in ended.items()}
 
     @cached_property
     def letters(self) -> dict[str, str]:
-        """Group letters of the cells by id, from `analysis.letters` over the cells of each setting.
+        """Group letters of the cells by id, within each setting.
 
-        Only in studies that ask which cell or which tuned method wins, for settings with at least two seeds, and two to
-        40 cells.
+        Only in studies that ask which cell or which tuned method wins; see `letters_of`.
         """
-        letters: dict[str, str] = {}
         settings: dict[str, list[str]] = {}
         if self.tuned_table is not None:
             for column in self.tuned_table.columns:
@@ -567,13 +424,7 @@ class Findings:
         for cell in self.finished if self.kind == "table" else ():
             if self.compared(cell):
                 settings.setdefault(setting_of(cell, self.grid_axes), []).append(cell.id)
-        for ids in settings.values():
-            seeds = max((int(self.frame.loc[key, "n"]) for key in ids), default=0)
-            if 2 <= len(ids) <= MOST and seeds > 1:
-                frame = self.values.loc[self.values["cell"].isin(ids)]
-                by_cell = analysis.letters(frame, level=self.level, **self.test_options)
-                letters |= {str(key): text for key, text in by_cell.items()}
-        return letters
+        return letters_of(self.values, settings.values(), level=self.level, **self.test_options)
 
     @property
     def same_group(self) -> list[Cell]:
@@ -584,8 +435,3 @@ class Findings:
         own = [cell for _, cell in self.tuned] if self.searched else self.own
         sharing = [cell for cell in own if cell.id != self.best.id and mine & set(self.letters.get(cell.id, ""))]
         return self.best_first(sharing)
-
-
-def without_data(cell: Cell, axes: Collection[str] = ()) -> str:
-    """A cell's label within one setting: without the data set, the held-out domain, and `axes`."""
-    return label({n: v for n, v in cell.varied.items() if n not in DATA and n not in axes})

@@ -85,9 +85,9 @@ def foresight(table: StudyTable, trials: Sequence[Cell], objective: str, label: 
     if not hedged or not (ends := table.design.rungs(hedged[0])):
         return None
     last, seed = hedged[0].rounds, table.design.seeds[0]
-    mine = [cell for cell in hedged if set(ends) <= table.cells[cell.id].rung_values.keys()]
-    ended = [cell for cell in mine if table.cells[cell.id].state is not CellState.DIVERGED]
-    curves = [_curve(table.cells[cell.id].history(seed), objective) for cell in ended]
+    mine = [cell for cell in hedged if set(ends) <= table.rows[cell.id].rung_values.keys()]
+    ended = [cell for cell in mine if table.rows[cell.id].state is not CellState.DIVERGED]
+    curves = [_curve(table.rows[cell.id].history(seed), objective) for cell in ended]
     frame = pd.DataFrame([curve for curve in curves if last in curve]).dropna(axis=1)
     if len(frame) < LEAST:
         return None

@@ -66,7 +66,7 @@ def check_declared(spec: StudySpec, store: Store) -> None:
         ConfigError: the store has results, and they were made with other looks.
     """
     looks = spec.declared_looks()
-    if not store.exists or not any(map(store.all_results, store.files())):
+    if not store.exists or not any(map(store.runs, store.files())):
         return
     try:
         before = store.study().declared_looks()

@@ -83,14 +83,14 @@ def summary(store: Store, *, pictured: bool = True) -> Summary:
     from fpl_tune.report.notebook import Summary, cut
 
     store.check()
-    stored = store.table()
-    if not any(cell.results for cell in stored.cells.values()):
-        return Summary(f"{store.name} has no results yet: none of {counted(len(stored.cells), 'cell')} has run.")
+    results = store.table()
+    if not any(row.results for row in results.rows.values()):
+        return Summary(f"{store.name} has no results yet: none of {counted(len(results.rows), 'cell')} has run.")
     from fpl_tune.findings.comparisons import compare
     from fpl_tune.findings.findings import Findings
     from fpl_tune.report import answer, charts, table, tuned, vega  # these take their time to load
 
-    findings = Findings(store.spec(), stored)
+    findings = Findings(store.spec(), results)
     comparisons = compare(findings)
     by_setting = findings.tuned_table is not None
     listed = findings.entries if findings.confirmed else None

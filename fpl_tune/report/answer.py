@@ -54,7 +54,7 @@ def sentence(findings: Findings, comparisons: Comparisons) -> str:
 
 
 def _answer(findings: Findings, comparisons: Comparisons) -> str:
-    states = [findings.stored(cell).state for cell in findings.cells]
+    states = [findings.row(cell).state for cell in findings.cells]
     number = states.count(CellState.DONE) + len(findings.pruned) + len(_diverged(findings))
     so_far = "" if number == len(states) else f"So far, {number} of {counted(len(states), 'cell')} done: "
     if findings.spec.report.claims:
@@ -91,7 +91,7 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
         verdicts = ", ".join(f"{word} in {n}" for word, n in by_verdict.items() if n)
         return f"{text}." if against.empty else f"{text}; {gap} on average: {verdicts}."
     row = findings.frame.loc[findings.best.id]
-    text = f"{findings.name(findings.best)} is best on {findings.chosen_on}, with "
+    text = f"{findings.names.of(findings.best)} is best on {findings.chosen_on}, with "
     text += f"{plus_minus(row['mean'], row['std'], findings.metric)}{of}"
     if against.empty:
         text += f" over {counted(row['n'], 'seed')}"
@@ -106,7 +106,7 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
             text += equal if test["verdict"] == "equal" else test["verdict"]
     similar = findings.same_group
     if similar and len(similar) < len(findings.own) - 1:
-        return f"{text}. It does not differ significantly from {some(list(map(findings.name, similar)), 3)}."
+        return f"{text}. It does not differ significantly from {some(list(map(findings.names.of, similar)), 3)}."
     return f"{text}. {'No other cell differs significantly from it.' if similar and len(similar) > 1 else ''}".strip()
 
 
@@ -120,7 +120,7 @@ def _by_setting(findings: Findings, comparisons: Comparisons) -> str:
     tests = comparisons.frame.to_dict("index")
     parts = []
     for cell in cells[:SERIES]:
-        text = f"{figure(findings.frame.loc[cell.id, 'mean'], findings.metric)}{unit} at {findings.name(cell)}"
+        text = f"{figure(findings.frame.loc[cell.id, 'mean'], findings.metric)}{unit} at {findings.names.of(cell)}"
         if (test := tests.get(cell.id)) is not None:
             text += f" ({signed(test['difference'], findings.metric)}{points}: {test['verdict']})"
         parts.append(text)
@@ -133,7 +133,7 @@ def _by_setting(findings: Findings, comparisons: Comparisons) -> str:
 
 def _diverged(findings: Findings) -> list[Cell]:
     """The trials of searches that diverged: they are over, while such cells of a grid are to be run again."""
-    return [cell for cell in findings.own if cell.role == "trial" and findings.stored(cell).state is CellState.DIVERGED]
+    return [cell for cell in findings.own if cell.role == "trial" and findings.row(cell).state is CellState.DIVERGED]
 
 
 def decided(findings: Findings, comparisons: Comparisons) -> Panel:
@@ -143,7 +143,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
         panel.texts += sweep.references(findings, comparisons) if findings.kind == "sweep" else []
         panel.texts += search.texts(findings)
     if tied := findings.tied:
-        ties = some(list(map(findings.name, tied)), 3)
+        ties = some(list(map(findings.names.of, tied)), 3)
         panel.texts.append(f"On {findings.chosen_on} the choice ties with {ties}; the smaller values are taken.")
     if findings.pruned:
         broken = len(_diverged(findings))
@@ -172,7 +172,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
         for note, cells in list(
             comparisons.frame.loc[comparisons.frame["note"] != ""].groupby("note", sort=False).groups.items()
         )[:6]:
-            named = [findings.name(findings.by_id[str(key)]) for key in cells]
+            named = [findings.names.of(findings.by_id[str(key)]) for key in cells]
             more = f" and {len(named) - 3} more" if len(named) > 3 else ""
             panel.texts.append(f"{', '.join(named[:3])}{more}: {note}.")
     return panel
@@ -185,7 +185,7 @@ def _looks(findings: Findings, comparisons: Comparisons) -> str:
     text += f"of {findings.confidence} each, so that all verdicts hold jointly at the 95 % level. "
     text += "A cell stops once its verdict is decided."
     if comparisons.frame.empty:
-        open_ = any(findings.stored(cell).state is CellState.QUEUED for cell in findings.cells)
+        open_ = any(findings.row(cell).state is CellState.QUEUED for cell in findings.cells)
         why = "The first look is still to come" if open_ else "No comparison is possible: see the states of the cells"
         return f"{text} {why}."
     counts = comparisons.frame.loc[comparisons.frame["look"] > 0, "look"].value_counts().sort_index().to_dict()
@@ -248,7 +248,7 @@ def curve(findings: Findings, axis: str | None, metric: str) -> Spec:
         half = std if numbers else t_half_width(std / math.sqrt(len(seeds)), len(seeds))
         others = {name: value for name, value in cell.varied.items() if axis and name in findings.axes and name != axis}
         name = families.get(cell.id, label(others) if others else "cells")
-        position = findings.frame.loc[cell.id, axis] if axis else findings.name(cell)
+        position = findings.frame.loc[cell.id, axis] if axis else findings.names.of(cell)
         row = {
             **charts.point(findings, cell, metric, mean, half, seeds),
             "series": name,

@@ -70,8 +70,8 @@ def cell_rows(findings: Findings) -> list[dict[str, Any]]:
         row = findings.frame.loc[cell.id].to_dict()
         rows.append({
             "number": findings.numbers[cell.id], "trial": cell.trial_number,
-            "label": findings.name(cell), "role": cell.role, "status": findings.stored(cell).state.value,
-            "series": findings.axes_label(cell) or ("references" if cell.role == "reference" else "cells"),
+            "label": findings.names.of(cell), "role": cell.role, "status": findings.row(cell).state.value,
+            "series": findings.names.axes_label(cell) or ("references" if cell.role == "reference" else "cells"),
             "best": cell.id in findings.marked, "seeds": int(row["n"]),
             **{column(axis): row[axis] for axis in findings.axes}, "validation": row["val"],
             "objective": findings.reached(cell), "cost": findings.costs.get(cell.id),
@@ -87,7 +87,7 @@ def point(
     """A mean over seeds with its band, for `lines`; a band of accuracies ends at 0 and 1."""
     low, high = (mean, mean) if math.isnan(half) else (mean - half, mean + half)
     low, high = (max(low, min(mean, 0.0)), min(high, max(mean, 1.0))) if percent(metric) else (low, high)
-    label, number = findings.name(cell), findings.numbers[cell.id]
+    label, number = findings.names.of(cell), findings.numbers[cell.id]
     return {"mean": mean, "low": low, "high": high, "label": label, "number": number,
             "seeds": ", ".join(map(str, seeds))}  # fmt: skip
 
@@ -96,7 +96,7 @@ def curve_of(findings: Findings, cell: Cell, metric: str) -> pd.DataFrame:
     """A metric by round (rows) and seed (columns); rounds that were not evaluated are left out."""
     series = {}
     for seed in findings.seeds(cell):
-        records = [r for r in findings.stored(cell).history(seed) if r.get(metric) is not None]
+        records = [r for r in findings.row(cell).history(seed) if r.get(metric) is not None]
         series[seed] = pd.Series({r["round"]: float(r[metric]) for r in records}, dtype=float)
     return pd.DataFrame(series).sort_index()
 
@@ -115,7 +115,7 @@ def channel(findings: Findings, axis: str, field: str) -> Spec:
     values = [v for v in dict.fromkeys(findings.frame[axis]) if v is not None and v == v]
     if numeric(values):
         whole = all(isinstance(cell.varied.get(axis, 0), int) for cell in findings.own)
-        return number(field, axis_name(axis), "d" if whole else ".4~g", log=findings.logarithmic(axis))
+        return number(field, axis_name(axis), "d" if whole else ".4~g", log=findings.names.logarithmic(axis))
     return names(field, axis_name(axis), [shown(v) for v in values])
 
 

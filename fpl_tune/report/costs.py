@@ -49,7 +49,7 @@ def text(findings: Findings, search: Searched) -> str:
 
 def _at_no_higher_cost(findings: Findings, search: Searched) -> str:
     def best(cells: list[Cell]) -> Cell | None:
-        choice = choose(findings.table.cells, cells, findings.rule_of_trials, findings.table.study)
+        choice = choose(map(findings.row, cells), findings.rule_of_trials, findings.table.study)
         return choice.cell if choice is not None else None
 
     first = best([cell for cell in search.trials if cell.published])

@@ -41,19 +41,23 @@ def learning(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How fast is it learned?"""
     cells = charts.notable(findings, SHOWN)
     panel = Panel("Learning curves")
-    if left := [findings.name(cell) for cell in findings.finished if cell not in cells]:
+    if left := [findings.names.of(cell) for cell in findings.finished if cell not in cells]:
         more = f" and {len(left) - 6} more" if len(left) > 6 else ""
         panel.texts.append(f"Left out, since {findings.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
     own = [name for name in findings.further_metrics if not name.startswith("test/")]
     for metric in dict.fromkeys([VAL, findings.metric, *own]):
         curves = [(cell, curve) for cell in cells if len(curve := charts.curve_of(findings, cell, metric)) > 1]
         rows = [
-            {**charts.point(findings, cell, metric, *at, curve.columns), "round": number, "series": findings.name(cell)}
+            {
+                **charts.point(findings, cell, metric, *at, curve.columns),
+                "round": number,
+                "series": findings.names.of(cell),
+            }
             for cell, curve in curves
             for number, at in zip(curve.index, zip(curve.mean(axis=1), curve.std(axis=1), strict=True), strict=True)
         ]
         if rows:
-            colour = charts.colours({findings.name(cell): findings.ages[cell.id] for cell, _ in curves})
+            colour = charts.colours({findings.names.of(cell): findings.ages[cell.id] for cell, _ in curves})
             drawn = charts.lines(rows, charts.number("round", "communication round", "d"), measured(metric), colour)
             caption = f"{upper(words(metric))}, mean and standard deviation over seeds."
             panel.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption
@@ -68,10 +72,10 @@ def explore(findings: Findings, comparisons: Comparisons) -> Panel | None:
     # with the pointer is the parameter `brush`, by which the page filters.
     cells = [cell for cell in findings.own if not math.isnan(findings.frame.loc[cell.id, "val"])]
     table = findings.frame.loc[[cell.id for cell in cells]]
-    columns = {name: table[axis] for axis, name in findings.titles.items()}
+    columns = {name: table[axis] for axis, name in findings.names.titles.items()}
     for metric, key in ((VAL, "val"), (findings.metric, "mean")):
         columns[quantity(metric, over="")] = scaled(table[key], metric)
-    logs = [name for axis, name in findings.titles.items() if findings.logarithmic(axis)]
+    logs = [name for axis, name in findings.names.titles.items() if findings.names.logarithmic(axis)]
     heights: list[list[float | None]] = [[] for _ in cells]
     labels = list[dict[str, Any]]()
     for axis, column in columns.items():
@@ -136,7 +140,7 @@ def grid(findings: Findings, comparisons: Comparisons) -> Panel | None:
         layer("text", {**channels, "text": {"field": "validation", "format": ".1~%"}, "color": ink}, fontSize=11),
         height={"step": 26},
     )
-    title = f"Validation accuracy by {findings.title(down)} and {findings.title(across)}"
+    title = f"Validation accuracy by {findings.names.title(down)} and {findings.names.title(across)}"
     return Panel(title, charts={"heat_map": (drawn, f"Mean over seeds; {findings.basis}.")})
 
 
@@ -157,7 +161,7 @@ def matters(findings: Findings, comparisons: Comparisons) -> Panel | None:
     frame = findings.table.values(VAL, findings.rule)
     noise = analysis.noise_of(frame.loc[frame["cell"].isin(table.index)])
     importance = analysis.importance(table.rename(columns={"val": "value"}), fields, noise=noise)
-    called = importance["field"].map(lambda name: findings.title(str(name)))
+    called = importance["field"].map(lambda name: findings.names.title(str(name)))
     bars = [{"name": name, "value": 100 * share}
             for name, share in zip(called, importance["share"], strict=True) if share == share]  # fmt: skip
     for note, names_of in called.groupby(importance["note"], sort=False):
@@ -176,7 +180,7 @@ def ablation(findings: Findings, comparisons: Comparisons) -> Panel | None:
     panel = Panel("From the first setting to the best cell")
     try:
         searches = stored_searches(findings.spec, findings.table.effective)
-        paths = ablation_paths(findings.spec, searches, findings.table.cells)
+        paths = ablation_paths(findings.spec, searches, findings.table.rows)
     except ConfigError as problem:
         panel.texts.append(str(problem))
         return panel
@@ -185,7 +189,7 @@ def ablation(findings: Findings, comparisons: Comparisons) -> Panel | None:
         f"row above, paired by seed, with 95 % intervals that are corrected for the number of rows; {findings.basis}."
     )
     panel.tables = [_path(findings, path) for path in paths]
-    if missing := sum(not findings.stored(step.cell).results for path in paths for step in path):
+    if missing := sum(not findings.row(step.cell).results for path in paths for step in path):
         panel.texts.append(f"{counted(missing, 'step')} without results.")
         panel.code.append(f"fpl-tune study {study_file(findings)} ablate=best")
     return panel
@@ -203,7 +207,7 @@ def _path(findings: Findings, path: list[Step]) -> PageTable:
     body = []
     for i, step in enumerate(path):
         then, now = cells[i - 1].varied if i else {}, step.cell.varied
-        changes = (f"{findings.title(name)}: {_value(then, name)} → {_value(now, name)}" for name in step.fields)
+        changes = (f"{findings.names.title(name)}: {_value(then, name)} → {_value(now, name)}" for name in step.fields)
         reached = [figure(findings.objective(step.cell), findings.objectives[0]),
                    plus_minus(*findings.spread(step.cell, findings.metric), findings.metric)]  # fmt: skip
         gap = judged(findings.metric, tests[step.cell.id]) if step.cell.id in tests else ["", "", ""]

@@ -68,7 +68,7 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
     text = environment.get_template("page.html.j2").render(
         study=findings.spec,
         title=findings.spec.title or findings.spec.name,
-        when=max((r["finished"] for c in findings.cells for r in findings.stored(c).results.values()), default=""),
+        when=max((r.finished for c in findings.cells for r in findings.row(c).results.values()), default=""),
         sentence=answer.sentence(findings, comparisons),
         sections=sections,
         reference=comparisons.reference.name,

@@ -28,7 +28,8 @@ import pandas as pd
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import percent, points, quantity, scaled, unit
 from fpl_tune.findings.comparisons import Comparisons
-from fpl_tune.findings.findings import Findings, without_data
+from fpl_tune.findings.findings import Findings
+from fpl_tune.findings.names import without_data
 from fpl_tune.report.panels import Panel, plain_table
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import aggregate

@@ -37,8 +37,8 @@ def commands(findings: Findings, comparisons: Comparisons) -> Panel:
     ]
     if search.sampler:
         texts.append(f"Searched with {search.sampler} on {', '.join(search.objectives)}.")
-    results = findings.stored(findings.cells[0]).results.values()
-    versions = next((result["fingerprints"] for result in results), {}).get("versions", {})
+    runs = findings.row(findings.cells[0]).results.values()
+    versions = next((run.fingerprints for run in runs), {}).get("versions", {})
     texts += [f"Made with {', '.join(f'{name} {version}' for name, version in versions.items())}."] if versions else []
     code = f"# with all overrides, as it was run\nfpl-tune study {study_file(findings)}"
     code += f"\nfpl-tune show {findings.spec.name}"
@@ -57,10 +57,10 @@ def partition(findings: Findings, comparisons: Comparisons) -> Panel | None:
         clients = findings.class_counts(cell, seed)
     except FplTuneError as problem:
         return Panel("Partition", [f"Not drawn, since the data are not at hand: {problem}"])
-    if clients.hash != findings.stored(cell).results[seed]["split_hash"]:
+    if clients.hash != findings.row(cell).results[seed].split_hash:
         return Panel("Partition", ["Not drawn: the data are no longer those of the results."])
     caption = (
-        f"{findings.name(cell)}, seed {seed}: {counted(clients.counts.sum(), 'training image')} of "
+        f"{findings.names.of(cell)}, seed {seed}: {counted(clients.counts.sum(), 'training image')} of "
         f"{counted(len(clients.counts), 'client')}; the area of a disc is their number."
     )
     return Panel("Partition", charts={"partition": (discs(clients), caption)})

@@ -18,7 +18,7 @@ from fpl_tune.report.panels import Panel
 def clients(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Who gains, who loses?"""
     rows = [
-        {"name": findings.name(cell), "seed": seed, "client": client, "value": value}
+        {"name": findings.names.of(cell), "seed": seed, "client": client, "value": value}
         for cell in charts.notable(findings, SHOWN)
         for seed in findings.seeds(cell)
         for client, value in enumerate(findings.clients(cell, seed).tolist(), 1)
@@ -43,7 +43,7 @@ def clients(findings: Findings, comparisons: Comparisons) -> Panel | None:
 def diagnoses(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """What do the models of the best cell rely on?"""
     cell, panel = findings.lead, Panel("What the models rely on")
-    last = [findings.stored(cell).history(seed)[-1] for seed in findings.seeds(cell)] if cell is not None else []
+    last = [findings.row(cell).history(seed)[-1] for seed in findings.seeds(cell)] if cell is not None else []
     for name in sorted({name for record in last for name in record if name.startswith("diagnosis/")}):
         values = 100 * np.array([record[name] for record in last if name in record])
         mean, std = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])

@@ -109,7 +109,7 @@ def texts(findings: Findings) -> list[str]:
         return []
     parts = []
     for name in (name for name in best.varied if name not in findings.grid_axes):
-        text = f"{findings.title(name)} {field_text(best, name)}"
+        text = f"{findings.names.title(name)} {field_text(best, name)}"
         if published is not None and name in published.varied and field_text(published, name) != field_text(best, name):
             text += f" ({findings.first_point(published)} {field_text(published, name)})"
         parts.append(text)
@@ -121,13 +121,13 @@ def leads(findings: Findings) -> str:
     """Which of several searches in one setting is ahead on the objective at equal cost, and where that changes."""
     if findings.tuned_table is not None and len(findings.tuned_table.columns) > 1:
         return ""
-    if len(findings.searches) < 2 or len({findings.axes_label(cell) for cell in findings.whole}) < 2:
+    if len(findings.searches) < 2 or len({findings.names.axes_label(cell) for cell in findings.whole}) < 2:
         return ""
     better = sign(findings.objectives[0])
     reached, turns = dict[str, float](), list[tuple[float, str]]()
-    parts = {findings.axes_label(cell) for cell in findings.whole}
+    parts = {findings.names.axes_label(cell) for cell in findings.whole}
     for cell in sorted(findings.whole, key=lambda cell: findings.costs.get(cell.id, math.inf)):
-        name, value = findings.axes_label(cell), better * comparable(findings.objective(cell))
+        name, value = findings.names.axes_label(cell), better * comparable(findings.objective(cell))
         reached[name] = max(value, reached.get(name, -math.inf))
         if reached.keys() == parts and cell.id in findings.costs:
             ahead = max(reached, key=lambda name: reached[name])
@@ -149,13 +149,13 @@ def history(findings: Findings) -> Spec:
         (cell for cell in findings.own if cell.id in findings.costs), key=lambda cell: findings.costs[cell.id]
     )
     for cell in trials:
-        value, series = findings.objective(cell), findings.axes_label(cell) or "cells"
+        value, series = findings.objective(cell), findings.names.axes_label(cell) or "cells"
         if not math.isnan(value):
             if cell.id not in findings.pruned:
                 best[series] = better(best.get(series, value), value)
             if series in best:
                 rows.append({"cost": findings.costs[cell.id], "objective": best[series], "series": series})
-    levels = [{"objective": findings.objective(cell), "label": findings.name(cell),
+    levels = [{"objective": findings.objective(cell), "label": findings.names.of(cell),
                "series": findings.family(cell) or cell.label} for cell in findings.references]  # fmt: skip
     levels = [row for row in levels if not math.isnan(row["objective"])]
     y, nearby, far = charts.focused(
@@ -165,7 +165,8 @@ def history(findings: Findings) -> Spec:
     ranks |= {row["series"]: len(ranks) + i for i, row in enumerate(nearby)}
     where, colour = {"x": x, "y": y}, charts.colours(ranks)
     tooltip = charts.tips(
-        charts.names("label", "cell"), *(charts.names(column(axis), name) for axis, name in findings.titles.items()),
+        charts.names("label", "cell"),
+        *(charts.names(column(axis), name) for axis, name in findings.names.titles.items()),
         y, charts.measured(findings.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
     )  # fmt: skip
     first, *rest = charts.trials({**where, "color": colour, "tooltip": tooltip, "opacity": charts.visible()})
@@ -190,7 +191,7 @@ def _ranks(findings: Findings) -> dict[str, int]:
     """The searches by the age of their first trial, for their colours."""
     ranks: dict[str, int] = {}
     for cell in sorted(findings.own, key=lambda cell: findings.ages[cell.id]):
-        ranks.setdefault(findings.axes_label(cell) or "cells", findings.ages[cell.id])
+        ranks.setdefault(findings.names.axes_label(cell) or "cells", findings.ages[cell.id])
     return ranks
 
 
@@ -201,9 +202,9 @@ def scatter(findings: Findings) -> Spec:
     for cell in sorted(findings.own, key=lambda cell: cell.number):
         position = {"x": findings.spread(cell, across)[0], "y": findings.objective(cell)}
         if cell.id not in findings.pruned and not any(map(math.isnan, position.values())):
-            series = findings.axes_label(cell) or "cells"
+            series = findings.names.axes_label(cell) or "cells"
             tooltip = {
-                "label": findings.name(cell),
+                "label": findings.names.of(cell),
                 "number": findings.numbers[cell.id],
                 "best": cell.id in findings.marked,
             }
@@ -226,8 +227,8 @@ def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, flo
         The round, and the objective by id; 0 and nothing where no trial has records.
     """
     seed, objective = findings.spec.seed_list()[0], findings.objectives[0]
-    histories = {cell.id: findings.stored(cell).history(seed) for cell in cells}
-    states = {cell.id: findings.stored(cell).state for cell in cells}
+    histories = {cell.id: findings.row(cell).history(seed) for cell in cells}
+    states = {cell.id: findings.row(cell).state for cell in cells}
     diverged = {key for key, state in states.items() if state is CellState.DIVERGED}
     whole = {key: history for key, history in histories.items() if history and states[key].value not in FAILURES}
     ran = {key: int(history[-1]["round"]) for key, history in whole.items()}
@@ -259,11 +260,13 @@ def matters(findings: Findings) -> Panel | None:
             few.setdefault(len(values), []).append(search.label)
             continue
         for name, row in importance.iterrows():
-            title = f"{before}{findings.title(str(name))}"
+            title = f"{before}{findings.names.title(str(name))}"
             shares = {"PED-ANOVA": row["ped_anova"], "fANOVA": row["fanova"]}
             bars += [{"name": title, "series": by, "value": 100 * share, "chance": 100 * row["chance"]}
                      for by, share in shares.items()]  # fmt: skip
-        significant = [findings.title(str(n)) for n in importance.index[importance["ped_anova"] > importance["chance"]]]
+        significant = [
+            findings.names.title(str(n)) for n in importance.index[importance["ped_anova"] > importance["chance"]]
+        ]
         conclusion = (
             f"more than chance: {', '.join(significant)}" if significant else "no field matters more than chance"
         )
@@ -274,7 +277,7 @@ def matters(findings: Findings) -> Panel | None:
         numbers = [n for n in map(str, importance.index) if numeric(cell.varied[n] for cell in mine)
                    and len({cell.varied[n] for cell in mine}) > 3][:2]  # fmt: skip
         if len(numbers) == 2 and findings.lead in mine:
-            over = " and ".join(findings.title(name) for name in numbers)
+            over = " and ".join(findings.names.title(name) for name in numbers)
             caption = f"{before}{objective} over {over}, at the same round and seed, smoothed over trials near by; "
             caption += "points are trials, diamonds published settings; blank where none is near."
             drawn["contour"] = _contour(findings, mine, numbers, values), caption
@@ -323,7 +326,7 @@ def slices(findings: Findings) -> Panel | None:
 def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], values: dict[str, float]) -> Spec:
     """The objective at equal cost over two fields of numbers, smoothed, and the trials that it rests on."""
     valued = [cell for cell in mine if cell.id in values]
-    scale = [np.log if findings.logarithmic(axis) else np.asarray for axis in fields]
+    scale = [np.log if findings.names.logarithmic(axis) else np.asarray for axis in fields]
     points = np.array([[float(cell.varied[axis]) for axis in fields] for cell in valued])
     spots = np.column_stack([to(points[:, i]) for i, to in enumerate(scale)])
     edges = [np.linspace(axis.min(), axis.max(), _BINS + 1) for axis in spots.T]
@@ -338,7 +341,7 @@ def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], va
                     for to, e, k in zip(scale, edges, (i, j), strict=True)]  # fmt: skip
             rows.append({"x": ends[0][0], "x2": ends[0][1], "y": ends[1][0], "y2": ends[1][1],
                          "value": round(float((weight * heights).sum() / weight.sum()), 5)})  # fmt: skip
-    spotted = [{"x": float(a), "y": float(b), "value": float(v), "label": findings.name(cell),
+    spotted = [{"x": float(a), "y": float(b), "value": float(v), "label": findings.names.of(cell),
                 "number": findings.numbers[cell.id], "published": cell.id in findings.published}
                for (a, b), v, cell in zip(points, heights, valued, strict=True)]  # fmt: skip
     x, y = (

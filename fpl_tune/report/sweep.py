@@ -107,7 +107,6 @@ def references(findings: Findings, comparisons: Comparisons) -> list[str]:
             gap = f"{signed(row['difference'], findings.metric)}{points} against {name}"
             parts.append(f"{gap} ({ruling(findings.metric, row)})")
     row = findings.frame.loc[findings.best.id]
-    reached = (
-        f"{findings.name(findings.best)}, the choice, reaches {plus_minus(row['mean'], row['std'], findings.metric)}"
-    )
+    value = plus_minus(row["mean"], row["std"], findings.metric)
+    reached = f"{findings.names.of(findings.best)}, the choice, reaches {value}"
     return [f"{reached}{' %' if points else ''}; {', '.join(parts)}."] if parts else []

@@ -22,7 +22,8 @@ from fpl_tune.core.formatting import (
 )
 from fpl_tune.findings.choice import sign
 from fpl_tune.findings.comparisons import Comparisons, compare, turned
-from fpl_tune.findings.findings import Findings, without_data
+from fpl_tune.findings.findings import Findings
+from fpl_tune.findings.names import without_data
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
 from fpl_tune.study.cells import Cell, field_text, label
 from fpl_tune.study.results import VAL
@@ -49,7 +50,7 @@ def table(findings: Findings, comparisons: Comparisons, shown: Sequence[Cell] | 
     tested, cells = comparisons.frame.to_dict("index"), findings.listed if shown is None else shown
     lines = [_columns(findings, cell, comparisons.reference.title, tested.get(cell.id, {})) for cell in cells]
     beside = [quantity(other, over="") for other in findings.further_metrics]
-    fixed = [*findings.titles.values(), "status", "MB", "time", *beside]
+    fixed = [*findings.names.titles.values(), "status", "MB", "time", *beside]
     columns = [
         name
         for name in lines[0]
@@ -70,12 +71,12 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
     """Fields of a cell by column; `test` is its comparison with the reference of that title."""
     row: dict[str, Any] = findings.frame.loc[cell.id].to_dict()
     wanted = len(findings.table.design.first_seeds_of(cell))
-    name = findings.name(cell)
+    name = findings.names.of(cell)
     if cell.id in findings.published:
         name = f"{name} ({findings.first_point(cell)})"
     name += cell.reference_note
     compared = [f"Δ vs {reference}", f"{findings.confidence} interval", "verdict"]
-    fields = {name: Td(field_text(cell, axis)) for axis, name in findings.titles.items()}
+    fields = {name: Td(field_text(cell, axis)) for axis, name in findings.names.titles.items()}
     letters = {"group": Td(findings.letters.get(cell.id, "–"))} if findings.letters else {}
     return {
         "cell": Td(name, cell.number),
@@ -87,7 +88,7 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
         "seeds": Td(str(row["n"]) if row["n"] >= wanted else f"{row['n']} of {wanted}"),
         **{quantity(other, over=""): Td(figure(row[other], other)) for other in findings.further_metrics},
         **fields,
-        "status": Td(findings.stored(cell).state.value),
+        "status": Td(findings.row(cell).state.value),
         "MB": Td(megabytes(row["bytes"])),
         "time": Td(duration(row["seconds"]), "" if math.isnan(row["seconds"]) else round(row["seconds"], 1)),
     }

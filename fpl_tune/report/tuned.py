@@ -111,7 +111,7 @@ def _best(findings: Findings, column: str) -> set[str]:
     """Ids of the tuned cells of a column that the objective chooses there."""
     tuned = {cell.id for _, cell in findings.tuned}
     here = [row[column] for row in _crossed(findings).rows.values() if column in row and row[column].id in tuned]
-    choice = choose(findings.table.cells, here, findings.rule, findings.table.study)
+    choice = choose(map(findings.row, here), findings.rule, findings.table.study)
     return {cell.id for cell in choice.cells} if choice is not None else set()
 
 
@@ -168,10 +168,9 @@ def frame(findings: Findings) -> pd.DataFrame:
 
 def _short(findings: Findings) -> dict[str, float]:
     """The searches that have used less of the budget than others, by label, with their trials or full trials."""
-    design, search = findings.table.design, findings.spec.search
-    cells = {each.label: map(findings.stored, each.trials) for each in findings.searches}
-    over = {label: [one.row for one in own if one.state is not CellState.QUEUED] for label, own in cells.items()}
-    amounts = {label: used(design, rows, search) for label, rows in over.items()}
+    search, rows = findings.spec.search, {each.label: map(findings.row, each.trials) for each in findings.searches}
+    over = {label: [row for row in own if row.state is not CellState.QUEUED] for label, own in rows.items()}
+    amounts = {label: used(own, search) for label, own in over.items()}
     most = min(limit(search), max(amounts.values()))
     return {label: amount for label, amount in amounts.items() if amount < most}
 
@@ -228,7 +227,7 @@ def _chosen(findings: Findings, cell: Cell, ranges: Mapping[str, Mapping[str, Pa
     params, edges = cell.suggestion.params if cell.suggestion else {}, _edges(cell, ranges)
     own = ranges.get(cell.id, {})
     searched = {name: v for name, v in params.items() if name not in own or _varies(own[name])}
-    return {findings.title(name): f"{shown(value, 3)}{'†' * (name in edges)}" for name, value in searched.items()}
+    return {findings.names.title(name): f"{shown(value, 3)}{'†' * (name in edges)}" for name, value in searched.items()}
 
 
 def _varies(param: Param) -> bool:
@@ -281,7 +280,9 @@ def at_edge(param: Param, value: Any) -> bool:
 def at_edges(findings: Findings) -> str:
     """Which fields were chosen at an end of their range; empty if none was."""
     ranges = _ranges(findings)
-    named = list(dict.fromkeys(symbol(findings.title(n)) for _, cell in findings.tuned for n in _edges(cell, ranges)))
+    named = list(
+        dict.fromkeys(symbol(findings.names.title(n)) for _, cell in findings.tuned for n in _edges(cell, ranges))
+    )
     if not named:
         return ""
     ends = "an end of its range" if len(named) == 1 else "ends of their ranges"

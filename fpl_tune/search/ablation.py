@@ -17,8 +17,7 @@ from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.findings.choice import choose, front_of, objectives_of, selecting_rule
 from fpl_tune.study.cells import Cell, label
-from fpl_tune.study.standing import CellState
-from fpl_tune.study.table import StoredCell
+from fpl_tune.study.standing import CellState, Row
 
 if TYPE_CHECKING:
     from fpl_tune.search.cell_search import CellSearch
@@ -34,13 +33,13 @@ class Step:
     cell: Cell
 
 
-def ablation_paths(spec: Study, searches: Sequence[CellSearch], stored: Mapping[str, StoredCell]) -> list[list[Step]]:
+def ablation_paths(spec: Study, searches: Sequence[CellSearch], rows: Mapping[str, Row]) -> list[list[Step]]:
     """Builds the paths to a study's best cells: one path, or one per setting if no cell is the best in all of them.
 
     Args:
         spec: the study.
         searches: its searches.
-        stored: its cells by id. Unfinished trials are left out.
+        rows: its cells with their results, by id. Unfinished trials are left out.
 
     Returns:
         Paths of at least two steps: the published point that the objective chooses, cells with the role `ablation` or
@@ -56,23 +55,23 @@ def ablation_paths(spec: Study, searches: Sequence[CellSearch], stored: Mapping[
             "sampler such as search.sampler=auto."
         )
     rule = selecting_rule(spec.report.rule)
-    cells = [each.cell for each in stored.values()]
-    if (choice := choose(stored, [cell for cell in cells if cell.role == "trial"], rule, spec)) is None:
+    cells = [row.cell for row in rows.values()]
+    if (choice := choose((row for row in rows.values() if row.cell.role == "trial"), rule, spec)) is None:
         raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
     if choice.front:
         raise ConfigError(front_of(choice, "Remove ablate, which needs one objective; export a cell with --cell"))
     (objective,) = objectives_of(spec)
     number = 1 + max(cell.number for cell in cells if cell.role != "ablation")
-    finished = {cell.id: cell for cell in cells if cell.candidate and stored[cell.id].state is CellState.DONE}
+    finished = {cell.id: cell for cell in cells if cell.candidate and rows[cell.id].state is CellState.DONE}
     paths: list[list[Step]] = []
     for best in choice.cells:
         search = next(search for search in searches if search.holds(best))
         mine = [cell for cell in cells if search.holds(cell)]
-        start = choose(stored, [cell for cell in mine if cell.published], rule, spec)
+        start = choose((rows[cell.id] for cell in mine if cell.published), rule, spec)
         if start is None:
             raise ConfigError(f"ablate=best needs a finished published or default point in the search of {best.label}.")
         if start.cell.id != best.id:
-            shares = _importance(mine, stored, rule, objective, search.space)
+            shares = _importance([rows[cell.id] for cell in mine], rule, objective, search.space)
             paths.append(_path(search, start.cell, best, shares, finished, number))
             number += len(paths[-1])
     if not paths:
@@ -80,23 +79,20 @@ def ablation_paths(spec: Study, searches: Sequence[CellSearch], stored: Mapping[
     return paths
 
 
-def ablation_cells(spec: Study, searches: Sequence[CellSearch], stored: Mapping[str, StoredCell]) -> list[Cell]:
+def ablation_cells(spec: Study, searches: Sequence[CellSearch], rows: Mapping[str, Row]) -> list[Cell]:
     """The cells that `ablate` adds to a study; see `ablation_paths`."""
-    steps = (step.cell for path in ablation_paths(spec, searches, stored) for step in path)
+    steps = (step.cell for path in ablation_paths(spec, searches, rows) for step in path)
     return list({cell.id: cell for cell in steps if cell.role == "ablation"}.values())
 
 
-def _importance(
-    cells: Sequence[Cell], stored: Mapping[str, StoredCell], rule: str, objective: str, space: Space
-) -> dict[str, float]:
+def _importance(trials: Sequence[Row], rule: str, objective: str, space: Space) -> dict[str, float]:
     """Share of the objective's variance that each field explains by itself; 0 if it cannot be estimated."""
     import pandas as pd
 
     from fpl_tune import analysis
 
     fields = [param.name for param in space.params]
-    means = {cell.id: stored[cell.id].over_seeds(objective, rule)["mean"] for cell in cells}
-    rows = [{"value": means[cell.id], **cell.varied} for cell in cells]
+    rows = [{"value": row.over_seeds(objective, rule)["mean"], **row.cell.varied} for row in trials]
     result = analysis.importance(pd.DataFrame(rows, columns=["value", *fields]), fields)
     return result.set_index("field")["share"].fillna(0.0).to_dict()
 

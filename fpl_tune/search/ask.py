@@ -23,8 +23,9 @@ from fpl_tune.method import derive
 from fpl_tune.search.components import quiet
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.study.cells import Suggestion
+from fpl_tune.study.design import Design
 from fpl_tune.study.results import aggregate, figure
-from fpl_tune.study.standing import CellState, Design, Row, counts, standing
+from fpl_tune.study.standing import CellState, Row
 
 if TYPE_CHECKING:
     from fpl_tune.search.cell_search import CellSearch
@@ -63,7 +64,7 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
     hedge, suggested = search.prune.hedge, sum(not row.cell.published for row in valid)
     hedged = isinstance(hedge, int) and suggested % hedge == hedge - 1
     storage = InMemoryStorage()
-    study = study_of(search, design, rows, storage, search.samplers.make(number, search.stream))
+    study = study_of(search, rows, storage, search.samplers.make(number, search.stream))
     reasons, repeated = [row.rejected for row in rows if row.rejected], 0
     most = _REJECTED * len(valid) + (_RARE if any(row.runs for row in valid) else _REJECTED)
     while repeated < _REPEATS:
@@ -93,14 +94,12 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
     return None
 
 
-def study_of(
-    search: CellSearch, design: Design, rows: Sequence[Row], storage: InMemoryStorage, sampler: BaseSampler
-) -> optuna.Study:
+def study_of(search: CellSearch, rows: Sequence[Row], storage: InMemoryStorage, sampler: BaseSampler) -> optuna.Study:
     """Builds the study of Optuna with a search's trials, the only one in the storage, for a sampler."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with quiet():
         study = optuna.create_study(storage=storage, directions=directions_of(search.search), sampler=sampler)
-    trials = trials_of(search, design, rows, gp=isinstance(sampler, GPSampler))
+    trials = trials_of(search, rows, gp=isinstance(sampler, GPSampler))
     for trial in trials:
         storage.create_new_trial(0, trial)
     last = max(rows, key=lambda row: row.cell.trial_number, default=None)
@@ -126,7 +125,7 @@ _frozen: WeakKeyDictionary[Row, tuple[Any, _SharedTrial]] = WeakKeyDictionary()
 
 
 def trials_of(
-    search: CellSearch, design: Design, rows: Sequence[Row], *, gp: bool = False, diverged_as_worst: bool = True
+    search: CellSearch, rows: Sequence[Row], *, gp: bool = False, diverged_as_worst: bool = True
 ) -> list[FrozenTrial]:
     """The trials of a search by number, as samplers receive them.
 
@@ -137,7 +136,6 @@ def trials_of(
 
     Args:
         search: the search.
-        design: the study's design.
         rows: its trials.
         gp: True if the sampler is a Gaussian process.
         diverged_as_worst: True to give trials that diverged the worst values, as samplers need; else they have failed.
@@ -146,7 +144,7 @@ def trials_of(
     together: dict[int, list[Row]] = {}
     for row in rows:
         together.setdefault(row.cell.trial_number, []).append(row)
-    by_number = {number: _joint(search, design, mine) for number, mine in together.items()}
+    by_number = {number: _joint(search, mine) for number, mine in together.items()}
     seen = [
         figures.values for _, state, figures in by_number.values() if figures.values and state is not CellState.DIVERGED
     ]
@@ -221,11 +219,11 @@ class Figures(NamedTuple):
     """True if all rounds and seeds that were asked for have completed, even if the study asks for more today."""
 
 
-def _joint(search: CellSearch, design: Design, rows: Sequence[Row]) -> tuple[Row, CellState, Figures]:
+def _joint(search: CellSearch, rows: Sequence[Row]) -> tuple[Row, CellState, Figures]:
     """The state and figures of a trial; if settings share it, those of its rows in all of them: the mean, once all are
     done."""
-    states = [CellState.FAILED if row.rejected else standing(design, row).state for row in rows]
-    outcomes = [_outcome(search, design, row) for row in rows]
+    states = [CellState.FAILED if row.rejected else row.standing.state for row in rows]
+    outcomes = [_outcome(search, row) for row in rows]
     if not search.settings:
         return rows[0], states[0], outcomes[0]
     bad = next((bad for bad in (CellState.FAILED, CellState.DIVERGED) if bad in states), None)
@@ -239,15 +237,15 @@ def _joint(search: CellSearch, design: Design, rows: Sequence[Row]) -> tuple[Row
 _outcomes: WeakKeyDictionary[Row, tuple[Any, Figures]] = WeakKeyDictionary()
 
 
-def _outcome(search: CellSearch, design: Design, row: Row) -> Figures:
+def _outcome(search: CellSearch, row: Row) -> Figures:
     """The figures of a trial, over the seeds that count or, if there are none, over all that have started."""
     cached = _outcomes.get(row)
-    key = design, tuple(search.search.objectives), search.rule
+    key = row.design, tuple(search.search.objectives), search.rule
     if cached is None or cached[0] != key:
-        counting = counts(design, row)
-        seeds = counting or [seed for seed in design.seeds if seed in row.runs]
+        counting = row.counts
+        seeds = counting or [seed for seed in row.design.seeds if seed in row.runs]
         histories = {seed: history for seed in seeds if (history := row.runs[seed].history)}
-        whole = bool(counting) and standing(design, row).state in (CellState.QUEUED, CellState.DONE)
+        whole = bool(counting) and row.standing.state in (CellState.QUEUED, CellState.DONE)
         figures = figures_of(search.search.objectives, search.rule, row.cell.id, histories, whole=whole)
         cached = _outcomes[row] = key, figures
     return cached[1]

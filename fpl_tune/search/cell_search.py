@@ -22,10 +22,10 @@ from fpl_tune.search.halving import FULL_TRIALS, expected_cost, resolved, spent
 from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import names_of, read_file, read_space
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, fields_of, label
+from fpl_tune.study.design import Design
 from fpl_tune.study.grid import variant
 from fpl_tune.study.schema import CellFile
-from fpl_tune.study.standing import Design, Row
-from fpl_tune.study.table import stored_row
+from fpl_tune.study.standing import Row
 
 
 @dataclass
@@ -211,24 +211,22 @@ class CellSearch:
         if self.search.trials:
             return max(0, self.search.trials - len(rows))
         full = len(design.seeds) * self.run.rounds
-        left = (self.search.budget or FULL_TRIALS) * full - sum(spent(design, row) for row in rows)
+        left = (self.search.budget or FULL_TRIALS) * full - sum(spent(row) for row in rows)
         return max(0, math.ceil(left / (full * expected_cost(self.prune, self.run, len(design.seeds)))))
 
-    def confirmed(self, design: Design, rows: Sequence[Row]) -> list[Cell]:
+    def confirmed(self, rows: Sequence[Row]) -> list[Cell]:
         """The cells that confirm this search once it is over: its chosen point and its published point on fresh seeds.
 
         Args:
-            design: the study's design.
             rows: the trials, those in other settings too if they are shared.
 
         Returns:
             None, one (the published point is chosen, or none completed) or two cells.
         """
-        trials = {row.cell.id: stored_row(design, row) for row in rows}
         cells = dict[str, Cell]()
-        points = [row.cell for row in rows], [row.cell for row in rows if row.cell.published]
+        points = rows, [row for row in rows if row.cell.published]
         for role, number, candidates in zip(("tuned", "published"), self.confirming, points, strict=True):
-            choice = choose(trials, candidates, self.rule, self.spec)
+            choice = choose(candidates, self.rule, self.spec)
             trial = next(filter(self.holds, choice.cells if choice is not None else ()), None)
             if trial is not None:
                 key = confirming_id(trial.id)

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.metrics import VAL, comparable, metric
+from fpl_tune.study.design import Design, confirming_seeds, rungs_of
 from fpl_tune.study.results import FAILURES
-from fpl_tune.study.standing import CellState, Design, Leg, Row, confirming_seeds, rungs_of, standing
+from fpl_tune.study.standing import CellState, Leg, Row
 
 if TYPE_CHECKING:
     from fpl_tune.config import PruneSpec, RunSpec, StudySpec
@@ -126,24 +127,23 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
 # -- which trials go on --------------------------------------------------------------------------------------
 
 
-def promoted(design: Design, rows: Sequence[Row], running: Mapping[str, Leg], *, closed: bool) -> list[Row]:
+def promoted(rows: Sequence[Row], running: Mapping[str, Leg], *, closed: bool) -> list[Row]:
     """The paused trials of one search that continue now, those with the most rounds first, then the best.
 
     Args:
-        design: the study's design.
         rows: all trials of the search.
         running: legs that are running, by the ids of their cells.
         closed: True if no trial is queued and none is left to suggest. Then rungs that no running trial can reach are
             decided among the trials that have reached them.
     """
-    paused = [(now.rung, row) for row in rows if (now := standing(design, row)).state is CellState.PAUSED]
+    paused = [(now.rung, row) for row in rows if (now := row.standing).state is CellState.PAUSED]
     going = list[Row]()
     for rung in sorted({rung for rung, _ in paused}, reverse=True):
-        ranked = at_rung(design, rows, rung)
+        ranked = at_rung(rows, rung)
         ranks = {row: rank for rank, row in enumerate(ranked)}
-        best = {*_best(design, ranked, rung)}
+        best = {*_best(ranked, rung)}
         here = [row for number, row in paused if number == rung]
-        passing = [row for row in here if row in best or _unranked(design, row, rung)]
+        passing = [row for row in here if row in best or _unranked(row, rung)]
         going += sorted(passing, key=lambda row: ranks.get(row, -1))
     if going or not closed:
         return going
@@ -151,38 +151,36 @@ def promoted(design: Design, rows: Sequence[Row], running: Mapping[str, Leg], *,
     for rung in sorted({rung for rung, _ in paused}):
         if any(end <= rung for end in ends):
             break
-        alive = [row for row in at_rung(design, rows, rung) if not _dead(design, row)]
+        alive = [row for row in at_rung(rows, rung) if not _dead(row)]
         published = [row for row in alive if row.cell.published]
-        first = [kind[0] for kind in (alive, published) if kind and not any(_beyond(design, r, rung) for r in kind)]
+        first = [kind[0] for kind in (alive, published) if kind and not any(_beyond(r, rung) for r in kind)]
         if going := [row for number, row in paused if number == rung and row in first]:
             break
     return going
 
 
-def at_rung(design: Design, rows: Sequence[Row], rung: int) -> list[Row]:
+def at_rung(rows: Sequence[Row], rung: int) -> list[Row]:
     """The trials that have reached a rung with a value there, the best first, in a tie the first of them."""
-    sign = 1.0 if metric(design.objective).maximize else -1.0
-    values = {row: _value(design, row, rung) for row in rows}
+    sign = 1.0 if rows and metric(rows[0].design.objective).maximize else -1.0
+    values = {row: _value(row, rung) for row in rows}
     reached = [row for row, value in values.items() if value is not None]
     return sorted(reached, key=lambda row: -sign * comparable(values[row] or 0.0))
 
 
-def _value(design: Design, row: Row, rung: int) -> float | None:
+def _value(row: Row, rung: int) -> float | None:
     """The objective of the first seed at a rung; None if it has not reached it."""
-    run = row.runs.get(design.seeds[0])
-    return (
-        run.value(design.objective, rung)
-        if run is not None and run.rounds >= rung and design.halves(row.cell)
-        else None
-    )
+    design, run = row.design, row.runs.get(row.design.seeds[0])
+    if run is None or run.rounds < rung or not design.halves(row.cell):
+        return None
+    return run.latest(design.objective, rung)
 
 
-def _unranked(design: Design, row: Row, rung: int) -> bool:
+def _unranked(row: Row, rung: int) -> bool:
     """True if a trial passes a rung regardless of its rank: it is hedged, or has no value there."""
-    return (row.cell.hedged and rung < row.cell.rounds) or _value(design, row, rung) is None
+    return (row.cell.hedged and rung < row.cell.rounds) or _value(row, rung) is None
 
 
-def _best(design: Design, ranked: Sequence[Row], rung: int) -> Sequence[Row]:
+def _best(ranked: Sequence[Row], rung: int) -> Sequence[Row]:
     """The best 1 / `reduction` of the trials at a rung.
 
     Hedged trials have passed the earlier rungs without being selected. Each counts as the number of trials of which one
@@ -190,19 +188,20 @@ def _best(design: Design, ranked: Sequence[Row], rung: int) -> Sequence[Row]:
     """
     if not ranked:
         return []
+    design = ranked[0].design
     assert design.reduction is not None
     hedged = sum(row.cell.hedged for row in ranked)
     share = design.reduction ** sum(n < rung for n in design.rungs(ranked[0].cell))
     return ranked[: ((len(ranked) - hedged) * share + hedged) // (share * design.reduction)]
 
 
-def _dead(design: Design, row: Row) -> bool:
-    return any(seed in row.runs and row.runs[seed].status in FAILURES for seed in design.seeds)
+def _dead(row: Row) -> bool:
+    return any(seed in row.runs and row.runs[seed].status in FAILURES for seed in row.design.seeds)
 
 
-def _beyond(design: Design, row: Row, rung: int) -> bool:
+def _beyond(row: Row, rung: int) -> bool:
     """True if a trial has passed a rung."""
-    now = standing(design, row)
+    now = row.standing
     return now.state is not CellState.PAUSED or now.rung > rung
 
 
@@ -231,16 +230,17 @@ def planned_trials(study: StudySpec, run: RunSpec) -> int:
     return search.trials or math.ceil((search.budget or FULL_TRIALS) / cost)
 
 
-def spent(design: Design, row: Row) -> int:
+def spent(row: Row) -> int:
     """Rounds of all seeds that a trial costs: those that have run, but at least those of its first leg.
 
     The minimum ends a search in which all trials fail or diverge immediately. A hedged trial that is not over costs at
     least all rounds of its first seed.
     """
+    design = row.design
     ran = sum(run.rounds for seed, run in row.runs.items() if seed in design.seeds)
     ends = design.rungs(row.cell) if design.halves(row.cell) else ()
     first = ends[0] if ends else row.cell.rounds * len(design.seeds)
-    if ends and row.cell.hedged and standing(design, row).state in (CellState.QUEUED, CellState.PAUSED):
+    if ends and row.cell.hedged and row.standing.state in (CellState.QUEUED, CellState.PAUSED):
         first = row.cell.rounds
     return max(ran, first)
 
@@ -250,12 +250,12 @@ def limit(search: Limits) -> float:
     return search.trials or search.budget or FULL_TRIALS
 
 
-def used(design: Design, trials: Sequence[Row], search: Limits) -> float:
+def used(trials: Sequence[Row], search: Limits) -> float:
     """The share of the limit that trials have used: their number, or the full trials that their rounds amount to."""
     if search.trials or not trials:
         return len(trials)
-    full = len(design.seeds) * fmean(row.cell.rounds for row in trials)
-    return sum(spent(design, row) for row in trials) / full
+    full = len(trials[0].design.seeds) * fmean(row.cell.rounds for row in trials)
+    return sum(spent(row) for row in trials) / full
 
 
 def expected_cost(spec: PruneSpec, run: RunSpec, seeds: int) -> float:

@@ -14,8 +14,8 @@ from fpl_tune.search.components import quiet
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.search.search import stored_searches
 from fpl_tune.study.cells import label
+from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
-from fpl_tune.study.table import StoredCell
 
 OptunaStudy = optuna.Study
 
@@ -52,7 +52,7 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
     for search in stored_searches(spec, table.effective):
         if search.settings and search.settings[0] is not search:
             continue
-        mine = [s for s in table.cells.values() if search.shares(s.cell)]
+        rows = [row for row in table.rows.values() if search.shares(row.cell)]
         common = {n: v for n, v in search.varied.items() if all(other.varied[n] == v for other in search.settings)}
         name = f"{store.name}, {label(common)}" if common else store.name
         with quiet():
@@ -61,9 +61,8 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
             except DuplicatedStudyError:
                 raise ConfigError(f"{url} already has a study {name!r}. Delete it, or name another storage.") from None
             study.set_metric_names(list(spec.search.objectives))
-            finished = {stored.cell.trial_number: _finished(stored) for stored in mine}
-            rows = [stored.row for stored in mine]
-            for trial in trials_of(search, table.design, rows, diverged_as_worst=False):
+            finished = {row.cell.trial_number: _finished(row) for row in rows}
+            for trial in trials_of(search, rows, diverged_as_worst=False):
                 number = len(study.get_trials(deepcopy=False))
                 begin, end = finished.get(number) or (_now(), _now())
                 trial.datetime_start = begin
@@ -73,15 +72,13 @@ def optuna_studies(store: Store, url: str | None = None) -> list[optuna.Study]:
     return studies
 
 
-def _finished(stored: StoredCell) -> tuple[datetime.datetime, datetime.datetime] | None:
+def _finished(row: Row) -> tuple[datetime.datetime, datetime.datetime] | None:
     """The times at which a trial started to train and its last seed ended; None without results."""
-    results = [*stored.results.values()]
-    if not results:
+    runs = row.results.values()
+    if not runs:
         return None
-    end = (
-        max(datetime.datetime.fromisoformat(result["finished"]) for result in results).astimezone().replace(tzinfo=None)
-    )
-    return end - datetime.timedelta(seconds=sum(float(result["time/seconds"]) for result in results)), end
+    end = max(datetime.datetime.fromisoformat(run.finished) for run in runs).astimezone().replace(tzinfo=None)
+    return end - datetime.timedelta(seconds=sum(float(run.costs["time/seconds"]) for run in runs)), end
 
 
 def _now() -> datetime.datetime:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from fpl_tune import config
@@ -15,10 +14,11 @@ from fpl_tune.core.spec import UNTIL_DECIDED
 from fpl_tune.findings.crossed import row_title, settings_of
 from fpl_tune.search.search import Search
 from fpl_tune.study.cells import Cell, axes_of, fields_of, label
+from fpl_tune.study.design import Design
 from fpl_tune.study.grid import expand, grid, references
-from fpl_tune.study.schema import Effective, StudyFile
-from fpl_tune.study.standing import Design, Row
-from fpl_tune.study.table import StudyTable, stored_row
+from fpl_tune.study.schema import StudyFile
+from fpl_tune.study.standing import Row
+from fpl_tune.study.table import StudyTable
 
 
 def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
@@ -82,14 +82,13 @@ def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> 
     from fpl_tune.findings.findings import Findings  # imports pandas
 
     design, rest = Design.of(spec, halved=False), [axis for axis in axes if axis not in settings_of(axes)]
-    rows = {cell.id: stored_row(design, Row(cell)) for cell in cells}
-    stored = StudyTable(Path(spec.name), StudyFile.model_validate(spec.node), Effective(), design, rows)
-    findings, names = Findings(spec, stored), list[str]()
+    rows = {cell.id: Row(cell, design) for cell in cells}
+    findings, names = Findings(spec, StudyTable(StudyFile.model_validate(spec.node), design, rows)), list[str]()
     for part in parts:  # the rows of the table of tuned methods, and the published trials
         names.append(row_title(part.varied, rest, str(part.node["method"]["name"])))
         names += [label({**part.varied, **point}) for point in part.points]
     names += map(findings.family, findings.references)
-    names += [name for cell in findings.own for name in findings.named(cell)]
+    names += [name for cell in findings.own for name in findings.names.named(cell)]
     names += [] if parts else [cell.label for cell in cells]
     if report.reference not in names:
         raise ConfigError(

@@ -12,9 +12,9 @@ from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.metrics import objectives
 from fpl_tune.findings.crossed import settings_of
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, label
+from fpl_tune.study.design import confirming_seeds
 from fpl_tune.study.grid import expand, grid
 from fpl_tune.study.schema import CellFile, Effective
-from fpl_tune.study.standing import confirming_seeds
 
 if TYPE_CHECKING:  # Optuna, a third of a second, is for studies that search
     from fpl_tune.search.cell_search import CellSearch

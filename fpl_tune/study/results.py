@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fpl_tune.core.metrics import TEST, TOTAL_BYTES, VAL, report_rules, shown_beside
@@ -60,26 +62,97 @@ def _mean(records: Sequence[Record], metric: str) -> float:
     return math.fsum(float(record.get(metric, math.nan)) for record in records) / len(records)
 
 
-def make_result(status: str, history: Sequence[Record], *, error: str | None = None, **extra: Any) -> dict[str, Any]:
-    """Builds the stored result of one seed.
+@dataclass(frozen=True, eq=False)
+class Run:
+    """How a seed of a cell ended: the content of its result.json, and its history."""
 
-    Args:
-        status: the seed's status.
-        history: its records by round.
-        error: the error if it failed.
-        extra: `split_hash`, `fingerprints`.
-    """
+    status: Status
+    rounds: int
+    records: Callable[[], Sequence[Record]] = field(default=list, repr=False)
+    """Reads the history."""
+    error: str | None = None
+    """The error if it failed or diverged."""
+    rules: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """See `rules_of`; empty if it failed or diverged."""
+    costs: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
+    """`COSTS` at its end."""
+    split_hash: str = ""
+    """Hash of the images that clients and tests hold."""
+    finished: str = ""
+    """The time of its end, in ISO format."""
+    fingerprints: Mapping[str, Any] = field(default_factory=dict)
+    """See `study.fingerprints`."""
+    _values: dict[tuple[str, int], float | None] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def history(self) -> Sequence[Record]:
+        """Records by round, which stay in memory."""
+        return self.records()
+
+    def ended(self, rounds: int) -> bool:
+        """True if it has run this many rounds, or has failed or diverged before."""
+        return self.rounds >= rounds or self.status in FAILURES
+
+    def latest(self, metric: str, rounds: int) -> float | None:
+        """A metric after a number of rounds, or at the last evaluation before; None if it is missing or not finite."""
+        if (metric, rounds) not in self._values:
+            self._values[metric, rounds] = latest(self.history[:rounds], metric)
+        return self._values[metric, rounds]
+
+    def value(self, metric: str, rule: str) -> float:
+        """A metric under a reporting rule; NaN if its records do not have it."""
+        chosen = self.rules.get(rule)
+        if chosen is None:
+            return math.nan
+        if metric in COSTS:
+            return float(self.costs[metric])
+        return float(chosen[metric]) if metric in chosen else figure(self.records(), metric, rule)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of result.json, without its owner."""
+        return {
+            "status": self.status,
+            "error": self.error,
+            "rounds": self.rounds,
+            "rules": self.rules,
+            **self.costs,
+            "split_hash": self.split_hash,
+            "finished": self.finished,
+            "fingerprints": self.fingerprints,
+        }
+
+
+def make_result(
+    status: str,
+    history: Sequence[Record],
+    *,
+    error: str | None = None,
+    split_hash: str = "",
+    fingerprints: Mapping[str, Any] | None = None,
+) -> Run:
+    """The result of a seed that ends now, from its records by round; see `Run`."""
     last: Mapping[str, Any] = history[-1] if history else {}
-    return {
-        "status": status,
-        "error": error,
-        "rounds": int(last.get("round", 0)),
-        "rules": {} if status in FAILURES else rules_of(history),
-        **{name: last.get(name, 0) for name in COSTS},
-        "split_hash": extra.pop("split_hash", ""),
-        **extra,
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
+    return Run(
+        Status(status),
+        len(history),
+        lambda: history,
+        error,
+        {} if status in FAILURES else rules_of(history),
+        {name: last.get(name, 0) for name in COSTS},
+        split_hash,
+        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        fingerprints or {},
+    )
+
+
+def latest(history: Sequence[Record], metric: str) -> float | None:
+    """A metric in the last record that has it; None if none has, or if the value is not finite."""
+    names = ("comm/up_bytes", "comm/down_bytes") if metric == TOTAL_BYTES else (metric,)
+    for record in reversed(history):
+        if all(name in record for name in names):
+            value = math.fsum(float(record[name]) for name in names)
+            return value if math.isfinite(value) else None
+    return None
 
 
 def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float:

@@ -21,8 +21,8 @@ from fpl_tune.core.metrics import Metric, use_stored
 from fpl_tune.core.spec import LOOKS, Seeds
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.study.cells import Cell, Role, Suggestion
+from fpl_tune.study.design import Design
 from fpl_tune.study.results import Status
-from fpl_tune.study.standing import Design
 
 SCHEMA = 8
 """Version of the layout of a study's folder, stored in study.yaml."""
@@ -204,11 +204,11 @@ def read_marks(path: Path) -> MarksFile:
     return file
 
 
-def read_result(path: Path) -> tuple[dict[str, Any], str]:
-    """Reads result.json: how the seed ended, and the digest of the history that belongs to it."""
+def read_result(path: Path) -> ResultFile:
+    """Reads result.json."""
     file = read(path, ResultFile)
     _check_owner(path, file.cell, file.seed)
-    return file.model_dump(by_alias=True, exclude={"cell", "seed", "history"}), file.history
+    return file
 
 
 def _content(path: Path) -> bytes:

@@ -29,11 +29,12 @@ from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import schema
 from fpl_tune.study.cells import Cell, differing
+from fpl_tune.study.design import Design
 from fpl_tune.study.lock import owner
-from fpl_tune.study.results import Status
+from fpl_tune.study.results import COSTS, Run
 from fpl_tune.study.schema import SCHEMA, CellFile, CellsFile, DamagedFile, Effective, Place, StudyFile
-from fpl_tune.study.standing import Design, Row, Run, marks
-from fpl_tune.study.table import StoredCell, StudyTable
+from fpl_tune.study.standing import Row
+from fpl_tune.study.table import StudyTable
 
 if TYPE_CHECKING:
     from fpl_tune.config import Study
@@ -356,27 +357,32 @@ class Store:
 
     # -- results ---------------------------------------------------------------------------------------------
 
-    def row(self, cell: Cell, prints: Mapping[str, Any] | None = None) -> Row:
+    def row(self, cell: Cell, design: Design | None = None, prints: Mapping[str, Any] | None = None) -> Row:
         """A cell with its stored runs of the present version of its method and data.
 
         Args:
             cell: the cell.
-            prints: fingerprints of its run today; None: those at the last start.
+            design: the design of a study that starts now; None: that of the last start.
+            prints: fingerprints of the cell's run today; None: those at the last start.
         """
-        now = self.prints(cell) if prints is None else prints
+        if design is None:
+            return self._row(cell, self.design(), self.prints(cell), complete=self._order().complete)
+        return self._row(cell, design, self.prints(cell) if prints is None else prints)
+
+    def _row(self, cell: Cell, design: Design, prints: Mapping[str, Any], *, complete: bool = False) -> Row:
         stale, runs = dict[str, None](), dict[int, Run]()
-        for seed, result in self.all_results(cell).items():
-            if reasons := differing(result["fingerprints"], now):
+        for seed, run in self.runs(cell).items():
+            if reasons := differing(run.fingerprints, prints):
                 stale |= dict.fromkeys(reasons)
             else:
-                records = partial(self.records, cell, seed)
-                runs[seed] = Run(Status(result["status"]), result["rounds"], records)
+                runs[seed] = run
         noted = self._marks(cell)
+        if noted is not None and (reasons := differing(noted.prints, prints)):
+            stale, noted = stale | dict.fromkeys(reasons if noted.rejected else ()), None
         if noted is None:
-            return Row(cell, runs, stale=tuple(stale))
-        if reasons := differing(noted.prints, now):
-            return Row(cell, runs, stale=tuple(stale | dict.fromkeys(reasons if noted.rejected else ())))
-        return Row(cell, runs, frozenset(noted.passed), tuple(noted.together), tuple(stale), noted.rejected)
+            return Row(cell, design, runs, stale=tuple(stale), complete=complete)
+        marks = frozenset(noted.passed), tuple(noted.together), tuple(stale), noted.rejected
+        return Row(cell, design, runs, *marks, complete)
 
     def _marks(self, cell: Cell | CellFile) -> schema.MarksFile | None:
         """The content of a cell's marks.json."""
@@ -384,57 +390,52 @@ class Store:
         return self._unless_damaged(lambda: self._read_cached(path, schema.read_marks))
 
     def put_marks(self, row: Row, prints: Mapping[str, Any]) -> None:
-        """Stores the rungs that a cell has passed, and the seeds that were started together."""
-        _write(self.folder / "cells" / row.cell.id / "marks.json", marks(row, prints))
-
-    def read(self, cell: Cell) -> StoredCell:
-        """A cell with its results."""
-        return self._stored(self.row(cell), self.design(), complete=self._order().complete)
+        """Stores the rungs that a cell has passed, the seeds that were started together, and whether it is rejected."""
+        marks = {"cell": row.cell.id, "prints": dict(prints), "passed": sorted(row.passed),
+                 "together": [*row.together], "rejected": row.rejected}  # fmt: skip
+        _write(self.folder / "cells" / row.cell.id / "marks.json", marks)
 
     def table(self) -> StudyTable:
         """A snapshot of the study's results. Figures that are shown together are computed from one snapshot."""
         order, design = self._order(), self.design()
-        rows = map(self.row, self._readable(order.cells))
-        cells = {row.cell.id: self._stored(row, design, complete=order.complete) for row in rows}
-        return StudyTable(self.folder, self.study(), self.effective(), design, cells)
-
-    def _stored(self, row: Row, design: Design, *, complete: bool) -> StoredCell:
-        return StoredCell.of(design, row, self._results(row, design), complete=complete)
+        cells = self._readable(order.cells)
+        rows = {cell.id: self._row(cell, design, self.prints(cell), complete=order.complete) for cell in cells}
+        return StudyTable(self.study(), design, rows, folder=self.folder, effective=self.effective())
 
     def seed_folder(self, cell: Cell | CellFile, seed: int) -> Path:
         """The folder of one seed."""
         return self.folder / "cells" / cell.id / f"seed={seed}"
 
     def seeds(self, cell: Cell) -> list[int]:
-        """Seeds that have a result; see `seed_results`."""
-        return list(self.seed_results(cell))
+        """Seeds that have a result: of the study's present seeds, and of the version of method and data at the last
+        start."""
+        return list(self.row(cell).results)
 
-    def seed_results(self, cell: Cell) -> dict[int, dict[str, Any]]:
-        """The results of a cell by seed: of the study's present seeds, and of the version of method and data at the
-        last start."""
-        return self._results(self.row(cell), self.design())
-
-    def _results(self, row: Row, design: Design) -> dict[int, dict[str, Any]]:
-        results = {seed: self.result(row.cell, seed) for seed in row.runs if seed in design.seeds_of(row.cell)}
-        return {seed: result for seed, result in results.items() if result is not None}
-
-    def all_results(self, cell: Cell | CellFile) -> dict[int, dict[str, Any]]:
-        """The stored results of a cell by seed, of any version of method and data."""
+    def runs(self, cell: Cell | CellFile) -> dict[int, Run]:
+        """The stored runs of a cell by seed, of any version of method and data."""
         names = (path.name for path in (self.folder / "cells" / cell.id).glob("seed=*"))
         numbers = sorted(int(match[1]) for name in names if (match := schema.SEED_FOLDER.fullmatch(name)))
-        return {seed: result for seed in numbers if (result := self.result(cell, seed)) is not None}
+        return {seed: run for seed in numbers if (run := self.result(cell, seed)) is not None}
 
-    def result(self, cell: Cell | CellFile, seed: int) -> dict[str, Any] | None:
+    def result(self, cell: Cell | CellFile, seed: int) -> Run | None:
         """The stored result of a seed; None if there is none, or a file of the seed is damaged."""
         stored = self._result(cell, seed)
         return None if stored is None else stored[0]
 
-    def _result(self, cell: Cell | CellFile, seed: int) -> tuple[dict[str, Any], str] | None:
+    def _result(self, cell: Cell | CellFile, seed: int) -> tuple[Run, str] | None:
         """The stored result of a seed, and the digest of its history."""
+
+        def read(path: Path) -> tuple[Run, str]:
+            file = schema.read_result(path)
+            costs: dict[str, float] = dict(zip(COSTS, (file.up, file.down, file.seconds), strict=True))
+            run = Run(file.status, file.rounds, partial(self.records, cell, seed), file.error, file.rules, costs,
+                      file.split_hash, file.finished, file.fingerprints)  # fmt: skip
+            return run, file.history
+
         folder = self.seed_folder(cell, seed)
         if folder in self._lost:
             return None
-        return self._unless_damaged(lambda: self._read_cached(folder / "result.json", schema.read_result))
+        return self._unless_damaged(lambda: self._read_cached(folder / "result.json", read))
 
     def _read_cached(self, path: Path, read: Callable[[Path], T]) -> T | None:
         """The content of a file, which is read again if it has changed; None if there is no file."""
@@ -450,46 +451,36 @@ class Store:
         return cached[1]
 
     def history(self, cell: Cell, seed: int) -> list[Record]:
-        """Records by round; empty if there is no result (see `seed_results`), or the file is damaged."""
-        return self.records(cell, seed) if seed in self.seed_results(cell) else []
+        """Records by round; empty if there is no result (see `seeds`), or the file is damaged."""
+        return self.records(cell, seed) if seed in self.seeds(cell) else []
 
     def records(self, cell: Cell | CellFile, seed: int) -> list[Record]:
         """Records by round, of any version of method and data; empty if there are none, or the file is damaged."""
         stored = self._result(cell, seed)
         if stored is None:
             return []
-        result, noted = stored
-        path = self.seed_folder(cell, seed) / "metrics.jsonl"
-        return self._unless_damaged(lambda: schema.read_history(path, result["rounds"], noted)) or []
+        (run, noted), path = stored, self.seed_folder(cell, seed) / "metrics.jsonl"
+        return self._unless_damaged(lambda: schema.read_history(path, run.rounds, noted)) or []
 
-    def put(
-        self,
-        cell: Cell,
-        seed: int,
-        history: Sequence[Record],
-        result: Mapping[str, Any],
-        prompts: Path | None = None,
-    ) -> None:
+    def put(self, cell: Cell, seed: int, run: Run, prompts: Path | None = None) -> None:
         """Stores one seed.
 
         Args:
             cell, seed: the cell and the seed.
-            history: records by round.
-            result: see `results.make_result`.
+            run: its result, with its history.
             prompts: a file of the learned tensors, which is moved; None: there are none, nor any of a former run.
         """
         folder = self.seed_folder(cell, seed)
+        text = "".join(json.dumps(record) + "\n" for record in run.records())
         (folder / "result.json").unlink(missing_ok=True)  # so that a kill leaves no result with another history
-        records = "".join(json.dumps(record) + "\n" for record in history)
-        write_text(folder / "metrics.jsonl", records)
+        write_text(folder / "metrics.jsonl", text)
         learned = folder / "prompts.safetensors"
         if prompts:
             os.replace(prompts, learned)
         else:
             learned.unlink(missing_ok=True)
-        stored = {"fingerprints": {}, **result, "status": Status(result["status"]), "rounds": len(history)}
-        owner = {"cell": cell.id, "seed": seed, "history": digest(records, schema.DIGEST)}
-        write_text(folder / "result.json", json.dumps({**stored, **owner}, indent=1))
+        owner = {"cell": cell.id, "seed": seed, "history": digest(text, schema.DIGEST)}
+        write_text(folder / "result.json", json.dumps({**run.as_dict(), **owner}, indent=1))
         self._lost.discard(folder)
 
     def forget(self, cell: Cell, seed: int) -> None:
@@ -505,7 +496,7 @@ class Store:
         self._unless_damaged(self._order)
         for cell in self.files():
             self._marks(cell)
-            for seed in self.all_results(cell):
+            for seed in self.runs(cell):
                 before, prompts = len(self.damage), self.seed_folder(cell, seed) / "prompts.safetensors"
                 self.records(cell, seed)
                 self._unless_damaged(lambda path=prompts: schema.check_prompts(path))

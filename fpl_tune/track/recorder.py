@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from queue import SimpleQueue
-from typing import Any
 
 from fpl_tune.core.files import digest, stamp, stamps, write_text
 from fpl_tune.core.paths import output_folder
@@ -20,6 +19,7 @@ from fpl_tune.execute.job import Job
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study import tracking
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
 from fpl_tune.track import runs, server
 from fpl_tune.track.writer import Writer
@@ -78,9 +78,9 @@ class MLflowCallback(Callback):
         self._writer = Writer(self._store, self._alive)
         self._writer.write_study(running=True)
 
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
-        self.on_round_end(cell, [])
-        self._later(lambda: self._writer and self._writer.write_cell(cell))
+    def on_cell_end(self, row: Row) -> None:
+        self.on_round_end(row.cell, [])
+        self._later(lambda: self._writer and self._writer.write_cell(row.cell))
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
         """Sends the remaining records and closes the parent run, except after Ctrl-C before MLflow was opened."""

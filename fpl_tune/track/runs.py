@@ -17,11 +17,11 @@ from fpl_tune.core.formatting import percent, plain, titles
 from fpl_tune.core.nested import get_field
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import FAILURES, TEST, VAL, aggregate
+from fpl_tune.study.results import FAILURES, TEST, VAL, Run, aggregate
 from fpl_tune.study.schema import Place, StudyFile
-from fpl_tune.study.standing import OVER, CellState
+from fpl_tune.study.standing import OVER, CellState, Row
 from fpl_tune.study.store import Store
-from fpl_tune.study.table import StoredCell, varied_names
+from fpl_tune.study.table import varied_names
 
 FORMAT = 10
 """Version of the runs: increased if the same store gives other runs than before, so that all are logged again."""
@@ -121,83 +121,81 @@ def mlflow_name(name: str) -> str:
 def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
     """The parent run: note, tags and files; no parameters or metrics, so it can be updated as the study grows."""
     spec, table = store.spec(), store.table()
-    every = [*table.cells.values()]
-    cells = [dict(Place.of(stored.cell)) for stored in every]
-    ends = [_times(result)[1] for stored in every for result in stored.results.values()]
+    every = [*table.rows.values()]
+    cells = [dict(Place.of(row.cell)) for row in every]
+    ends = [_times(run)[1] for row in every for run in row.results.values()]
     failed = any(
-        stored.state is CellState.FAILED or (stored.state is CellState.DIVERGED and stored.cell.role != "trial")
-        for stored in every
+        row.state is CellState.FAILED or (row.state is CellState.DIVERGED and row.cell.role != "trial") for row in every
     )
-    whole = all(stored.state in OVER for stored in every)
+    whole = all(row.state in OVER for row in every)
     status = "RUNNING" if running else "KILLED" if not whole else "FAILED" if failed else "FINISHED"
     note = f"## {spec.title or spec.name}\n\n{spec.note}\n\nThe artifact `report.html` shows curves and tables.\n"
     if (store.folder / "table.md").is_file():
         note += "\n" + (store.folder / "table.md").read_text()
     tags = {"mlflow.note.content": note[:TAG_LENGTH], "fpl.status": status.lower()}
     names = ("study.yaml", "report.html", "table.md", "table.tex", "table.csv", "results.csv", "rules.csv")
-    results = [stored.results for stored in every]
     return LoggedRun(
         key=STUDY_KEY,
         name=spec.name,
         status=status,
         start=min(ends, default=0),
         end=max(ends, default=0),
-        digest=_digest(status, store.node(), cells, results),
+        digest=_digest(status, store.node(), cells, [*map(_results, every)]),
         tags=tags,
         files=[] if running else [("", store.folder / name) for name in names],
     )
 
 
-def cell_digest(stored: StoredCell, columns: Columns) -> str:
+def cell_digest(row: Row, columns: Columns) -> str:
     """The digest of a cell's entry, from its results: a history only changes together with its result.
 
     It is empty until the cell is over, since its means still change.
     """
-    if stored.state not in OVER:
+    if row.state not in OVER:
         return ""
-    cell = stored.cell
+    cell = row.cell
     return _digest(
-        *(cell.id, cell.label, cell.role, stored.state, _rungs(stored), columns.rule, columns.metric),
-        *(_parameters(stored, columns), [*stored.results.values()]),
+        *(cell.id, cell.label, cell.role, row.state, _rungs(row), columns.rule, columns.metric),
+        *(_parameters(row, columns), [*_results(row).values()]),
     )
 
 
-def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> LoggedRun:
+def cell_entry(row: Row, folder: Path, columns: Columns) -> LoggedRun:
     """The run of a cell that is over.
 
     A pruned trial's run is also finished, with the tag `fpl.status` and the round that it has reached, `fpl.round`.
 
     Args:
-        stored: the cell.
+        row: the cell with its results.
         folder: the study's folder.
         columns: the settings that the study's runs share.
     """
-    cell, results, state = stored.cell, stored.results, stored.state
-    counted = {s: r for s, r in results.items() if r["status"] not in FAILURES}
-    start, end = min(_times(r)[0] for r in results.values()), max(_times(r)[1] for r in results.values())
+    cell, results, state = row.cell, row.results, row.state
+    counted = {s: run for s, run in results.items() if run.status not in FAILURES}
+    start, end = min(_times(run)[0] for run in results.values()), max(_times(run)[1] for run in results.values())
     tags = {
         ASKED: "yes",
         "fpl.role": cell.role,
-        "fpl.partition_hash": ",".join(sorted({str(r["split_hash"]) for r in results.values()}))[:TAG_LENGTH],
+        "fpl.partition_hash": ",".join(sorted({run.split_hash for run in results.values()}))[:TAG_LENGTH],
         "fpl.status": state.value,
     }
     if state is CellState.PRUNED:
-        tags["fpl.round"] = str(max(int(r["rounds"]) for r in results.values()))
-    if errors := [f"seed {s}: {r['error']}" for s, r in results.items() if r.get("error")]:
+        tags["fpl.round"] = str(max(run.rounds for run in results.values()))
+    if errors := [f"seed {s}: {run.error}" for s, run in results.items() if run.error]:
         tags["fpl.error"] = "; ".join(errors)[:TAG_LENGTH]
-    path, histories = folder / "cells" / cell.id, {s: stored.history(s) for s in counted}
+    path, histories = folder / "cells" / cell.id, {s: run.records() for s, run in counted.items()}
     return LoggedRun(
         key=cell.id,
         name=cell.label,
         status="FAILED" if state.value in FAILURES else "FINISHED",
         start=start,
         end=end,
-        digest=cell_digest(stored, columns),
+        digest=cell_digest(row, columns),
         tags=tags,
-        params=_parameters(stored, columns),
+        params=_parameters(row, columns),
         metrics=[
-            *(Point(name, 0, value, end) for name, value in _headlines(stored, columns).items()),
-            *(Point(name, 0, value, end) for name, value in _rungs(stored).items()),
+            *(Point(name, 0, value, end) for name, value in _headlines(row, columns).items()),
+            *(Point(name, 0, value, end) for name, value in _rungs(row).items()),
             *_curves(histories, start, columns.metric),
         ],
         files=[("", path / "cell.json")]
@@ -206,20 +204,25 @@ def cell_entry(stored: StoredCell, folder: Path, columns: Columns) -> LoggedRun:
     )
 
 
+def _results(row: Row) -> dict[int, dict[str, Any]]:
+    """A cell's results as they are logged, with the status that tables show."""
+    return {seed: {**run.as_dict(), "status": row.status(seed)} for seed, run in row.results.items()}
+
+
 def _digest(*parts: Any) -> str:
     return digest(json.dumps([FORMAT, *parts]))
 
 
-def _parameters(stored: StoredCell, columns: Columns) -> dict[str, str]:
+def _parameters(row: Row, columns: Columns) -> dict[str, str]:
     """A run's parameters: fields that vary in the study and that the cell has, its method, data and seeds.
 
     The artifact cell.json has the whole configuration.
     """
-    texts = {name: _text(stored.cell, field) for field, name in columns.fields.items()}
+    texts = {name: _text(row.cell, field) for field, name in columns.fields.items()}
     for name in ("method", "data"):
-        texts.setdefault(name, _text(stored.cell, name))
+        texts.setdefault(name, _text(row.cell, name))
     parameters = {name: text[:PARAM_LENGTH] for name, text in texts.items() if text is not None}
-    return parameters | {"seeds": json.dumps(list(stored.results))}
+    return parameters | {"seeds": json.dumps(list(row.results))}
 
 
 def _text(cell: Cell, dotted: str) -> str | None:
@@ -231,9 +234,9 @@ def _text(cell: Cell, dotted: str) -> str | None:
     return None if value is absent else shown(value)
 
 
-def _rungs(stored: StoredCell) -> dict[str, float]:
+def _rungs(row: Row) -> dict[str, float]:
     """The objective at the rungs that a trial has reached, with four digits; also for trials that were pruned."""
-    values = sorted(stored.rung_values.items())
+    values = sorted(row.rung_values.items())
     return {f"rung_{number}": float(f"{value:.{_DIGITS}g}") for number, value in values if math.isfinite(value)}
 
 
@@ -255,22 +258,22 @@ def _curves(histories: Mapping[int, Sequence[Record]], start: int, metric: str) 
     ]
 
 
-def _by_rule(results: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+def _by_rule(results: Mapping[int, Run]) -> dict[str, dict[str, dict[str, float]]]:
     """Reporting rule -> metric -> mean, std and the like over seeds."""
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for result in results.values():
-        for rule, chosen in result["rules"].items():
+    for run in results.values():
+        for rule, chosen in run.rules.items():
             for name in sorted(chosen.keys() - {"round"}):
                 values[rule][name].append(math.nan if (value := chosen[name]) is None else float(value))
     return {rule: {name: aggregate(seen) for name, seen in by_name.items()} for rule, by_name in values.items()}
 
 
-def _headlines(stored: StoredCell, columns: Columns) -> dict[str, float]:
+def _headlines(row: Row, columns: Columns) -> dict[str, float]:
     """Statistics over seeds under the study's reporting rule, including the report's metric.
 
     They are logged at step 0, so MLflow draws bars by run, not curves. It lists metrics in the order of logging.
     """
-    own, test, val = (stored.over_seeds(name, columns.rule) for name in (columns.metric, TEST, VAL))
+    own, test, val = (row.over_seeds(name, columns.rule) for name in (columns.metric, TEST, VAL))
     figures = list[tuple[str, str, float]]()
     if columns.metric not in _HEADLINES:
         name = columns.headline
@@ -289,7 +292,7 @@ def _rounded(metric: str, value: float) -> float:
     return round(float(value), _DIGITS) if percent(metric) else float(value)
 
 
-def _times(result: Mapping[str, Any]) -> tuple[int, int]:
+def _times(run: Run) -> tuple[int, int]:
     """Start and end of a seed, in milliseconds since 1970."""
-    end = round(1000 * datetime.fromisoformat(result["finished"]).timestamp())
-    return end - round(1000 * float(result["time/seconds"])), end
+    end = round(1000 * datetime.fromisoformat(run.finished).timestamp())
+    return end - round(1000 * float(run.costs["time/seconds"])), end

@@ -25,8 +25,8 @@ from fpl_tune.core.metrics import metric
 from fpl_tune.study import tracking
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import owner
+from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
-from fpl_tune.study.table import StoredCell
 from fpl_tune.track import runs, server
 from fpl_tune.track.runs import STUDY_KEY, Columns, LoggedRun
 
@@ -95,7 +95,7 @@ class Writer:
 
     def write_cell(self, cell: Cell) -> None:
         """Writes a cell's run if it differs from the store."""
-        self._write_cell(self.store.read(cell), self._columns())
+        self._write_cell(self.store.row(cell), self._columns())
         if time.monotonic() - self._linked > _LINKS_EVERY:
             self.link()
 
@@ -107,10 +107,10 @@ class Writer:
         if not self.runs[STUDY_KEY]:
             self.write_study(running=True)
         columns, table = self._columns(), self.store.table()
-        for stored in table.cells.values():
-            self._write_cell(stored, columns)
+        for row in table.rows.values():
+            self._write_cell(row, columns)
         on_disk = self.store.ids()
-        for key in self.runs.keys() - {STUDY_KEY, *table.cells}:
+        for key in self.runs.keys() - {STUDY_KEY, *table.rows}:
             if key in on_disk:
                 self._mark(key, "no")
             else:
@@ -140,7 +140,7 @@ class Writer:
     def differences(self) -> dict[str, str]:
         """Finds the runs that differ from the store: key -> missing, stale or orphaned."""
         columns = self._columns()
-        digests = {key: runs.cell_digest(stored, columns) for key, stored in self.store.table().cells.items()}
+        digests = {key: runs.cell_digest(row, columns) for key, row in self.store.table().rows.items()}
         digests[STUDY_KEY] = runs.study_entry(self.store).digest
         unasked = {*self.store.ids()} - digests.keys()
         differing = {key: "orphaned" for key, logged in self.runs.items() if logged and key not in {*digests, *unasked}}
@@ -179,13 +179,13 @@ class Writer:
     def _columns(self) -> Columns:
         return Columns.of(self.store.study(), self.store.cells())
 
-    def _write_cell(self, stored: StoredCell, columns: Columns) -> None:
+    def _write_cell(self, row: Row, columns: Columns) -> None:
         self._alive()
-        digest = runs.cell_digest(stored, columns)
-        if digest and not self._holds(stored.cell.id, digest):
-            self._write(runs.cell_entry(stored, self.store.folder, columns))
+        digest = runs.cell_digest(row, columns)
+        if digest and not self._holds(row.cell.id, digest):
+            self._write(runs.cell_entry(row, self.store.folder, columns))
         elif digest:
-            self._mark(stored.cell.id, "yes")
+            self._mark(row.cell.id, "yes")
 
     def _mark(self, key: str, asked: str) -> None:
         """Marks the runs of a cell by whether the study asks for it."""

@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,10 @@ from fpl_tune.execute.callback import Outcome
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import StudyProgress
 from fpl_tune.findings.looks import Look
-from fpl_tune.study.results import VAL
+from fpl_tune.study.cells import Cell
+from fpl_tune.study.design import Design
+from fpl_tune.study.results import VAL, Run, Status
+from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
 
 from .conftest import Command
@@ -110,6 +114,11 @@ def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
     assert f"3 of {cell.run.rounds} rounds, 51.5 %" in seen.get()
 
 
+def over(cell: Cell, run: Run) -> Row:
+    """A cell whose two seeds ended so."""
+    return Row(cell, Design((1, 2)), dict.fromkeys((1, 2), run))
+
+
 def progress(
     done: int, rounds: int, seconds: float | None = None, *, best: str = "", ending: bool = False
 ) -> StudyProgress:
@@ -171,14 +180,14 @@ def test_a_study_without_a_terminal_says_where_it_is_once_a_minute(
         clock[0] += 25
         watcher.on_progress(progress(0, 2 * number, 400.0 - 25 * number))
     watcher.on_progress(progress(1, 16, 200.0, best="best on validation 50.0 % lam=0"))
-    watcher.on_cell_end(first, {s: {"status": "done", "rules": {"final": {VAL: 0.5}}} for s in (1, 2)})
+    watcher.on_cell_end(over(first, Run(Status.DONE, 16, rules={"final": {VAL: 0.5}})))
     assert _lines(capsys) == [
         "0 of 2 cells, 6 of 32 rounds, about 5 min 25 s left", "0 of 2 cells, 12 of 32 rounds, about 4 min 10 s left",
         f"{first.label}: validation 50.0 %  (1 of 2 cells, 16 of 32 rounds, about 3 min 20 s left, "
         "best on validation 50.0 % lam=0)",
     ]  # fmt: skip
     watcher.on_progress(progress(2, 32, 0.0))
-    watcher.on_cell_end(second, {s: {"status": "diverged", "rules": {}} for s in (1, 2)})
+    watcher.on_cell_end(over(second, Run(Status.DIVERGED, 16)))
     assert _lines(capsys) == [f"{second.label}: diverged  (2 of 2 cells, 32 of 32 rounds)"]
 
 
@@ -191,8 +200,9 @@ def test_what_happens_on_the_way_is_a_line_each(make_store, capsys: pytest.Captu
     capsys.readouterr()
     watcher.on_stale(first, ["method source", "data"])
     watcher.on_look(look, [])
-    for cell in others:
-        watcher.on_cell_end(cell, {1: {"status": "pruned", "rules": {}}})
+    halved = Design((1, 2), reduction=3, first_rung=1)
+    for _ in others:
+        watcher.on_cell_end(Row(replace(first, role="trial"), halved, {1: Run(Status.PARTIAL, 1)}, complete=True))
     assert _lines(capsys) == [f"{first.label} runs again: method source; data", str(look)], "pruned ones are counted"
     watcher.on_warning(first, "a checkpoint\nis damaged")
     assert capsys.readouterr() == ("", f"{first.label}: a checkpoint is damaged\n")
@@ -240,14 +250,14 @@ def test_the_page_of_a_running_study_is_written_again_but_seldom(
     writer, cell = live.ReportWriter(), store.cells()[0]
     page = store.folder / "report.html"
     writer.on_study_start(store, store.cells(), [])
-    writer.on_cell_end(cell, {})
+    writer.on_cell_end(store.row(cell))
     assert not page.is_file(), "a study that ends soon writes one page"
     clock[0] += 31
-    writer.on_cell_end(cell, {})
+    writer.on_cell_end(store.row(cell))
     assert 'data-written="0"' not in page.read_text(encoding="utf-8")
     page.unlink()
     clock[0] += 5
-    writer.on_cell_end(cell, {})
+    writer.on_cell_end(store.row(cell))
     assert not page.is_file()
 
 

@@ -185,7 +185,7 @@ def searched(make_store: MakeStore, root: Path, body: str) -> Store:
         early = cell.role == "trial" and place % 3 == 0
         for seed in (1,) if early else (1, 2):
             history = drawn_history(seed, 0.9 - 0.01 * place, rounds=2, clients=4)
-            store.put(cell, seed, history, make_result("done", history))
+            store.put(cell, seed, make_result("done", history))
     return store
 
 
@@ -208,7 +208,7 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     assert "best" in rows[0]
     assert "pruned" not in " ".join(rows)
     trials = [cell for cell in store.cells() if cell.role == "trial"]
-    early = sum(store.read(cell).state == "pruned" for cell in trials)
+    early = sum(store.row(cell).state == "pruned" for cell in trials)
     assert f"{len(trials) - 10} more trials with --format csv, {early} of them stopped early" in " ".join(text.split())
     assert any(line.split()[:1] == ["zeroshot"] for line in lines[: lines.index("trials")]), "before the trials"
     rates = {f"{cell.varied['optim.lr']:.3g}" for cell in trials}

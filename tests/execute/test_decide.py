@@ -7,12 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from fpl_tune.execute.decide import Ask, Confirm, Done, LiveTable, Pass, Start, Wait, asking, next_action
+from fpl_tune.execute.decide import Ask, Confirm, Done, Pass, Start, Wait, asking, next_action, trials_of
 from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.halving import spent
 from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.results import Status
-from fpl_tune.study.standing import CellState, Design, Leg, Row, Run, standing
+from fpl_tune.study.schema import StudyFile
+from fpl_tune.study.standing import CellState, Design, Leg, Row, Run
+from fpl_tune.study.table import StudyTable
 
 ROUNDS = 9
 
@@ -23,6 +25,11 @@ def noise(*key: object) -> float:
 
 def cell(name: str, role: str = "cell") -> Cell:
     return Cell(name, 0, name, cast("Any", role), {}, {"protocol": {"eval_every": 1}}, _rounds=ROUNDS)
+
+
+def table_of(design: Design, rows: dict[str, Row]) -> StudyTable:
+    """A table whose study nothing reads."""
+    return StudyTable(cast("StudyFile", None), design, rows)
 
 
 @dataclass
@@ -50,18 +57,18 @@ class Searched:
 
     def remaining(self, design: Design, rows: Sequence[Row]) -> int:
         full = ROUNDS * len(design.seeds)
-        return max(0, int(self.trials - sum(spent(design, row) for row in rows) / full))
+        return max(0, int(self.trials - sum(spent(row) for row in rows) / full))
 
-    def confirmed(self, design: Design, rows: Sequence[Row]) -> list[Cell]:
+    def confirmed(self, rows: Sequence[Row]) -> list[Cell]:
         """The best trial that is done, on the confirming seeds."""
-        done = [row for row in rows if standing(design, row).state is CellState.DONE]
+        done = [row for row in rows if row.standing.state is CellState.DONE]
         best = max(done, key=lambda row: noise(row.cell.id), default=None)
         return [] if best is None else [cell(f"{self.name}tuned-{best.cell.number}", "tuned")]
 
-    def ask(self, rows: Sequence[Row]) -> Row:
+    def ask(self, design: Design, rows: Sequence[Row]) -> Row:
         number = len(rows)
         asked = Suggestion(number, {}, (1, 2), hedged=number % 3 == 2)
-        return Row(replace(cell(f"{self.name}{number}", "trial"), number=number, suggestion=asked))
+        return Row(replace(cell(f"{self.name}{number}", "trial"), number=number, suggestion=asked), design)
 
 
 class Study:
@@ -80,19 +87,22 @@ class Study:
         self.stored |= {name: row for name, row in self.rows.items() if row.cell.role == "tuned"}
         self.rows = {name: row for name, row in self.rows.items() if name not in self.stored}
         for name in self.grid:
-            self.rows.setdefault(name, Row(cell(name)))
-        table = LiveTable(self.design, cast("Sequence[CellSearch]", self.parts), self.rows)
+            self.rows.setdefault(name, Row(cell(name), self.design))
+        self.rows = {name: self.asked(row) for name, row in self.rows.items()}
+        table, parts = table_of(self.design, self.rows), cast("Sequence[CellSearch]", self.parts)
         running = dict[str, Leg]()
         for _ in range(steps):
-            match next_action(table, running, (), lambda row: row.cell.label):
+            match next_action(table, parts, running, (), lambda row: row.cell.label):
                 case Pass(rows):
                     for row in rows:
-                        self.rows[row.cell.id] = replace(row, passed=row.passed | {standing(self.design, row).rung})
+                        self.rows[row.cell.id] = replace(row, passed=row.passed | {row.standing.rung})
                 case Ask(search):
-                    row = cast("Searched", search).ask(table.trials(search))
+                    row = cast("Searched", search).ask(self.design, trials_of(table, search))
                     self.rows[row.cell.id] = row
                 case Confirm(cells):
-                    self.rows |= {c.id: self.stored.get(c.id, Row(c)) for c in cells}
+                    for each in cells:
+                        row = self.stored.get(each.id, Row(each, self.design))
+                        self.rows[each.id] = self.asked(row)
                 case Start(row, leg) if len(running) < workers:
                     running[row.cell.id] = leg
                     self.handed.append((row.cell.id, leg))
@@ -102,6 +112,10 @@ class Study:
                 case Done():
                     return True
         return False
+
+    def asked(self, row: Row) -> Row:
+        """A row of what the study asks for today."""
+        return row if row.design == self.design else replace(row, design=self.design)
 
     def end(self, name: str, leg: Leg) -> None:
         row, dies = self.rows[name], 1 + int(ROUNDS * noise(name)) if noise(name, "bad") < 0.2 else ROUNDS + 1
@@ -118,7 +132,7 @@ class Study:
 
     @property
     def states(self) -> dict[str, str]:
-        return {name: standing(self.design, row).state.value for name, row in self.rows.items()}
+        return {name: row.standing.state.value for name, row in self.rows.items()}
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -167,21 +181,21 @@ def test_a_study_that_is_edited_has_nothing_left_and_the_grid_of_a_fresh_run(see
 
 def test_searches_take_turns() -> None:
     study = Study(parts=2, grid=())
-    table = LiveTable(study.design, cast("Sequence[CellSearch]", study.parts), study.rows)
+    table, parts = table_of(study.design, study.rows), cast("Sequence[CellSearch]", study.parts)
     asked = list[str]()
     for _ in range(4):
-        search = cast("Searched", asking(table, ()))
+        search = cast("Searched", asking(table, parts, ()))
         asked.append(search.name)
-        row = search.ask(table.trials(cast("CellSearch", search)))
+        row = search.ask(study.design, trials_of(table, cast("CellSearch", search)))
         study.rows[row.cell.id] = row
     assert asked == ["s0-", "s1-", "s0-", "s1-"]
-    assert asking(table, ("s0-", "s1-")) is None, "their samplers have no new point"
+    assert asking(table, parts, ("s0-", "s1-")) is None, "their samplers have no new point"
 
 
 def test_a_worker_that_is_free_waits_for_what_is_under_way() -> None:
-    row = Row(cell("grid1"))
-    table = LiveTable(Design((1,)), (), {"grid1": row})
-    started = next_action(table, {}, (), lambda row: 0)
+    row = Row(cell("grid1"), Design((1,)))
+    table = table_of(row.design, {"grid1": row})
+    started = next_action(table, [], {}, (), lambda row: 0)
     assert started == Start(row, Leg((1,), ROUNDS))
-    assert next_action(table, {"grid1": Leg((1,), ROUNDS)}, (), lambda row: 0) == Wait()
-    assert CellState.QUEUED is standing(table.design, row).state
+    assert next_action(table, [], {"grid1": Leg((1,), ROUNDS)}, (), lambda row: 0) == Wait()
+    assert CellState.QUEUED is row.standing.state

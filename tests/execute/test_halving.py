@@ -13,7 +13,7 @@ from fpl_tune.findings.choice import best
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, Heard
+from ..conftest import Compose, Heard, there
 
 Trials = list[tuple[float, str, list[int]]]
 SEARCH = (
@@ -147,7 +147,7 @@ def hedged_of(root: Path) -> list[tuple[bool, str, list[int]]]:
     store = Store.open(root, "tiny")
     trials = sorted((cell for cell in store.cells() if not cell.published), key=lambda cell: cell.number)
     return [
-        (cell.hedged, store.read(cell).state.value, [len(store.history(cell, n)) for n in store.seeds(cell)])
+        (cell.hedged, store.row(cell).state.value, [len(store.history(cell, n)) for n in store.seeds(cell)])
         for cell in trials
     ]
 
@@ -178,9 +178,9 @@ def test_a_pruned_trial_is_stored_at_its_round_and_not_run_again(
     made: Any = compose(SEARCH, "protocol.rounds=4")
     assert run_study(made, root=tmp_path, executor=inline.execute).exit_code == 0
     store, ran = Store.open(tmp_path, "tiny"), len(stepped)
-    results = {cell.id: store.result(cell, 1) or {} for cell in store.cells() if store.read(cell).state == "pruned"}
-    assert {(result["status"], result["rounds"]) for result in results.values()} >= {("partial", 1)}
-    assert all(result["rounds"] == len(store.history(store.cell(key), 1)) for key, result in results.items())
+    results = {cell.id: there(store.result(cell, 1)) for cell in store.cells() if store.row(cell).state == "pruned"}
+    assert {(result.status, result.rounds) for result in results.values()} >= {("partial", 1)}
+    assert all(result.rounds == len(store.history(store.cell(key), 1)) for key, result in results.items())
     outcome = run_study(made, root=tmp_path, executor=inline.execute)
     assert (outcome.skipped, outcome.done) == (len(store.cells()), 0)
     assert len(stepped) == ran

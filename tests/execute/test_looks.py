@@ -149,7 +149,7 @@ def test_a_cell_of_which_a_seed_diverges_is_compared_and_asked_for_no_more(
     assert [[job for job in jobs if job[0] == "lr=0.4"] for _, jobs in log.looks] == [[("lr=0.4", (4, 5))], []]
     store = Store.open(tmp_path, "tiny")
     cell = store.cells()[3]
-    assert [r["status"] for r in store.seed_results(cell).values()] == [*3 * ["done"], "diverged", "done"]
+    assert [run.status for run in store.row(cell).results.values()] == [*3 * ["done"], "diverged", "done"]
     findings = Findings(store.spec(), store.table())
     assert cell.id not in compare(findings).frame.index
     assert (findings.frame.loc[cell.id, "n"], findings.frame.loc[cell.id, "status"]) == (4, "diverged")

@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 from fpl_tune.api import start_study
 from fpl_tune.execute import manage, progress
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.decide import LiveTable
 from fpl_tune.execute.job import Job
 from fpl_tune.execute.progress import ProgressMeter, StudyProgress
 from fpl_tune.findings.choice import choose_finished
@@ -22,8 +22,10 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.results import Status, make_result
+from fpl_tune.study.schema import StudyFile
 from fpl_tune.study.standing import Row, Run
 from fpl_tune.study.store import Store
+from fpl_tune.study.table import StudyTable
 
 SEEDS = (1, 2)
 
@@ -35,8 +37,10 @@ class Watch:
         self.now = 1000.0
         monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
         self.cells = expand(spec)
-        self.table = LiveTable(design_of(spec), rows={cell.id: Row(cell) for cell in self.cells})
-        self.meter, self.jobs = ProgressMeter(self.table, spec, {}), dict[str, Job]()
+        design = design_of(spec)
+        rows = {cell.id: Row(cell, design) for cell in self.cells}
+        self.table = StudyTable(StudyFile.model_validate(spec.node), design, rows)
+        self.meter, self.jobs = ProgressMeter(self.table, [], spec, {}), dict[str, Job]()
 
     def start(self, cell: Cell, seeds: tuple[int, ...] = SEEDS) -> None:
         self.jobs[cell.id] = Job(cell, seeds)
@@ -53,7 +57,7 @@ class Watch:
     def end(self, cell: Cell) -> None:
         job = self.jobs.pop(cell.id)
         runs = {seed: Run(Status.DONE, len(job.rounds)) for seed in job.seeds}
-        self.table.rows[cell.id] = Row(cell, runs)
+        self.table.rows[cell.id] = Row(cell, self.table.design, runs)
 
     @property
     def seconds(self) -> float | None:
@@ -217,9 +221,8 @@ def end(store: Store, cell: Cell, ago: float, took: float) -> None:
              "comm/up_bytes": 1, "comm/down_bytes": 1}
             for n in range(1, 5)
         ]  # fmt: skip
-        result = make_result(Status.DONE, history)
         at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() - ago))
-        store.put(cell, seed, history, {**result, "finished": at})
+        store.put(cell, seed, replace(make_result(Status.DONE, history), finished=at))
 
 
 def since_long(store: Store) -> None:

@@ -18,6 +18,7 @@ from fpl_tune.search.ablation import ablation_paths
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.cells import Cell
+from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, Heard, outdated
@@ -51,7 +52,7 @@ def run(made: Any, root: Path, **given: Any) -> Any:
 
 def states(root: Path) -> dict[str, str]:
     store = Store.open(root, "tiny")
-    return {cell.label: store.read(cell).state.value for cell in store.cells()}
+    return {cell.label: store.row(cell).state.value for cell in store.cells()}
 
 
 @pytest.mark.usefixtures("slow_winner")
@@ -181,7 +182,7 @@ class Raising(Callback):
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         raise ValueError("a bug in a plug-in")
 
-    def on_cell_end(self, cell: Cell, results: dict[int, dict[str, Any]]) -> None:
+    def on_cell_end(self, row: Row) -> None:
         raise ValueError("another")
 
 
@@ -270,4 +271,4 @@ def test_the_plan_and_the_ablation_read_trials(compose: Compose, tmp_path: Path)
     assert make_plan(halved, root=tmp_path).totals()["done"] == 6
     assert make_plan(left, root=tmp_path).totals()["done"] < 6, "without pruning, the pruned ones run whole"
     with pytest.raises(ConfigError, match="ablate=best"):
-        ablation_paths(compose(body.replace("random", "null")), [], store.table().cells)
+        ablation_paths(compose(body.replace("random", "null")), [], store.table().rows)

@@ -320,7 +320,7 @@ def test_a_diverged_seed_is_not_tried_again(compose: Compose, tmp_path: Path, mo
     store = Store.open(tmp_path, "tiny")
     found = store.result(store.cells()[0], 2)
     assert found is not None
-    assert (found["status"], found["rounds"], found["rules"]) == ("diverged", 1, {})
+    assert (found.status, found.rounds, found.rules) == ("diverged", 1, {})
     tried.clear()
     run_study(made, root=tmp_path)
     assert tried == []
@@ -362,8 +362,8 @@ def test_a_result_names_what_it_depends_on(compose: Compose, tmp_path: Path) -> 
     run_study(compose("axes: {optim: {lr: [0.1]}}", "seeds=1"), root=tmp_path)
     store = Store(tmp_path, "tiny")
     (cell,) = store.cells()
-    (result,) = store.seed_results(cell).values()
-    assert result["fingerprints"] == fingerprints(cell.run)
+    (result,) = store.row(cell).results.values()
+    assert result.fingerprints == fingerprints(cell.run)
 
 
 @pytest.mark.parametrize(
@@ -429,9 +429,9 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
                 assert results == [None, None]
                 assert seed == 2
                 continue
-            assert results[0]["status"] == results[1]["status"]
-            assert results[0]["rounds"] == results[1]["rounds"]
-            assert results[0]["rules"]["best_val"]["round"] == results[1]["rules"]["best_val"]["round"]
+            assert results[0].status == results[1].status
+            assert results[0].rounds == results[1].rounds
+            assert results[0].rules["best_val"]["round"] == results[1].rules["best_val"]["round"]
     for rule in ("final", "best_val"):
         assert best(one.table(), rule).cell.id == best(two.table(), rule).cell.id
     assert best(one.table()).test != best(two.table()).test

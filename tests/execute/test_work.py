@@ -11,7 +11,7 @@ import pytest
 from fpl_tune.execute.work import Pace, limit, rounds_left, used, work_left, work_to_come
 from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.results import Status
-from fpl_tune.study.standing import CellState, Design, Row, Run, standing
+from fpl_tune.study.standing import CellState, Design, Row, Run
 
 SEEDS = (1, 2)
 
@@ -39,10 +39,10 @@ def one(cell: Cell) -> float:
 def test_each_round_of_a_grid_lowers_the_work_by_its_cost(draw: int) -> None:
     chance = random.Random(draw)
     design = Design(tuple(range(1, chance.randint(1, 4) + 1)))
-    rows = {n: Row(cell(n, rounds=chance.randint(1, 6))) for n in range(5)}
+    rows = {n: Row(cell(n, rounds=chance.randint(1, 6)), design) for n in range(5)}
 
     def left() -> float:
-        return work_left(design, rows.values(), lambda cell: 1 + cell.number)
+        return work_left(rows.values(), lambda cell: 1 + cell.number)
 
     assert left() == sum((1 + n) * row.cell.rounds * len(design.seeds) for n, row in rows.items())
     steps = [(n, seed) for n, row in rows.items() for seed in design.seeds for _ in range(row.cell.rounds)]
@@ -56,29 +56,29 @@ def test_each_round_of_a_grid_lowers_the_work_by_its_cost(draw: int) -> None:
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.DIVERGED])
 def test_a_seed_that_ended_early_has_nothing_left(status: Status) -> None:
-    row = Row(cell(0), {1: Run(status, 1)})
-    assert rounds_left(Design(SEEDS), row) == 4, "those of the other seed"
-    assert rounds_left(Design(SEEDS), replace(row, cell=cell(0, "trial"))) == 0, "one seed ends a trial"
+    row = Row(cell(0), Design(SEEDS), {1: Run(status, 1)})
+    assert rounds_left(row) == 4, "those of the other seed"
+    assert rounds_left(replace(row, cell=cell(0, "trial"))) == 0, "one seed ends a trial"
 
 
 def test_rounds_behind_a_rung_count_by_the_chance_of_passing_it() -> None:
     design, hedged = Design(SEEDS, reduction=3, first_rung=1), cell(0, "trial", 9, hedged=True)
-    fresh = Row(cell(0, "trial", 9))
-    assert rounds_left(design, fresh) == pytest.approx(1 + 2 / 3 + 6 / 9 + 9 / 27), "rungs at 1, 3 and 9 rounds"
-    assert rounds_left(design, Row(hedged)) == 9 + 9 / 3, "hedged: the rung of seeds alone"
+    fresh = Row(cell(0, "trial", 9), design)
+    assert rounds_left(fresh) == pytest.approx(1 + 2 / 3 + 6 / 9 + 9 / 27), "rungs at 1, 3 and 9 rounds"
+    assert rounds_left(Row(hedged, design)) == 9 + 9 / 3, "hedged: the rung of seeds alone"
     paused = ran(fresh, 1, (1,))
-    assert standing(design, paused).state is CellState.PAUSED
-    assert rounds_left(design, paused) == 0
+    assert paused.standing.state is CellState.PAUSED
+    assert rounds_left(paused) == 0
     passed = replace(paused, passed=frozenset({1}))
-    assert rounds_left(design, passed) == pytest.approx(2 + 6 / 3 + 9 / 9)
-    assert rounds_left(design, ran(passed, 2, (1,))) == pytest.approx(1 + 6 / 3 + 9 / 9), "under way"
+    assert rounds_left(passed) == pytest.approx(2 + 6 / 3 + 9 / 9)
+    assert rounds_left(ran(passed, 2, (1,))) == pytest.approx(1 + 6 / 3 + 9 / 9), "under way"
 
 
 def test_a_whole_search_costs_what_its_fresh_trials_were_expected_to() -> None:
     """Of as many trials as the powers of `reduction`, one in `reduction` passes each rung, and nothing is left over."""
     design = Design((1,), reduction=3, first_rung=1)
-    rows = {n: Row(cell(n, "trial", 9)) for n in range(27)}
-    expected, spent = work_left(design, rows.values(), one), 0
+    rows = {n: Row(cell(n, "trial", 9), design) for n in range(27)}
+    expected, spent = work_left(rows.values(), one), 0
     for rung, before in ((1, 0), (3, 1), (9, 3)):
         share = 27 // 3 ** (0, 1, 2)[(1, 3, 9).index(rung)]
         for n in range(share):
@@ -86,14 +86,15 @@ def test_a_whole_search_costs_what_its_fresh_trials_were_expected_to() -> None:
             rows[n] = ran(replace(rows[n], passed=frozenset(marked)), rung, (1,))
             spent += rung - before
     assert expected == pytest.approx(spent)
-    assert work_left(design, rows.values(), one) == 0
+    assert work_left(rows.values(), one) == 0
 
 
 def test_no_cell_is_faster_where_slots_are_idle() -> None:
-    rows = [ran(Row(cell(0)), 4), Row(cell(1))]
-    assert work_left(Design(SEEDS), rows, one, slots=4) == 4 * 8, "one cell is left for four slots"
-    rows += [Row(cell(n)) for n in range(2, 40)]
-    assert work_left(Design(SEEDS), rows, one, slots=4) == 39 * 8
+    design = Design(SEEDS)
+    rows = [ran(Row(cell(0), design), 4), Row(cell(1), design)]
+    assert work_left(rows, one, slots=4) == 4 * 8, "one cell is left for four slots"
+    rows += [Row(cell(n), design) for n in range(2, 40)]
+    assert work_left(rows, one, slots=4) == 39 * 8
 
 
 @dataclass(frozen=True)
@@ -104,23 +105,23 @@ class Limited:
 
 def test_trials_to_come_cost_the_mean_of_those_that_were_suggested() -> None:
     """Where a search compares methods, the last trial says little of the others."""
-    design, tried = Design(SEEDS), [Row(cell(n, "trial")) for n in (1, 9)]
+    tried = [Row(cell(n, "trial"), Design(SEEDS)) for n in (1, 9)]
 
     def cost(cell: Cell) -> float:
         return float(cell.number)
 
-    assert work_to_come(design, tried, Limited(trials=12), 1, cost) == 10 * 8 * 5
-    assert work_to_come(design, tried, Limited(trials=12), 2, cost) == 22 * 8 * 5, "in each of two searches"
-    assert work_to_come(design, tried, Limited(trials=1), 1, cost) == 0
-    assert work_to_come(design, [], Limited(trials=12), 1, cost) == 0, "before the first, nothing is known"
+    assert work_to_come(tried, Limited(trials=12), 1, cost) == 10 * 8 * 5
+    assert work_to_come(tried, Limited(trials=12), 2, cost) == 22 * 8 * 5, "in each of two searches"
+    assert work_to_come(tried, Limited(trials=1), 1, cost) == 0
+    assert work_to_come([], Limited(trials=12), 1, cost) == 0, "before the first, nothing is known"
 
 
 def test_a_budget_is_spent_by_rounds() -> None:
     design = Design((1,), reduction=3, first_rung=3)
-    rows = [ran(Row(cell(n, "trial", 9)), 3, (1,)) for n in range(6)]
-    assert used(design, rows, Limited(budget=5)) == pytest.approx(2)
-    assert work_to_come(design, rows, Limited(budget=5), 1, one) == pytest.approx(3 * 9)
-    assert work_to_come(design, [ran(row, 9, (1,)) for row in rows], Limited(budget=5), 1, one) == 0, "overspent"
+    rows = [ran(Row(cell(n, "trial", 9), design), 3, (1,)) for n in range(6)]
+    assert used(rows, Limited(budget=5)) == pytest.approx(2)
+    assert work_to_come(rows, Limited(budget=5), 1, one) == pytest.approx(3 * 9)
+    assert work_to_come([ran(row, 9, (1,)) for row in rows], Limited(budget=5), 1, one) == 0, "overspent"
     assert limit(Limited()) == 20
 
 
@@ -182,7 +183,7 @@ class World:
         since: int = 10,
     ) -> None:
         design = Design(seeds, reduction=3, first_rung=rungs[0]) if rungs else Design(seeds)
-        rows = {cell.id: Row(cell) for cell in cells}
+        rows = {cell.id: Row(cell, design) for cell in cells}
         queue, paused = [(cell, 0) for cell in cells], {rung: list[Cell]() for rung in rungs}
         total, ended, seen = len(queue), 0, list[tuple[int, float, float]]()
         events: list[tuple[float, int, Iterator[float]]] = []
@@ -216,7 +217,7 @@ class World:
             else:
                 tie += 1
                 heapq.heappush(events, (clock + took, tie, running))
-            left = work.seconds(clock, work_left(design, rows.values(), cost, slots=parallel))
+            left = work.seconds(clock, work_left(rows.values(), cost, slots=parallel))
             if ended > before and left is not None and not (events and events[0][0] == clock):
                 seen.append((ended, clock, left))
         self.errors = [left / (clock - at) - 1 for number, at, left in seen if number >= since and clock - at > 5]

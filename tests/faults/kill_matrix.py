@@ -348,11 +348,11 @@ def picture(root: Path) -> dict[str, Any]:
     for cell in store.cells():
         asked = asdict(cell.suggestion) if cell.suggestion else None
         found[cell.label] = {"number": cell.number, "role": cell.role, "asked": asked, **_timeless(rows[cell.id])}
-        for seed, result in store.seed_results(cell).items():
-            found[f"{cell.label}, seed {seed}"] = _timeless(result)
+        for seed, run in store.row(cell).results.items():
+            found[f"{cell.label}, seed {seed}"] = _timeless(run.as_dict())
             for record in store.history(cell, seed):
                 found[f"{cell.label}, seed {seed}, round {record['round']}"] = _timeless(record)
-    for row in store.table().rows(every_rule=True):
+    for row in store.table().by_seed(every_rule=True):
         found[f"table: {row['label']}, seed {row['seed']}, {row['rule']}"] = _timeless(row)
     found["results.csv"] = len((store.folder / "results.csv").read_text().splitlines())
     for path in sorted(store.folder.rglob("prompts.safetensors")):

@@ -22,7 +22,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import STOP_FILE, owner
 from fpl_tune.study.store import Store
 
-from ..conftest import Heard, note_steps
+from ..conftest import Heard, note_steps, there
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 
@@ -224,15 +224,15 @@ def test_a_cell_that_fails_diverges_or_has_no_memory_leaves_the_others_alone(com
     outcome = run_study(made, root=tmp_path / "troubled")
     assert (outcome.done, outcome.failed, outcome.pending, outcome.exit_code) == (1, 3, 0, 1)
     store = Store.open(tmp_path / "troubled", "tiny")
-    results = {c.label: [store.result(c, s) or {} for s in (1, 2)] for c in store.cells()}
-    states = {label.removeprefix("trouble="): [r["status"] for r in both] for label, both in results.items()}
+    results = {c.label: [there(store.result(c, s)) for s in (1, 2)] for c in store.cells()}
+    states = {label.removeprefix("trouble="): [r.status for r in both] for label, both in results.items()}
     ends = {"none": "done", "raise": "failed", "nan": "diverged", "memory": "failed"}
     assert states == {trouble: [status] * 2 for trouble, status in ends.items()}
     for both in results.values():  # the trouble is in round 3: two rounds are told and stored
-        assert {r["rounds"] for r in both} == ({4} if both[0]["status"] == "done" else {2})
-    assert "one too many" in results["trouble=raise"][0]["error"]
-    assert "training diverged: loss is NaN (seed 1, client 0, round 3)" in results["trouble=nan"][0]["error"]
-    assert "does not fit into this machine's memory" in results["trouble=memory"][0]["error"]
+        assert {r.rounds for r in both} == ({4} if both[0].status == "done" else {2})
+    assert "one too many" in str(results["trouble=raise"][0].error)
+    assert "training diverged: loss is NaN (seed 1, client 0, round 3)" in str(results["trouble=nan"][0].error)
+    assert "does not fit into this machine's memory" in str(results["trouble=memory"][0].error)
     run_study(compose("axes: {method.trouble: [calm, none]}", shaky), root=tmp_path / "calm")
     troubled, calm = left(tmp_path / "troubled"), left(tmp_path / "calm")
     same = [name for name in calm if name.startswith(store.cell("trouble=none").id)]

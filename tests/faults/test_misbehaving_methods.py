@@ -7,7 +7,7 @@ import torch
 from fpl_tune.api import start_study as run_study
 from fpl_tune.study.store import Store
 
-from ..conftest import Heard
+from ..conftest import Heard, there
 
 PLUG_IN = '''
 import sys
@@ -98,11 +98,11 @@ def test_a_hook_that_misbehaves_is_named_and_harms_no_other_cell(compose, left, 
     for cell in store.cells():
         method = cell.run.method
         key = (method.hook, method.how)  # type: ignore[attr-defined]
-        result = store.result(cell, 1) or {}
-        wanted, error = SAID[key], str(result.get("error") or "")
+        result = there(store.result(cell, 1))
+        wanted, error = SAID[key], result.error or ""
         states = {"done"} if not wanted else {"diverged"} if "diverged" in wanted else {"failed"}
-        if result.get("status") not in states or not re.search(wanted, error) or "\n" in error:
-            wrong[key] = (result.get("status"), error)
+        if result.status not in states or not re.search(wanted, error) or "\n" in error:
+            wrong[key] = (result.status, error)
     assert wrong == {}
     assert [text.partition(" changed ")[0] for text in heard.warnings] == ["misbehaving:Misbehaving"]
     assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, 1)

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from fpl_tune.study.standing import counts
 from fpl_tune.study.store import Store
 
 DRIVER = """
@@ -83,9 +82,9 @@ def test_a_storm_of_kills_changes_no_result(compose: Any, left: Any, whole: Any,
         assert histories == {path: calm[path][: len(rounds)] for path, rounds in histories.items()}
         store = Store.open(root, "tiny")
         assert len(store.cells()) == 4
-        assert {store.read(cell).state.value for cell in store.cells()} == {"done", "pruned"}
-        assert [1, 2] in [[*counts(store.design(), store.row(cell))] for cell in store.cells()]
-        assert all(store.read(store.cell(path.parent.name)).state == "pruned" for path in root.rglob("ckpt-*"))
+        assert {store.row(cell).state.value for cell in store.cells()} == {"done", "pruned"}
+        assert [1, 2] in [[*store.row(cell).counts] for cell in store.cells()]
+        assert all(store.row(store.cell(path.parent.name)).state == "pruned" for path in root.rglob("ckpt-*"))
     else:
         assert stormy == calm
         assert not list(root.rglob("ckpt-*"))

@@ -14,7 +14,7 @@ from fpl_tune.findings.choice import best, choose, choose_finished, common_seeds
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.export import export
 from fpl_tune.study.grid import expand
-from fpl_tune.study.results import make_result
+from fpl_tune.study.results import Status, make_result
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, MakeStore, there
@@ -60,7 +60,7 @@ def test_a_configuration_that_lacks_a_data_set_is_not_chosen(make_store: MakeSto
 def test_settings_without_a_common_configuration_have_a_best_cell_each(make_store: MakeStore) -> None:
     store = make_store(body=TWO_SETS.replace("[2, 4]", "[2, 4, 8, 16]"), level=lambda cell: 0.05 * n_ctx(cell))
     cells = [cell for cell in store.cells() if (n_ctx(cell) > 4) == (cell.run.data.domains == ["sketch"])]
-    choice = there(choose(store.table().cells, cells, "final", store.study()))
+    choice = there(choose(map(store.row, cells), "final", store.study()))
     assert [n_ctx(cell) for cell in choice.cells] == [4, 16]
     assert "in each of 2 settings" in choice.by
 
@@ -73,8 +73,8 @@ def _better_on_seed_4(make_store: MakeStore) -> Store:
     store = make_store(body=MOMENTUM, level=lambda cell: 0.7 + 0.05 * cell.number)
     cell = store.cells()[0]
     result = there(store.result(cell, 3))
-    rules = {name: {**rule, "val/acc_mean": 0.99} for name, rule in result["rules"].items()}
-    store.put(cell, 4, store.history(cell, 3), {**result, "rules": rules})
+    rules = {name: {**rule, "val/acc_mean": 0.99} for name, rule in result.rules.items()}
+    store.put(cell, 4, replace(result, rules=rules))
     return make_store(["seeds=4"], body=MOMENTUM, fill=lambda cell, seed: False)
 
 
@@ -116,7 +116,7 @@ def test_a_cell_with_a_failed_seed_is_not_chosen(make_store: MakeStore) -> None:
     store = make_store(body=MOMENTUM)
     cell = store.cells()[1]
     result = there(store.result(cell, 2))
-    store.put(cell, 2, [], {**result, "status": "diverged", "rules": {}})
+    store.put(cell, 2, replace(result, status=Status.DIVERGED, rules={}, rounds=0, records=list))
     assert best(store.table()).label == "momentum=0"
 
 
@@ -136,18 +136,18 @@ def test_validation_chooses_the_round_too_and_no_rule_that_reads_the_test_set_do
         for cell, peaks in ((early, (0.9, 0.1)), (late, (0.1, 0.6))):
             history = store.history(cell, seed)
             history[1]["val/acc_mean"], history[-1]["val/acc_mean"] = peaks
-            store.put(cell, seed, history, make_result("done", history, split_hash=f"split{seed}"))
+            store.put(cell, seed, make_result("done", history, split_hash=f"split{seed}"))
     rules = ("final", "best_val", "best_test", "mean_last5")
-    found = {rule: there(choose(store.table().cells, store.cells(), rule, store.study())).cell.label for rule in rules}
+    found = {rule: there(choose(store.table().rows.values(), rule, store.study())).cell.label for rule in rules}
     assert found == {"final": "n_ctx=4", "best_val": "n_ctx=2", "best_test": "n_ctx=4", "mean_last5": "n_ctx=4"}
 
 
 def test_a_field_that_a_search_tunes_is_no_setting(make_store: MakeStore) -> None:
     store = make_store(body="axes: {protocol: {epochs: [1, 2, 5]}}\nseeds: 1\n")
-    trials = [Cell(c.id, c.number, c.label, "trial", c.varied, c.run) for c in store.cells()]
-    choice = there(choose(store.table().cells, trials, "final", store.study().model_copy(update={"axes": {}})))
+    trials = [replace(row, cell=replace(row.cell, role="trial")) for row in store.table().rows.values()]
+    choice = there(choose(trials, "final", store.study().model_copy(update={"axes": {}})))
     assert choice.cell.label == "epochs=5"
-    assert len(there(choose(store.table().cells, trials, "final", store.study())).cells) == 3, "an axis is one"
+    assert len(there(choose(trials, "final", store.study())).cells) == 3, "an axis is one"
 
 
 SEARCHED = "axes: {method: {n_ctx: [2, 4, 8]}}\nseeds: 2\nsearch: {sampler: random, objectives: [%s]}\n"
@@ -171,8 +171,8 @@ def test_a_study_chooses_by_the_objective_of_its_search(
           comm__up_bytes=lambda cell: 1000.0 * n_ctx(cell), time__seconds=lambda cell: 1.0 * n_ctx(cell))  # fmt: skip
     for cell in store.cells():  # a result holds the totals of its last record
         for seed in (1, 2):
-            history = store.history(cell, seed)
-            store.put(cell, seed, history, {**there(store.result(cell, seed)), "time/seconds": 1.0 * n_ctx(cell)})
+            run = there(store.result(cell, seed))
+            store.put(cell, seed, replace(run, costs={**run.costs, "time/seconds": 1.0 * n_ctx(cell)}))
     found = best(store.table())
     assert (found.by, found.label) == (by, label)
     assert findings_of(store).best == found.cell
@@ -201,8 +201,9 @@ def test_of_equal_cells_that_with_the_smaller_value_is_chosen(make_store: MakeSt
 def test_trials_outside_of_the_space_are_not_chosen(make_store: MakeStore) -> None:
     store = make_store(body=MOMENTUM.replace("0, 0.5", "0, 0.5, 0.9"))
     for most, label in ((0.9, "momentum=0.9"), (0.5, "momentum=0.5"), (0.0, "momentum=0")):
-        trials = [replace(cell, role="trial", inside=cell.run.optim.momentum <= most) for cell in store.cells()]
-        found = there(choose(store.table().cells, trials, "final", store.study()))
+        trials = [replace(row, cell=replace(row.cell, role="trial", inside=row.cell.run.optim.momentum <= most))
+                  for row in store.table().rows.values()]  # fmt: skip
+        found = there(choose(trials, "final", store.study()))
         assert found.label == label
         assert ("outside search.space" in found.by) == (most < 0.9)
 
@@ -217,8 +218,8 @@ def test_best_reads_validation_only(make_store: MakeStore) -> None:
         for seed in (1, 2, 3):
             result = store.result(cell, seed)
             assert result is not None
-            rules = {n: {**r, "test/acc_mean": 1 - r["test/acc_mean"]} for n, r in result["rules"].items()}
-            store.put(cell, seed, store.history(cell, seed), {**result, "rules": rules})
+            rules = {n: {**r, "test/acc_mean": 1 - r["test/acc_mean"]} for n, r in result.rules.items()}
+            store.put(cell, seed, replace(result, rules=rules))
     again = best(store.table())
     assert again.cell.id == before.cell.id
     assert again.test == pytest.approx(1 - before.test)
@@ -244,8 +245,8 @@ def test_an_exported_cell_is_a_study_of_the_same_configuration(compose: Compose,
         assert again.id == cell.id
         expected = pd.read_csv(folder / "expected.csv")
         assert set(expected["cell"]) == {cell.id}
-        final = [store.result(cell, seed) or {} for seed in (1, 2)]
-        accuracies = [result["rules"]["final"]["test/acc_mean"] for result in final]
+        final = [there(store.result(cell, seed)) for seed in (1, 2)]
+        accuracies = [result.rules["final"]["test/acc_mean"] for result in final]
         assert expected["test/acc_mean"].tolist() == pytest.approx(accuracies)
     with pytest.raises(ConfigError, match="empty folder"):
         export(store, store.cells()[0], tmp_path)

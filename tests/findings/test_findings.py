@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,11 @@ from fpl_tune.findings.comparisons import compare
 from fpl_tune.findings.findings import Findings
 from fpl_tune.study.grid import expand
 from fpl_tune.study.results import Status, make_result
-from fpl_tune.study.schema import Effective, StudyFile
-from fpl_tune.study.standing import CellState, Design, Row, Run
-from fpl_tune.study.table import StoredCell, StudyTable
+from fpl_tune.study.schema import StudyFile
+from fpl_tune.study.standing import CellState, Design, Row
+from fpl_tune.study.table import StudyTable
 
-from ..conftest import MakeStore, drawn_history
+from ..conftest import MakeStore, drawn_history, there
 from ..report.conftest import findings_of, put, reach
 
 SWEEP = "axes: {method.n_ctx: [1, 2, 4, 8]}\nseeds: 3\n"
@@ -56,17 +56,15 @@ def records(number: int, seed: int) -> list[dict[str, Any]]:
 
 def findings_on(spec: Study, left: Left) -> Findings:
     """The findings of a table that is written down."""
-    design, cells = Design.of(spec, halved=False), {}
+    design, rows = Design.of(spec, halved=False), {}
     for cell in expand(spec):
-        runs, results = {}, {}
+        runs = {}
         for seed in design.seeds:
             if (status := left[cell.number, seed]) is not None:
                 history = records(cell.number, seed)[: 1 if status in BROKEN else 2]
-                runs[seed] = Run(status, len(history), lambda history=history: history)
-                results[seed] = make_result(status, history, split_hash=f"split{seed}")
-        cells[cell.id] = StoredCell.of(design, Row(cell, runs), results, complete=False)
-    study = StudyFile.model_validate(spec.node)
-    return Findings(spec, StudyTable(Path("nowhere"), study, Effective(), design, cells))
+                runs[seed] = make_result(status, history, split_hash=f"split{seed}")
+        rows[cell.id] = Row(cell, design, runs)
+    return Findings(spec, StudyTable(StudyFile.model_validate(spec.node), design, rows))
 
 
 def said(findings: Findings) -> dict[str, Any]:
@@ -176,7 +174,7 @@ def test_a_label_of_forty_characters_is_a_name_and_a_longer_one_is_not(make_stor
     labels = "a" * 40, "b" * 41
     values = ", ".join(f"{{label: {name}, method.n_ctx: {number}}}" for number, name in enumerate(labels, 1))
     findings = findings_of(make_store(body=f"axes: {{variant: [{values}]}}\nseeds: 1\n"))
-    assert [findings.name(cell) for cell in findings.cells] == [labels[0], f"{labels[1][:40]} cell 1"]
+    assert [findings.names.of(cell) for cell in findings.cells] == [labels[0], f"{labels[1][:40]} cell 1"]
 
 
 def test_a_seed_on_another_partition_does_not_enter_the_comparison_of_an_axis(make_store: MakeStore) -> None:
@@ -185,7 +183,7 @@ def test_a_seed_on_another_partition_does_not_enter_the_comparison_of_an_axis(ma
     before, other = findings_of(store).sweep.result, store.cells()[1]
     history = store.history(other, 2)
     history[-1] |= {"test/acc_mean": 0.3, "clients/test": [0.3] * 4}
-    store.put(other, 2, history, store.result(other, 2) or {})
+    store.put(other, 2, replace(there(store.result(other, 2)), records=lambda: history))
     apart = findings_of(store).sweep.result
     put(store, other, 2, split_hash="other")
     after = findings_of(store).sweep.result

@@ -83,7 +83,7 @@ class Interruption(Callback):
     def on_job_pause(self, cell: Any, seeds: Any) -> None:
         self._started("on_job_pause")
 
-    def on_cell_end(self, cell: Any, results: Any) -> None:
+    def on_cell_end(self, row: Any) -> None:
         self._started("on_cell_end")
 
     def _started(self, name: str) -> None:

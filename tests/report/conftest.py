@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fpl_tune.study.results import make_result, rules_of
 from fpl_tune.study.schema import Effective
 from fpl_tune.study.store import Store
 
-from ..conftest import Asked, MakeStore, drawn_history
+from ..conftest import Asked, MakeStore, drawn_history, there
 
 SEARCH = """seeds: 3
 search:
@@ -69,7 +70,12 @@ def store_of(findings: Findings) -> Store:
 
 def put(store: Store, cell: Cell, seed: int, **changes: Any) -> None:
     """Stores the result of a seed again with changed fields."""
-    store.put(cell, seed, store.history(cell, seed), {**(store.result(cell, seed) or {}), **changes})
+    store.put(cell, seed, replace(there(store.result(cell, seed)), **changes))
+
+
+def write(store: Store, cell: Cell, seed: int, history: list[Any]) -> None:
+    """Stores another history of a seed."""
+    put(store, cell, seed, records=lambda: history, rules=rules_of(history))
 
 
 def amend(store: Store, **figures: Any) -> None:
@@ -78,7 +84,7 @@ def amend(store: Store, **figures: Any) -> None:
         for seed in store.seeds(cell):
             history = store.history(cell, seed)
             history[-1] |= {name.replace("__", "/"): f(cell) if callable(f) else f for name, f in figures.items()}
-            store.put(cell, seed, history, {**(store.result(cell, seed) or {}), "rules": rules_of(history)})
+            write(store, cell, seed, history)
 
 
 def reach(store: Store, level: Callable[[Cell], float], noise: Callable[[Cell], float] = lambda cell: 0.001) -> None:
@@ -94,8 +100,7 @@ def reach(store: Store, level: Callable[[Cell], float], noise: Callable[[Cell], 
             for kind in ("val", "test"):
                 clients = np.clip(value + 0.02 * np.array([-1.0, 1.0, -0.5, 0.5]), 0, 1)
                 history[-1] |= {f"{kind}/acc_mean": value, f"clients/{kind}": clients.tolist()}
-            result = store.result(cell, seed) or {}
-            store.put(cell, seed, history, {**result, "rules": rules_of(history)})
+            write(store, cell, seed, history)
 
 
 @pytest.fixture
@@ -117,7 +122,7 @@ def trials(make_store: MakeStore) -> Callable[..., Findings]:
             for seed in (1,) if early(number) else (1, 2, 3):
                 history = drawn_history(seed, 0.5, rounds=2 if early(number) else 4, clients=4)
                 result = make_result("partial" if early(number) else "done", history, split_hash=f"split{seed}")
-                store.put(cell, seed, history, {**result, "finished": f"2024-05-01T10:00:{number:02d}+00:00"})
+                store.put(cell, seed, replace(result, finished=f"2024-05-01T10:00:{number:02d}+00:00"))
         reach(store, lambda cell: level(cell, cell.published))
         return findings_of(store)
 

@@ -275,7 +275,7 @@ def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
     for seed in (1, 2, 3):
         history = store_of(findings).history(best, seed)
         history[-1] |= {"test/acc_mean": 0.75, "clients/test": [0.75] * 4}
-        store_of(findings).put(best, seed, history, make_result("done", history, split_hash=f"split{seed}"))
+        store_of(findings).put(best, seed, make_result("done", history, split_hash=f"split{seed}"))
     text = said(findings_of(store_of(findings)))
     assert re.match(rf"Tuning gained nothing: trial {best.trial_number}, the best on validation, is -[45]\.\d+ points "
                     r"from the published setting on the seeds that chose it, so the value is too good "
@@ -285,7 +285,7 @@ def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
 def test_cost_counts_the_rounds_of_trials_that_were_stopped_early(trials):
     findings = trials(lambda cell, published: 0.8, early=lambda number: number % 2 == 1)
     full = findings.spec.rounds * 3
-    ran = [sum(r["rounds"] for r in store_of(findings).seed_results(cell).values()) / full
+    ran = [sum(r.rounds for r in store_of(findings).row(cell).results.values()) / full
            for cell in sorted(findings.own, key=lambda cell: cell.number)]  # fmt: skip
     assert sorted(findings.costs.values()) == pytest.approx([sum(ran[: i + 1]) for i in range(len(ran))])
 
@@ -323,7 +323,7 @@ def test_importance_is_of_all_trials_at_equal_rounds_and_finds_what_matters(tria
 def test_a_trial_that_broke_in_its_first_round_takes_no_round_from_the_others(trials, status):
     findings = trials(lambda cell, published: 0.5 + 0.01 * cell.number, early=lambda number: number == 3)
     before, (broken, *others), store = search.early(findings, findings.own)[1], findings.own, store_of(findings)
-    store.put(broken, 1, history := store.history(broken, 1)[:1], make_result(status, history))
+    store.put(broken, 1, make_result(status, store.history(broken, 1)[:1]))
     rounds, values = search.early(findings_of(store), findings.own)
     assert rounds == 2
     worst = {broken.id: min(before[cell.id] for cell in others)} if status == "diverged" else {}

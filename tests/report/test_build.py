@@ -15,6 +15,7 @@ from fpl_tune.findings.comparisons import compare
 from fpl_tune.report import page as page_of
 from fpl_tune.report import table
 from fpl_tune.study.grid import expand
+from fpl_tune.study.results import make_result
 
 from .conftest import findings_of, put
 
@@ -191,9 +192,7 @@ def test_a_browser_draws_every_chart_and_a_user_filters_sorts_brushes_hovers_and
 def test_unfinished_and_failed_cells_are_named(make_store):
     store = make_store(fill=lambda cell, seed: cell.number == 1 or (cell.number == 0 and seed == 1))
     failed = store.cells()[2]
-    result = {"status": "failed", "error": "x", "rounds": 0, "rules": {}, "comm/up_bytes": 0, "comm/down_bytes": 0,
-              "time/seconds": 0.0, "split_hash": "", "finished": ""}  # fmt: skip
-    store.put(failed, 1, [], result)
+    store.put(failed, 1, make_result("failed", [], error="x"))
     findings = findings_of(store)
     assert findings.frame["status"].tolist() == ["queued", "done", "queued", "queued"]
     assert findings.frame["n"].tolist() == [1, 3, 0, 0]

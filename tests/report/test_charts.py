@@ -128,12 +128,12 @@ def test_the_page_s_filter_fades_the_other_cells_in_every_chart_of_cells(finding
                 assert all(mark["opacity"] in (1, 0.08) for mark in drawn[number])
         if spec.get("data") == charts.CELLS and name != "parallel":
             clear = {name_of(mark) for of in drawn.values() for mark in of if name_of(mark) and mark["opacity"] == 1}
-            assert clear <= {findings.name(findings.own[0])}
+            assert clear <= {findings.names.of(findings.own[0])}
             assert clear or name == "slice_method_mu", "which only FedProx has"
 
 
 def test_the_best_cell_has_a_ring_in_every_chart_that_marks_it(findings: Findings) -> None:
-    best = {findings.name(findings.by_id[key]) for key in findings.marked}
+    best = {findings.names.of(findings.by_id[key]) for key in findings.marked}
     for name, spec in charts_of(findings).items():
         drawn = marks(spec, findings)
         for number, layer in enumerate(spec.get("layer", [])):
@@ -224,7 +224,7 @@ def test_the_worst_quarter_of_trials_lies_on_the_lower_edge_of_the_chart(trials:
     level = {number: 0.6 for number in (9, 10, 11)} | {number: 0.3 for number in (12, 13, 14)}
     findings = trials(lambda cell, published: level.get(cell.number, 0.8), early=lambda number: number > 7)
     assert len(findings.own) == 14
-    numbers = {findings.name(cell): cell.number for cell in findings.own}
+    numbers = {findings.names.of(cell): cell.number for cell in findings.own}
     for spec in (search.history(findings), *charts_of(findings).values()):
         if spec.get("data") == charts.CELLS and spec["layer"][0]["mark"]["type"] != "line":
             drawn = marks(spec, findings)

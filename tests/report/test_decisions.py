@@ -81,7 +81,7 @@ def test_a_run_that_lies_apart_is_said_once(make_store, of_reference):
     cell = store.cells()[-1 if of_reference else 1]
     history = store.history(cell, 2)
     history[-1]["clients/test"] = [value - 0.3 for value in history[-1]["clients/test"]]
-    store.put(cell, 2, history, store.result(cell, 2) or {})
+    put(store, cell, 2, records=lambda: history)
     findings = findings_of(store)
     texts = answer.decided(findings, compare(findings, "zeroshot")).texts
     (text,) = (text for text in texts if "is an outlier, -" in text)
@@ -94,7 +94,7 @@ def test_what_is_said_of_comparisons_follows_the_order_of_cells(make_store):
     for number, seed in ((0, 3), (1, 1)):
         history = store.history(cell := store.cells()[number], seed)
         history[-1]["clients/test"] = [value - 0.3 for value in history[-1]["clients/test"]]
-        store.put(cell, seed, history, store.result(cell, seed) or {})
+        put(store, cell, seed, records=lambda history=history: history)
     findings = findings_of(store)
     texts = [text for text in answer.decided(findings, compare(findings, "zeroshot")).texts if "outlier" in text]
     assert [text.partition(" is an ")[0] for text in texts] == ["n_ctx=1: seed 3", "n_ctx=2: seed 1"]
@@ -146,7 +146,7 @@ def test_what_other_rules_of_reporting_add_is_a_mean_over_cells(make_store):
     for rule in ("best_test", "mean_last5"):
         gaps = []
         for cell in store.cells():
-            stored = [store.result(cell, seed)["rules"] for seed in store.seeds(cell)]
+            stored = [run.rules for run in store.row(cell).results.values()]
             gaps.append(np.mean([rules[rule]["test/acc_mean"] - rules["final"]["test/acc_mean"] for rules in stored]))
         added.append(f"{100 * np.mean(gaps):+.2f}")
     (text,) = there(robustness.rules(findings, compare(findings))).texts

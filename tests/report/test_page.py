@@ -117,7 +117,7 @@ def test_an_axis_names_the_values_that_cells_have_and_none_where_it_is_one(make_
     body = "axes: {method.d_gating: [null, 8], optim.lr: [0.1, 0.2]}\nseeds: 1\n"
     findings = findings_of(make_store(["method=pfedmoap", "clip=vit_b16"], body=body))
     labels = there(curves.explore(findings, compare(findings))).charts["parallel"][0]["layer"][-1]["data"]["values"]
-    assert [row["text"] for row in labels if row["axis"] == findings.title("method.d_gating")] == ["none", "8"]
+    assert [row["text"] for row in labels if row["axis"] == findings.names.title("method.d_gating")] == ["none", "8"]
 
 
 def test_a_chart_has_the_references_before_a_cell_has_run(make_store):
@@ -274,7 +274,7 @@ def test_metrics_of_methods_have_a_column_and_a_curve(make_store):
     promptfl = store.cells()[0]
     for seed in (1, 2):
         history = [{**record, "privacy/epsilon": 2.0 * record["round"]} for record in store.history(promptfl, seed)]
-        store.put(promptfl, seed, history, make_result("done", history))
+        store.put(promptfl, seed, make_result("done", history))
     findings = findings_of(store)
     found = table.table(findings, compare(findings))
     rows = [dict(zip(found.header, (td.text for td in row.cells), strict=True)) for row in found.rows]
@@ -290,7 +290,7 @@ def test_clients_are_counted_from_one_and_commands_name_the_study_and_its_best_c
     comparisons = compare(findings)
     rows = there(robustness.clients(findings, comparisons)).charts["clients"][0]["data"]["values"]
     cell = there(findings.best)
-    mine = [row["client"] for row in rows if row["name"] == findings.name(cell) and row["seed"] == 1]
+    mine = [row["client"] for row in rows if row["name"] == findings.names.of(cell) and row["seed"] == 1]
     assert mine == list(range(1, len(findings.clients(cell, 1)) + 1))
     (code,) = reproduce.commands(findings, comparisons).code
     assert code.splitlines()[2:] == [

@@ -156,7 +156,7 @@ def test_an_average_over_data_sets_stands_beside_ours(make_store):
         for seed in (1, 2):
             history = store.history(cell, seed)
             history[-1]["test/acc_mean"] = 0.5 + 0.1 * cell.number * seed
-            store.put(cell, seed, history, make_result("done", history))
+            store.put(cell, seed, make_result("done", history))
     row = beside(store)["CoOp, mean over 2 cells", "average"]
     assert (row.ours, row.mean) == (pytest.approx(100 * np.mean([0.55, 0.6])), 60)
     assert row.gap == pytest.approx(row.ours - 60)

@@ -8,8 +8,8 @@ import pytest
 from fpl_tune import report
 from fpl_tune.core.formatting import short
 from fpl_tune.findings.comparisons import compare
-from fpl_tune.findings.findings import LONG
 from fpl_tune.findings.foresight import LEAST
+from fpl_tune.findings.names import LONG
 from fpl_tune.report import answer, charts, curves, search, table, tuned
 from fpl_tune.search.halving import HALVING, resolved
 from fpl_tune.study.results import make_result
@@ -37,7 +37,7 @@ def searched(make_store):
     for cell in cells:
         for seed in (1, 2):
             history = drawn_history(seed, 0.5 + 0.1 * cell.run.optim.lr, rounds=3, clients=8)
-            store.put(cell, seed, history, make_result("done", history, split_hash=f"split{seed}"))
+            store.put(cell, seed, make_result("done", history, split_hash=f"split{seed}"))
     return findings_of(store)
 
 
@@ -58,7 +58,7 @@ def test_the_best_of_each_search_is_chosen_by_validation(searched):
     chosen = chosen_values(searched)
     assert [*chosen] == ["promptfl", "fedprox"]
     for method, found in chosen.items():
-        mine = [cell for cell in searched.own if searched.axes_label(cell) == method]
+        mine = [cell for cell in searched.own if searched.names.axes_label(cell) == method]
         best = max(mine, key=lambda cell: searched.frame.loc[cell.id, "val"])
         assert tuned.entries(searched)[method][""].mean == searched.frame.loc[best.id, "mean"]
         assert found["lr"] in ([f"{best.run.optim.lr:.3g}{mark}"] for mark in ("", "†"))
@@ -75,10 +75,10 @@ def test_history_is_the_best_so_far_of_each_part(searched):
     line = search.history(searched)["layer"][1]["data"]["values"]
     trials = sorted(searched.own, key=lambda cell: searched.costs[cell.id])
     for row, cell in zip(line, trials, strict=True):
-        best[searched.axes_label(cell)] = max(
-            best.get(searched.axes_label(cell), 0), searched.frame.loc[cell.id, "val"]
+        best[searched.names.axes_label(cell)] = max(
+            best.get(searched.names.axes_label(cell), 0), searched.frame.loc[cell.id, "val"]
         )
-        assert row["objective"] == best[searched.axes_label(cell)]
+        assert row["objective"] == best[searched.names.axes_label(cell)]
 
 
 def test_references_of_a_name_are_one_series_of_the_history(make_store):
@@ -88,7 +88,7 @@ def test_references_of_a_name_are_one_series_of_the_history(make_store):
     cells = [*asked.search.references, *asked.all()]
     store.begin(store.spec(), cells)
     for cell in cells:
-        store.put(cell, 1, history := drawn_history(1, 0.5, rounds=3, clients=8), make_result("done", history))
+        store.put(cell, 1, make_result("done", drawn_history(1, 0.5, rounds=3, clients=8)))
     drawn = search.history(findings_of(store))
     (dashed,) = (layer for layer in drawn["layer"] if layer["mark"]["type"] == "rule")
     assert [row["series"] for row in dashed["data"]["values"]] == ["zeroshot"] * 2
@@ -96,7 +96,7 @@ def test_references_of_a_name_are_one_series_of_the_history(make_store):
 
 def test_trials_are_numbered_in_each_search(searched):
     for part in ("promptfl", "fedprox"):
-        mine = [cell for cell in searched.own if searched.axes_label(cell) == part]
+        mine = [cell for cell in searched.own if searched.names.axes_label(cell) == part]
         assert [cell.trial_number for cell in sorted(mine, key=lambda cell: cell.number)] == list(range(6))
     assert {row["label"] for row in charts.cell_rows(searched)} >= {"promptfl trial 0", "fedprox trial 0"}
 
@@ -104,7 +104,7 @@ def test_trials_are_numbered_in_each_search(searched):
 def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searched):
     part = there(curves.explore(searched, compare(searched)))
     rows = part.charts["parallel"][0]["data"]["values"]
-    scale = math.log if searched.logarithmic("optim.lr") else float
+    scale = math.log if searched.names.logarithmic("optim.lr") else float
     rates = {searched.numbers[cell.id]: scale(cell.run.optim.lr) for cell in searched.own}
     low, high = min(rates.values()), max(rates.values())
     place = [short(axis) for axis in searched.axes].index("lr")
@@ -145,7 +145,7 @@ def hedged(make_store):
             broken = cell.hedged and whole.index(cell) in diverges
             for seed in (1, 2) if cell.published else (1,):
                 status = "diverged" if broken else "done" if last == 9 else "partial"
-                store.put(cell, seed, history, make_result(status, history, split_hash=f"split{seed}"))
+                store.put(cell, seed, make_result(status, history, split_hash=f"split{seed}"))
         store.end(complete=True, exhausted=())
         return findings_of(store)
 
@@ -235,7 +235,7 @@ def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
     history = store.history(cells[-1], 1)[:1]
     for seed in (1, 2):
         store.forget(cells[-1], seed)
-    store.put(cells[-1], 1, history, make_result("partial", history))
+    store.put(cells[-1], 1, make_result("partial", history))
     store.end(complete=True, exhausted=())
     later = findings_of(store)
     assert later.pruned == {cells[-1].id}

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def put(store: Store, cell: Cell, seed: int, records: list[dict[str, Any]] | Non
     """Stores a seed of a cell, on the partition of its setting."""
     records = history(cell, seed) if records is None else records
     result = make_result("done", records, split_hash=f"split {seed} {cell.varied.get('partition.alpha')}")
-    store.put(cell, seed, records, {**result, "finished": f"2026-05-01T10:{cell.number % 60:02d}:00+00:00"})
+    store.put(cell, seed, replace(result, finished=f"2026-05-01T10:{cell.number % 60:02d}:00+00:00"))
 
 
 @dataclass
@@ -101,9 +101,9 @@ class Made:
         for cell in cells:
             for seed in design.seeds_of(cell):
                 put(store, cell, seed)
-        rows = [stored.row for stored in store.table().cells.values()]
+        rows = [*store.table().rows.values()]
         for part in asked.search.parts if confirmed else ():
-            for cell in part.confirmed(design, [row for row in rows if part.shares(row.cell)]):
+            for cell in part.confirmed([row for row in rows if part.shares(row.cell)]):
                 if isinstance(confirmed, float) and part.varied["partition.alpha"] != confirmed:
                     continue
                 store.add(cell, {})
@@ -690,7 +690,7 @@ def test_a_page_under_another_rule_gives_the_cost_until_the_trial_that_was_confi
         first, *later = history(other, seed)
         put(store, other, seed, [{**first, "val/acc_mean": 0.99}, *later])
     own, page = findings_of(store), findings_of(store, rule="best_val")
-    assert there(choose(page.table.cells, trials, "best_val", page.table.study)).cell == other
+    assert there(choose(map(page.row, trials), "best_val", page.table.study)).cell == other
     assert own.searches[0].best == page.searches[0].best == confirmed
     cost = f"found after {page.costs[confirmed.id]:.2g} of {max(page.costs.values()):.2g} full trials"
     assert cost in said(own)

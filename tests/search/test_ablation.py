@@ -1,6 +1,7 @@
 """The ablation path: its order, conditions, what runs, what the report shows, refusals."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -48,11 +49,9 @@ def make_farthest_best(store: Store) -> Cell:
     best = max(others, key=lambda cell: len(differing(first, cell)))
     assert len(differing(first, best)) == 3
     for seed in (1, 2):
-        result, history = store.result(best, seed), store.history(best, seed)
-        assert result is not None
-        for rule in result["rules"].values():
-            rule["val/acc_mean"] = 1.5
-        store.put(best, seed, history, result)
+        result = there(store.result(best, seed))
+        rules = {name: {**rule, "val/acc_mean": 1.5} for name, rule in result.rules.items()}
+        store.put(best, seed, replace(result, rules=rules))
     return best
 
 
@@ -68,7 +67,7 @@ def test_every_step_of_the_path_is_run_once_and_reported(compose: Compose, tmp_p
     assert plan.totals()["done"] == 6
     outcome = run_study(spec, root=tmp_path)
     store = Store.open(tmp_path, spec.name)
-    (path,) = ablation_paths(spec, stored_searches(spec, store.effective()), store.table().cells)
+    (path,) = ablation_paths(spec, stored_searches(spec, store.effective()), store.table().rows)
     fields = [step.fields for step in path]
     assert fields[0] == ()
     assert sorted(name for step in fields for name in step) == sorted(best.varied)

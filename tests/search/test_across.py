@@ -9,6 +9,7 @@ import pytest
 from fpl_tune.api import start_study as run_study
 from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.execute.decide import suggested
 from fpl_tune.findings.findings import Findings
 from fpl_tune.report import tuned
 from fpl_tune.search.ask import trials_of
@@ -56,7 +57,7 @@ def test_every_trial_runs_in_all_settings_and_the_sampler_gets_the_mean(compose:
         one, other = (rates(asked, {"method": method, "partition": partition}) for partition in BEST)
         assert one == other
         first = next(part for part in asked.search.parts if part.varied == {"method": method, "partition": "iid"})
-        trials = trials_of(first, asked.table.design, asked.table.shared_trials(first))
+        trials = trials_of(first, suggested(asked.table, first))
         means = {number: sum(1 - 0.1 * math.log10(rate / best) ** 2 for best in BEST.values()) / 2
                  for number, rate in one.items()}  # fmt: skip
         assert {number: there(trial.values)[0] for number, trial in enumerate(trials)} == pytest.approx(means)
@@ -65,8 +66,8 @@ def test_every_trial_runs_in_all_settings_and_the_sampler_gets_the_mean(compose:
 def test_the_point_with_the_best_mean_is_confirmed_in_all_settings(compose: Compose) -> None:
     asked = finished(Asked(compose(BODY)))
     for part in asked.search.parts:
-        shared = asked.table.shared_trials(part)
-        confirmed = part.confirmed(asked.table.design, shared)[0]
+        shared = suggested(asked.table, part)
+        confirmed = part.confirmed(shared)[0]
         values = rates(asked, part.varied).values()
         best = min(values, key=lambda rate: sum(math.log10(rate / best) ** 2 for best in BEST.values()))
         assert (confirmed.role, confirmed.run.optim.lr) == ("tuned", best)
@@ -80,7 +81,7 @@ def test_what_a_kill_or_a_new_setting_leaves_out_is_repeated_first(compose: Comp
     rows = [row for row in asked.rows if row.cell.varied["partition"] == "iid"]
     half = Asked(compose(BODY), rows=rows)
     for part in half.search.parts:
-        trials = trials_of(part, half.table.design, half.table.shared_trials(part))
+        trials = trials_of(part, suggested(half.table, part))
         assert {trial.values for trial in trials} == {None}, "half of its settings are no mean"
     again = finished(Asked(compose(BODY), rows=rows))
     assert {row.cell.id for row in again.rows} == {row.cell.id for row in asked.rows}
@@ -108,7 +109,7 @@ def test_a_point_that_cannot_run_in_a_new_setting_is_left_out_there(compose: Com
         row.cell.trial_number: experts_of(row.cell.run) for row in wider.rows if row.cell.run.partition.n_clients == 4
     }
     assert few == {number: value for number, value in experts.items() if value <= 4}
-    chosen = [part.confirmed(wider.table.design, wider.table.shared_trials(part))[0] for part in wider.search.parts]
+    chosen = [part.confirmed(suggested(wider.table, part))[0] for part in wider.search.parts]
     assert len({experts_of(cell.run) for cell in chosen}) == 1
     assert chosen[0].trial_number in few
 

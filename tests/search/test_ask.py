@@ -32,7 +32,7 @@ def stored(rows: Sequence[Row]) -> list[Row]:
     found = list[Row]()
     for row in rows:
         suggestion = Suggestion(**json.loads(json.dumps(asdict(there(row.cell.suggestion)))))
-        found.append(Row(replace(row.cell, suggestion=suggestion), row.runs))
+        found.append(replace(row, cell=replace(row.cell, suggestion=suggestion)))
     return random.Random(len(found)).sample(found, len(found))
 
 
@@ -104,7 +104,7 @@ def test_trials_outside_of_the_space_are_kept_and_told_to_no_sampler(compose: Co
         ended(asked, there(asked.request()), "done")
     narrow = Asked(compose(TWO, "search.sampler=gp", f"search.space={NARROW}"), rows=asked.rows)
     part, design = narrow.search.parts[0], narrow.table.design
-    told = trials_of(part, design, narrow.rows)
+    told = trials_of(part, narrow.rows)
     inside = {row.cell.trial_number for row in narrow.rows if row.cell.varied["optim.lr"] <= 0.3}
     assert 0 < len(inside) < 8
     assert {number for number, trial in enumerate(told) if trial.params} == inside
@@ -143,10 +143,10 @@ def test_samplers_are_told_what_trials_have_reached(compose: Compose) -> None:
         cell = there(asked.request())
         ended(asked, cell, state)
         if state == "failed":
-            asked.table.rows[cell.id] = Row(cell, {1: Run(Status.FAILED, 0)})
+            asked.table.rows[cell.id] = Row(cell, asked.table.design, {1: Run(Status.FAILED, 0)})
         told[state] = cell.trial_number
-    part, design = asked.search.parts[0], asked.table.design
-    trials = trials_of(part, design, asked.rows)
+    part = asked.search.parts[0]
+    trials = trials_of(part, asked.rows)
     found = {state: trials[number] for state, number in told.items()}
     assert {state: trial.state for state, trial in found.items()} == {
         "done": TrialState.COMPLETE,
@@ -157,10 +157,10 @@ def test_samplers_are_told_what_trials_have_reached(compose: Compose) -> None:
     }
     values = [found[state].values[0] for state in ("done", "partial", "diverged")]
     assert values[2] == min(values[:2])
-    assert trials_of(part, design, asked.rows, gp=True)[told["partial"]].state is TrialState.COMPLETE
+    assert trials_of(part, asked.rows, gp=True)[told["partial"]].state is TrialState.COMPLETE
     assert [*found["partial"].intermediate_values] == [1]
     assert found["done"].intermediate_values == {1: pytest.approx(values[0]), 2: pytest.approx(values[0])}
-    people = trials_of(part, design, asked.rows, diverged_as_worst=False)
+    people = trials_of(part, asked.rows, diverged_as_worst=False)
     assert people[told["diverged"]].state is TrialState.FAIL
 
 
@@ -169,7 +169,7 @@ def test_samplers_receive_the_mean_over_seeds_after_each_round(compose: Compose)
     for rounds in (5, 3):  # whole, and stopped on the way
         cell = there(asked.request())
         asked.note(cell, drawn_results(0.8, rounds=rounds, rises=True), "done" if rounds == 5 else "partial")
-    trials = trials_of(asked.search.parts[0], asked.table.design, asked.rows)
+    trials = trials_of(asked.search.parts[0], asked.rows)
     for trial, rounds in zip(trials, (5, 3), strict=True):
         assert trial.intermediate_values == pytest.approx({r: 0.8 * r / rounds for r in range(1, rounds + 1)})
 
@@ -179,7 +179,7 @@ def test_a_trial_says_how_sure_its_mean_is_where_it_has_several_seeds(compose: C
     for seeds in ((1,), (1, 2)):
         histories = drawn_results(0.8)  # 0.79 and 0.81, whose mean has a standard error of 0.01
         asked.note(there(asked.request()), {seed: histories[seed] for seed in seeds})
-    one, two = trials_of(asked.search.parts[0], asked.table.design, asked.rows)
+    one, two = trials_of(asked.search.parts[0], asked.rows)
     assert one.user_attrs["sem"] == {"val/acc_mean": None}
     assert two.user_attrs["sem"] == pytest.approx({"val/acc_mean": 0.01})
 
@@ -204,6 +204,6 @@ def test_optuna_says_nothing_and_unchanged_trials_are_built_once(
     for _ in range(2):
         ended(asked, there(asked.request()), "done")
     assert "A new study" not in capfd.readouterr().err
-    (part,), design = asked.search.parts, asked.table.design
-    before, again = trials_of(part, design, asked.rows), trials_of(part, design, asked.rows)
+    (part,) = asked.search.parts
+    before, again = trials_of(part, asked.rows), trials_of(part, asked.rows)
     assert [*map(id, before)] == [*map(id, again)]

@@ -1,5 +1,6 @@
 """The choice of a search runs on fresh seeds, and what is said of the search rests on them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_other_seeds_are_refused(
 def points(store: Store) -> dict[str, Any]:
     """The cells that confirm the search, by role."""
     table = store.table()
-    return {s.cell.role: s for s in table.cells.values() if s.cell.role in ("tuned", "published")}
+    return {s.cell.role: s for s in table.rows.values() if s.cell.role in ("tuned", "published")}
 
 
 def test_the_chosen_point_the_published_one_and_references_run_on_fresh_seeds(compose: Compose, tmp_path: Path) -> None:
@@ -79,21 +80,22 @@ def test_the_chosen_point_the_published_one_and_references_run_on_fresh_seeds(co
     outcome = run_study(spec, root=tmp_path)
     store = Store.open(tmp_path, spec.name)
     table = store.table()
-    trials = [stored.cell for stored in table.cells.values() if stored.cell.role == "trial"]
-    best = there(choose(table.cells, trials, "final", table.study)).cell
+    trials = [row for row in table.rows.values() if row.cell.role == "trial"]
+    best = there(choose(trials, "final", table.study)).cell
+    cells = [row.cell for row in trials]
     tuned = points(store)["tuned"]
     assert tuned.cell.id == confirming_id(best.id)
     assert tuned.cell.run == best.run
     for stored in points(store).values():
-        (trial,) = (trial for trial in trials if confirming_id(trial.id) == stored.cell.id)
+        (trial,) = (trial for trial in cells if confirming_id(trial.id) == stored.cell.id)
         name = "published" if trial.published else f"trial {trial.trial_number}"
         assert stored.cell.label == f"promptfl ({name})"
     confirmed = {"tuned", "reference"} if best.published else {"tuned", "published", "reference"}
-    seeds = {stored.cell.role: [*stored.results] for stored in table.cells.values()}
+    seeds = {row.cell.role: [*row.results] for row in table.rows.values()}
     assert seeds == {"trial": [1, 2], **{role: [3, 4] for role in confirmed}}
     assert outcome.pending == 0
     assert choose_finished(table).cell.id == tuned.cell.id
-    assert make_plan(spec, root=tmp_path).totals()["done"] == len(table.cells) == outcome.done
+    assert make_plan(spec, root=tmp_path).totals()["done"] == len(table.rows) == outcome.done
     again = run_study(spec, root=tmp_path)
     assert (again.done, again.skipped) == (0, outcome.done)
     rows = table.frame().query("cell == @tuned.cell.id")
@@ -111,19 +113,18 @@ def test_another_choice_is_confirmed_and_the_former_is_in_no_table(compose: Comp
         if cell.role == "trial" and confirming_id(cell.id) != before.id and not cell.published:
             for seed in (1, 2):
                 result = there(store.result(cell, seed))
-                for rule in result["rules"].values():
-                    rule["val/acc_mean"] = 1.5
+                rules = {name: {**rule, "val/acc_mean": 1.5} for name, rule in result.rules.items()}
                 history = [{**record, "val/acc_mean": 1.5} for record in store.history(cell, seed)]
-                store.put(cell, seed, history, result)
+                store.put(cell, seed, replace(result, rules=rules, records=lambda history=history: history))
             other = cell
             break
     else:
         pytest.fail("the search has one trial")
     run_study(compose(BODY), root=tmp_path)
     assert points(store)["tuned"].cell.id == confirming_id(other.id)
-    former = store.table().cells.get(before.id)  # this store was open during the run
+    former = store.table().rows.get(before.id)  # this store was open during the run
     assert former is None or former.cell.role == "published"
-    assert [*store.all_results(before)] == [3, 4]
+    assert [*store.runs(before)] == [3, 4]
 
 
 def test_fewer_seeds_confirm_on_seeds_that_no_suggestion_rests_on(compose: Compose, tmp_path: Path) -> None:

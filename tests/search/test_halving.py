@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fpl_tune.search.halving import at_rung, promoted, spent
 from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.results import Status
-from fpl_tune.study.standing import CellState, Design, Leg, Row, Run, standing
+from fpl_tune.study.standing import CellState, Design, Leg, Row, Run
 
 ROUNDS = 9
 DESIGN = Design((1, 2), reduction=3)
@@ -25,19 +25,19 @@ def trial(
     cell = Cell(f"{number:016x}", number, f"t{number}", "trial", {}, {"protocol": {"eval_every": 1}}, _rounds=ROUNDS)
     cell = replace(cell, first="published" if published else "", suggestion=Suggestion(number, {}, (1, 2), hedged))
     if not rounds:
-        return Row(cell)
+        return Row(cell, DESIGN)
     history = [{"round": n, "val/acc_mean": value} for n in range(1, rounds + 1)]
     known = Status(status or ("done" if rounds == ROUNDS else "partial"))
-    return Row(cell, {1: Run(known, rounds, lambda: history)}, frozenset({3} if rounds > 3 else ()))
+    return Row(cell, DESIGN, {1: Run(known, rounds, lambda: history)}, frozenset({3} if rounds > 3 else ()))
 
 
 def going(rows: Sequence[Row], running: Mapping[str, Leg] | None = None, *, closed: bool = False) -> list[int]:
     """Numbers of the trials that go on."""
-    return [row.cell.number for row in promoted(DESIGN, rows, running or {}, closed=closed)]
+    return [row.cell.number for row in promoted(rows, running or {}, closed=closed)]
 
 
 def leg(row: Row) -> dict[str, Leg]:
-    return {row.cell.id: standing(DESIGN, row).left[0]}
+    return {row.cell.id: row.standing.left[0]}
 
 
 def test_the_best_third_of_those_that_reached_a_rung_goes_on() -> None:
@@ -113,7 +113,7 @@ def test_a_search_ends_with_a_trial_that_is_done_unless_all_end_before(numbers: 
     rows = {i: trial(i) for i in range(len(numbers))}
     ends = {i: draw.randint(1, ROUNDS) for i in rows if draw.random() < 0.3}
     while True:
-        states = {i: standing(DESIGN, row) for i, row in rows.items()}
+        states = {i: row.standing for i, row in rows.items()}
         queued = [i for i, now in states.items() if now.state is CellState.QUEUED]
         if queued:
             i = draw.choice(queued)
@@ -123,20 +123,18 @@ def test_a_search_ends_with_a_trial_that_is_done_unless_all_end_before(numbers: 
             new = {seed: ran.runs[1] for seed in left.seeds}
             rows[i] = replace(rows[i], runs={**rows[i].runs, **new})
             continue
-        passing = promoted(DESIGN, [*rows.values()], {}, closed=False)
-        passing = passing or promoted(DESIGN, [*rows.values()], {}, closed=True)
+        passing = promoted([*rows.values()], {}, closed=False)
+        passing = passing or promoted([*rows.values()], {}, closed=True)
         if not passing:
             break
         for row in passing:
-            rung = standing(DESIGN, row).rung
+            rung = row.standing.rung
             rows[row.cell.number] = replace(row, passed=row.passed | {rung})
-    found = [standing(DESIGN, row).state for row in rows.values()]
+    found = [row.standing.state for row in rows.values()]
     assert CellState.DONE in found or {*found} == {CellState.DIVERGED}
     best = max((i for i in rows if i not in ends), key=lambda i: numbers[i], default=None)
     if best is not None and not ends:
-        assert standing(DESIGN, rows[best]).state is CellState.DONE, (
-            "the best one is never pruned where curves are flat"
-        )
+        assert rows[best].standing.state is CellState.DONE, "the best one is never pruned where curves are flat"
 
 
 def test_a_lower_objective_is_better_where_the_metric_says_so() -> None:
@@ -144,9 +142,9 @@ def test_a_lower_objective_is_better_where_the_metric_says_so() -> None:
     rows = [trial(i, 3) for i in range(3)]
     for i, row in enumerate(rows):
         history = [{"round": n, "val/loss": 1.0 + i} for n in range(1, 4)]
-        rows[i] = replace(row, runs={1: Run(Status.PARTIAL, 3, lambda history=history: history)})
-    assert [row.cell.number for row in at_rung(design, rows, 3)] == [0, 1, 2]
-    assert [row.cell.number for row in promoted(design, rows, {}, closed=False)] == [0]
+        rows[i] = replace(row, design=design, runs={1: Run(Status.PARTIAL, 3, lambda history=history: history)})
+    assert [row.cell.number for row in at_rung(rows, 3)] == [0, 1, 2]
+    assert [row.cell.number for row in promoted(rows, {}, closed=False)] == [0]
 
 
 @pytest.mark.parametrize(
@@ -161,9 +159,10 @@ def test_a_lower_objective_is_better_where_the_metric_says_so() -> None:
     ],
 )
 def test_a_trial_costs_what_ran_and_at_least_its_first_leg(row: Row, rounds: int) -> None:
-    assert spent(DESIGN, row) == rounds
+    assert spent(row) == rounds
 
 
 def test_without_halving_a_trial_costs_all_rounds_of_all_seeds() -> None:
     whole = replace(DESIGN, reduction=None)
-    assert spent(whole, trial(0)) == spent(whole, trial(0, 1, status="diverged")) == 2 * ROUNDS
+    rows = (replace(row, design=whole) for row in (trial(0), trial(0, 1, status="diverged")))
+    assert [*map(spent, rows)] == [2 * ROUNDS] * 2

@@ -45,7 +45,7 @@ def test_the_values_are_those_of_the_study(compose: Any, tmp_path: Path) -> None
         study.enqueue_trial({"optim.lr": lr})
     study.optimize(search, n_trials=len(wanted))
     (part,), rows = there(Search.plan(made)).parts, [store.row(cell) for cell in trials]
-    stored = {t.user_attrs["cell"]: t for t in trials_of(part, store.design(), rows)}
+    stored = {t.user_attrs["cell"]: t for t in trials_of(part, rows)}
     assert set(stored) == set(wanted)
     assert len(study.trials) == len(wanted)
     for trial in study.trials:

@@ -42,16 +42,16 @@ def test_trials_have_the_numbers_values_and_states_of_the_tables(store: Store, t
     states = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
     for cell in cells:
         trial = trials[cell.id]
-        assert (trial.number, trial.state) == (cell.trial_number, states[store.read(cell).state])
+        assert (trial.number, trial.state) == (cell.trial_number, states[store.row(cell).state])
         assert trial.params == {"optim.lr": cell.run.optim.lr}
-        results = store.read(cell).results.values()
-        ends = [datetime.fromisoformat(result["finished"]).astimezone().replace(tzinfo=None) for result in results]
+        results = store.row(cell).results.values()
+        ends = [datetime.fromisoformat(result.finished).astimezone().replace(tzinfo=None) for result in results]
         assert trial.datetime_complete == max(ends)
         assert trial.duration is not None
-        assert trial.duration.total_seconds() == pytest.approx(sum(r["time/seconds"] for r in results), abs=1e-5)
+        assert trial.duration.total_seconds() == pytest.approx(sum(r.costs["time/seconds"] for r in results), abs=1e-5)
     means = {row["cell"]: row["mean"] for row in store.table().summary("final", "val/acc_mean")}
     assert study.best_value == means[study.best_trial.user_attrs["cell"]]
-    assert {store.read(cell).state for cell in cells} == {"done", "pruned"}
+    assert {store.row(cell).state for cell in cells} == {"done", "pruned"}
     with pytest.raises(ConfigError, match="already has a study 'tiny'"):
         optuna_studies(store, url)
     assert StudyResults(store).optuna().best_params == study.best_params

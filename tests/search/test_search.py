@@ -157,7 +157,7 @@ def test_several_objectives(compose: Compose) -> None:
         asked.note(cell, drawn_results(0.5))
     (part,) = asked.search.parts
     assert [d.name for d in directions_of(part.search)] == ["MAXIMIZE", "MINIMIZE"]
-    told = trials_of(part, asked.table.design, asked.rows)
+    told = trials_of(part, asked.rows)
     assert told[0].values == [pytest.approx(0.5), 40]  # 10 bytes up and down in each of two rounds
 
 

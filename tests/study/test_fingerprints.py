@@ -364,7 +364,7 @@ def test_images_that_change_while_a_study_runs_end_it(study: Make, images: Path,
     with pytest.raises(EnvironmentProblem, match=r"^The data of base on \S+ differ from what the study started with"):
         start_study(study(), root=tmp_path / "out", callbacks=[meddling])
     store = Store.open(tmp_path / "out", "own")
-    assert store.seed_results(store.cells()[0]) == {}
+    assert store.row(store.cells()[0]).results == {}
     assert run(study(), tmp_path / "out").cells == ["base"]
 
 

@@ -1,4 +1,4 @@
-"""Where cells stand, on rows that the tests write down: properties of `standing`, `counts`, `legs` and `wanted`."""
+"""Where cells stand, on rows that the tests write down: properties of `Row` and `legs`."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,20 +10,9 @@ from hypothesis import strategies as st
 from fpl_tune import methods
 from fpl_tune.config import RunSpec
 from fpl_tune.study.cells import Cell, Suggestion
-from fpl_tune.study.results import Status
-from fpl_tune.study.standing import (
-    CellState,
-    Design,
-    Row,
-    Run,
-    counts,
-    legs,
-    rung_values,
-    rungs_of,
-    shown_status,
-    standing,
-    wanted,
-)
+from fpl_tune.study.design import Design, rungs_of
+from fpl_tune.study.results import Run, Status
+from fpl_tune.study.standing import CellState, Row, legs
 
 ROUNDS = 9
 RUN = {"protocol": {"eval_every": 1}}
@@ -48,43 +37,47 @@ def runs() -> Any:
     return st.dictionaries(st.integers(1, 6), one, max_size=5)
 
 
-def designs() -> Any:
-    seeds = st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True).map(tuple)
-    fixed = st.builds(Design, seeds, reduction=st.sampled_from([None, 2, 3]), first_rung=st.sampled_from([None, 2, 4]))
-    looks = st.sampled_from([Design((1, 2, 3, 4, 5), looks=(2, 3, 5))])
-    return st.one_of(fixed, looks)
+DESIGNS = st.one_of(
+    st.builds(
+        Design,
+        st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True).map(tuple),
+        reduction=st.sampled_from([None, 2, 3]),
+        first_rung=st.sampled_from([None, 2, 4]),
+    ),
+    st.sampled_from([Design((1, 2, 3, 4, 5), looks=(2, 3, 5))]),
+)
 
 
-def rows() -> Any:
+def rows(designs: Any = DESIGNS) -> Any:
     cells = st.sampled_from([GRID, TRIAL, replace(TRIAL, reference="promptfl"), replace(GRID, role="reference")])
     marks = st.frozensets(st.sampled_from([2, 3, 4, 5, 6, 8, 9]), max_size=3)
-    return st.builds(Row, cells, runs(), marks)
+    return st.builds(Row, cells, designs, runs(), marks)
 
 
-@given(designs(), rows())
-def test_what_has_all_its_seeds_and_rounds_is_done_however_it_came_there(design: Design, row: Row) -> None:
-    whole = all(seed in row.runs and row.runs[seed].status == Status.DONE for seed in wanted(design, row))
-    assert (standing(design, row).state is CellState.DONE) == whole
+@given(rows())
+def test_what_has_all_its_seeds_and_rounds_is_done_however_it_came_there(row: Row) -> None:
+    whole = all(seed in row.runs and row.runs[seed].status == Status.DONE for seed in row.wanted)
+    assert (row.standing.state is CellState.DONE) == whole
 
 
-@given(designs(), rows())
-def test_what_is_left_is_of_wanted_seeds_that_did_not_end(design: Design, row: Row) -> None:
-    state, left, rung = standing(design, row)
+@given(rows())
+def test_what_is_left_is_of_wanted_seeds_that_did_not_end(row: Row) -> None:
+    state, left, rung = row.standing
     assert bool(left) == (state in (CellState.QUEUED, CellState.PAUSED))
     for leg in left:
-        assert {*leg.seeds} <= {*wanted(design, row)}
+        assert {*leg.seeds} <= {*row.wanted}
         assert leg.rounds <= ROUNDS
     if left:
         assert not any(seed in row.runs and row.runs[seed].ended(left[0].rounds) for seed in left[0].seeds)
-        way = [(leg.rounds, leg.rung) for leg in legs(design, row)]
+        way = [(leg.rounds, leg.rung) for leg in legs(row)]
         assert [(leg.rounds, leg.rung) for leg in left] == way[way.index((left[0].rounds, left[0].rung)) :]
     assert bool(rung) == (state is CellState.PAUSED)
 
 
-@given(designs(), rows())
-def test_following_the_legs_ends_with_every_wanted_seed(design: Design, row: Row) -> None:
+@given(rows())
+def test_following_the_legs_ends_with_every_wanted_seed(row: Row) -> None:
     for _ in range(20):
-        now = standing(design, row)
+        now = row.standing
         if now.state is CellState.PAUSED:
             assert now.rung not in row.passed
             row = replace(row, passed=row.passed | {now.rung})
@@ -92,67 +85,66 @@ def test_following_the_legs_ends_with_every_wanted_seed(design: Design, row: Row
             row = replace(row, runs={**row.runs, **{seed: run(now.left[0].rounds) for seed in now.left[0].seeds}})
         else:
             break
-    assert standing(design, row).state in (CellState.DONE, CellState.DIVERGED, CellState.FAILED)
+    assert row.standing.state in (CellState.DONE, CellState.DIVERGED, CellState.FAILED)
 
 
-@given(designs().filter(lambda design: not design.looks), rows(), runs())
-def test_seeds_that_are_not_asked_for_decide_nothing(design: Design, row: Row, others: dict[int, Run]) -> None:
-    other = replace(row, runs={**{s: r for s, r in others.items() if s not in design.seeds}, **row.runs})
-    assert standing(design, row) == standing(design, other)
-    assert counts(design, row) == counts(design, other)
+@given(rows(DESIGNS.filter(lambda design: not design.looks)), runs())
+def test_seeds_that_are_not_asked_for_decide_nothing(row: Row, others: dict[int, Run]) -> None:
+    other = replace(row, runs={**{s: r for s, r in others.items() if s not in row.design.seeds}, **row.runs})
+    assert row.standing == other.standing
+    assert row.counts == other.counts
 
 
-@given(designs(), rows())
-def test_seeds_that_count_ran_whole_and_none_of_a_paused_trial_does(design: Design, row: Row) -> None:
-    counting = counts(design, row)
-    assert all(row.runs[seed].status == Status.DONE and seed in design.seeds for seed in counting)
-    if standing(design, row).state is CellState.PAUSED:
+@given(rows())
+def test_seeds_that_count_ran_whole_and_none_of_a_paused_trial_does(row: Row) -> None:
+    counting = row.counts
+    assert all(row.runs[seed].status == Status.DONE and seed in row.design.seeds for seed in counting)
+    if row.standing.state is CellState.PAUSED:
         assert counting == ()
-    if standing(design, row).state is CellState.DONE:
-        assert {*wanted(design, row)} <= {*counting}
+    if row.standing.state is CellState.DONE:
+        assert {*row.wanted} <= {*counting}
 
 
-@given(designs(), rows())
-def test_a_result_is_called_done_exactly_if_it_counts(design: Design, row: Row) -> None:
-    state = standing(design, row).state
-    for seed in row.runs.keys() & {*design.seeds}:
-        assert (shown_status(design, row, seed, state) == "done") == (seed in counts(design, row))
+@given(rows())
+def test_a_result_is_called_done_exactly_if_it_counts(row: Row) -> None:
+    for seed in row.results:
+        assert (row.status(seed) == "done") == (seed in row.counts)
 
 
 def test_a_failure_ends_a_trial_but_not_the_other_seeds_of_a_cell_of_a_grid() -> None:
     bad = {1: run(2, "diverged")}
-    assert standing(Design((1, 2)), Row(TRIAL, bad)).state is CellState.DIVERGED
-    left = standing(Design((1, 2)), Row(GRID, bad))
+    assert Row(TRIAL, Design((1, 2)), bad).standing.state is CellState.DIVERGED
+    left = Row(GRID, Design((1, 2)), bad).standing
     assert (left.state, left.left[0].seeds) == (CellState.QUEUED, (2,))
-    assert standing(Design((1, 2)), Row(GRID, {**bad, 2: run(ROUNDS)})).state is CellState.DIVERGED
+    assert Row(GRID, Design((1, 2)), {**bad, 2: run(ROUNDS)}).standing.state is CellState.DIVERGED
 
 
 def test_a_halved_trial_runs_its_first_seed_to_each_rung_and_then_the_others() -> None:
-    assert [(leg.seeds, leg.rounds, leg.rung) for leg in legs(HALVED, Row(TRIAL))] == [
+    assert [(leg.seeds, leg.rounds, leg.rung) for leg in legs(Row(TRIAL, HALVED))] == [
         ((1,), 3, True),
         ((1,), ROUNDS, True),
         ((2, 3), ROUNDS, False),
     ]
-    assert [leg.seeds for leg in legs(HALVED, Row(replace(TRIAL, reference="promptfl")))] == [(1, 2, 3)]
-    assert [leg.rounds for leg in legs(replace(HALVED, seeds=(1,)), Row(TRIAL))] == [3, ROUNDS]
+    assert [leg.seeds for leg in legs(Row(replace(TRIAL, reference="promptfl"), HALVED))] == [(1, 2, 3)]
+    assert [leg.rounds for leg in legs(Row(TRIAL, replace(HALVED, seeds=(1,))))] == [3, ROUNDS]
 
 
 def test_a_trial_pauses_at_a_rung_until_it_is_let_pass() -> None:
     """It is the first seed's; a trial that has not come to its rung is queued."""
-    assert standing(HALVED, Row(TRIAL)).state is CellState.QUEUED
-    paused = standing(HALVED, Row(TRIAL, {1: run(3)}))
+    assert Row(TRIAL, HALVED).standing.state is CellState.QUEUED
+    paused = Row(TRIAL, HALVED, {1: run(3)}).standing
     assert (paused.state, paused.rung) == (CellState.PAUSED, 3)
     assert [leg.rounds for leg in paused.left] == [ROUNDS, ROUNDS]
-    going = standing(HALVED, Row(TRIAL, {1: run(3)}, frozenset({3})))
+    going = Row(TRIAL, HALVED, {1: run(3)}, frozenset({3})).standing
     assert (going.state, going.left) == (CellState.QUEUED, paused.left)
-    assert standing(HALVED, Row(TRIAL, {1: run(ROUNDS)}, frozenset({3}))).rung == ROUNDS, "before its other seeds"
+    assert Row(TRIAL, HALVED, {1: run(ROUNDS)}, frozenset({3})).standing.rung == ROUNDS, "before its other seeds"
 
 
 def test_a_cell_has_the_seeds_of_the_looks_that_it_passed() -> None:
     design = Design((1, 2, 3, 4, 5), looks=(2, 3, 5))
-    assert wanted(design, Row(GRID)) == (1, 2)
-    assert wanted(design, Row(GRID, passed=frozenset({3}))) == (1, 2, 3)
-    assert wanted(design, Row(GRID, {4: run(ROUNDS)})) == (1, 2, 4)
+    assert Row(GRID, design).wanted == (1, 2)
+    assert Row(GRID, design, passed=frozenset({3})).wanted == (1, 2, 3)
+    assert Row(GRID, design, {4: run(ROUNDS)}).wanted == (1, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -176,10 +168,10 @@ def test_rungs_are_evaluated_rounds_before_the_last(
 
 def test_values_at_rungs_are_those_of_the_last_evaluated_round_before() -> None:
     records = [{"round": n} | ({"val/acc_mean": n / 10} if n % 2 == 0 else {}) for n in range(1, 6)]
-    row = Row(TRIAL, {1: Run(Status.PARTIAL, 5, lambda: records)})
-    assert rung_values(HALVED, row) == {3: 0.2}
-    assert rung_values(HALVED, Row(GRID, row.runs)) == {}
-    assert row.runs[1].value("comm/total_bytes", 3) is None
+    row = Row(TRIAL, HALVED, {1: Run(Status.PARTIAL, 5, lambda: records)})
+    assert row.rung_values == {3: 0.2}
+    assert replace(row, cell=GRID).rung_values == {}
+    assert row.runs[1].latest("comm/total_bytes", 3) is None
 
 
 def test_a_cell_reads_its_rounds_from_its_run() -> None:
@@ -193,10 +185,10 @@ def test_a_cell_reads_its_rounds_from_its_run() -> None:
 @pytest.mark.parametrize("looks", [(2, 3, 5), (1, 5), (4, 5), (5,)])
 def test_a_cell_trains_the_seeds_of_a_look_together(looks: tuple[int, ...]) -> None:
     """The first ones, or those that a look has beyond the one before it."""
-    design, cell, ran, most = Design((1, 2, 3, 4, 5), looks=looks), Row(GRID), dict[int, Run](), 0
+    design, ran, most = Design((1, 2, 3, 4, 5), looks=looks), dict[int, Run](), 0
     for look in looks:
-        cell = Row(GRID, dict(ran), passed=frozenset({*looks[: looks.index(look) + 1]}))
-        (leg,) = standing(design, cell).left
+        cell = Row(GRID, design, dict(ran), passed=frozenset({*looks[: looks.index(look) + 1]}))
+        (leg,) = cell.standing.left
         most, ran = max(most, len(leg.seeds)), {**ran, **dict.fromkeys(leg.seeds, run(ROUNDS))}
     assert design.most_together() == most
     assert {*ran} == {1, 2, 3, 4, 5}

@@ -6,6 +6,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,9 @@ from fpl_tune.report.charts import curve_of
 from fpl_tune.study.export import export
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import SCHEMA, DamagedFile, Effective
-from fpl_tune.study.standing import standing
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, MakeStore
+from ..conftest import Compose, MakeStore, there
 from ..report.conftest import amend, findings_of
 
 
@@ -174,7 +174,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_read(
         assert cell.id not in {c.id for c in again.cells()}
     elif name != "cells.json":
         assert again.seeds(cell) == [1, 3]
-        assert [leg.seeds for leg in standing(again.design(), again.row(cell)).left] == [(2,)]
+        assert [leg.seeds for leg in again.row(cell).standing.left] == [(2,)]
 
 
 def test_the_fingerprints_of_the_last_start_count(store: Store) -> None:
@@ -186,13 +186,12 @@ def test_the_fingerprints_of_the_last_start_count(store: Store) -> None:
 
 def test_a_seed_that_is_stored_again_is_lost_no_more(store: Store) -> None:
     cell = store.cells()[1]
-    history, result = store.history(cell, 2), store.result(cell, 2)
-    assert result is not None
+    history, result = store.history(cell, 2), there(store.result(cell, 2))
     path = store.seed_folder(cell, 2) / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
     assert [problem.path for problem in store.check()] == [path]
     assert store.seeds(cell) == [1, 3]
-    store.put(cell, 2, history, result)
+    store.put(cell, 2, replace(result, records=lambda: history))
     assert store.seeds(cell) == [1, 2, 3]
     assert store.history(cell, 2) == history
 
@@ -201,7 +200,7 @@ def test_a_seed_that_diverged_has_no_prompts_of_a_former_run(store: Store, tmp_p
     cell = store.cells()[1]
     history = store.history(cell, 2)[:1]
     assert (store.seed_folder(cell, 2) / "prompts.safetensors").is_file()
-    store.put(cell, 2, history, make_result("diverged", history))
+    store.put(cell, 2, make_result("diverged", history))
     exported = {path.name for path in export(store, cell, tmp_path / "exported")}
     assert {name for name in exported if name.startswith("prompts")} == {f"prompts-seed{s}.safetensors" for s in (1, 3)}
 

@@ -27,7 +27,7 @@ def test_a_failed_seed_has_no_result_and_is_still_wanted(make_store: MakeStore) 
     store = make_store()
     cell = store.cells()[0]
     history = store.history(cell, 2)
-    store.put(cell, 2, history, make_result("failed", history, split_hash="split2"))
+    store.put(cell, 2, make_result("failed", history, split_hash="split2"))
     status = store.table().status()
     assert (status["failed"], status["seeds"], status["seeds_wanted"]) == (1, 11, 12)
 
@@ -48,7 +48,7 @@ def test_costs_are_those_of_the_whole_run_under_every_rule(rule: str) -> None:
 
 def test_a_seed_that_failed_in_its_first_round_cost_nothing() -> None:
     result = make_result("failed", [], error="out of memory")
-    assert {name: result[name] for name in COSTS} == dict.fromkeys(COSTS, 0)
+    assert result.costs == dict.fromkeys(COSTS, 0)
 
 
 def test_rows_have_the_values_of_the_fields_that_vary(make_store: MakeStore) -> None:

@@ -31,11 +31,11 @@ def follow(store: Store, outcome: Outcome = DONE, between: Callable[[], None] = 
     recorder = MLflowCallback(warn=warnings.append)
     first, *others = [cell for cell in store.cells() if store.seeds(cell)]
     recorder.on_study_start(store, store.cells(), [])
-    recorder.on_cell_end(first, {})
+    recorder.on_cell_end(store.row(first))
     recorder.wait()
     between()
     for cell in others:
-        recorder.on_cell_end(cell, {})
+        recorder.on_cell_end(store.row(cell))
     recorder.on_study_end(store, outcome)
     return warnings
 

@@ -92,7 +92,7 @@ def test_a_study_on_postgresql_is_the_study_on_sqlite(make_store, uri, postgres,
     cell = store.cells()[0]
     for seed in (1, 2):
         history = [{**r, **{f"m/{i:03d}": 1.0 / i for i in range(1, 60)}} for r in store.history(cell, seed)]
-        store.put(cell, seed, history, make_result("done", history, split_hash="x" * 60))
+        store.put(cell, seed, make_result("done", history, split_hash="x" * 60))
     track.inspect(store, fix=True)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres)
     track.inspect(store, fix=True)

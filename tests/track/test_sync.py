@@ -76,7 +76,7 @@ def test_a_child_holds_curves_and_aggregates_over_seeds(make_store, uri, keyed):
     assert metrics["comm/up_bytes"] == 3000
     assert metrics["val_acc"] == round(sum(h[-1]["val/acc_mean"] for h in histories) / 3, 4)
     columns = runs.Columns.of(store.study(), store.cells())
-    logged = [point.key for point in runs.cell_entry(store.read(cell), store.folder, columns).metrics]
+    logged = [point.key for point in runs.cell_entry(store.row(cell), store.folder, columns).metrics]
     assert logged[:4] == ["test_acc", "test_acc_std", "val_acc", "n_seeds"]
     assert run.data.tags["fpl.partition_hash"] == "split1,split2,split3"
 
@@ -107,7 +107,7 @@ def test_curves_are_few_and_the_metric_of_the_report_is_among_the_figures(make_s
     more |= {"val/ece": 0.1, "test/domain/clipart/acc_mean": 0.5, "test/harmonic_mean": 0.5, "of_a_method": 2.0}
     for seed in (1, 2):
         history = [{**record, **more} for record in store.history(cell, seed)]
-        store.put(cell, seed, history, make_result("done", history))
+        store.put(cell, seed, make_result("done", history))
     track.inspect(store, fix=True)
     metrics = keyed(uri)[cell.id].data.metrics
     figures = {"test_acc", "test_acc_std", "val_acc", "n_seeds", "test_acc_worst10", "test_acc_worst10_std"}
@@ -141,7 +141,7 @@ def halved(store: Store) -> tuple[Any, Any]:
         for seed in store.seeds(cell):
             found = zip(store.history(cell, seed), values, strict=False)
             history = [{**record, "val/acc_mean": value} for record, value in found]
-            store.put(cell, seed, history, make_result("partial" if cell is pruned else "done", history))
+            store.put(cell, seed, make_result("partial" if cell is pruned else "done", history))
     return pruned, done
 
 
@@ -289,11 +289,11 @@ def test_artifacts_of_a_cell_can_be_used(make_store, uri, tmp_path, keyed):
 def test_failed_and_unfinished_cells(make_store, uri, picture):
     store = make_store(body=SMALL, fill=lambda cell, seed: cell.number == 0)
     cell = store.cells()[1]
-    store.put(cell, 1, [], make_result("failed", [], error="out of memory"))
+    store.put(cell, 1, make_result("failed", [], error="out of memory"))
     track.inspect(store, fix=True)
     assert set(picture(uri, store)) == {"study", store.cells()[0].id}
     assert picture(uri, store)["study"]["status"] == "KILLED"
-    store.put(cell, 2, [], make_result("failed", [], error="out of memory"))
+    store.put(cell, 2, make_result("failed", [], error="out of memory"))
     track.inspect(store, fix=True)
     found = picture(uri, store)
     assert found[cell.id]["status"] == found["study"]["status"] == "FAILED"
@@ -381,7 +381,7 @@ def test_a_copy_of_an_output_folder_is_another_study(make_store, uri, tmp_path, 
     assert {kind for _, kind in track.inspect(theirs)} == {"missing"}
     cell = theirs.cells()[0]
     history = theirs.history(cell, 1)
-    theirs.put(cell, 1, history, {**make_result("diverged", history), "error": "nan"})
+    theirs.put(cell, 1, make_result("diverged", history, error="nan"))
     for one in (theirs, store, theirs):
         assert not follow(one)
     assert track.inspect(store) == track.inspect(theirs) == []
@@ -554,7 +554,7 @@ def test_mlflow_is_left_alone_while_nothing_changes(make_store, uri, keyed, monk
     assert keyed(uri).keys() == before.keys(), "what someone deleted is written again, what has no cell is deleted"
     assert again() == 0
     cell = store.cells()[0]
-    store.put(cell, 1, store.history(cell, 1), {**(store.result(cell, 1) or {}), "split_hash": "other"})
+    store.put(cell, 1, replace(there(store.result(cell, 1)), split_hash="other"))
     assert again() == 1
 
 
@@ -571,7 +571,7 @@ def test_the_driver_does_not_wait_for_mlflow(make_store, uri, tmp_path, monkeypa
     recorder = track.MLflowCallback()
     recorder.on_study_start(store, store.cells(), [])
     for cell in store.cells():
-        recorder.on_cell_end(cell, {})
+        recorder.on_cell_end(store.row(cell))
     told.set()
     recorder.on_study_end(store, DONE)
     assert len(statuses(uri)) == 3
@@ -611,8 +611,7 @@ def test_inspect_names_what_differs_and_mends_it(make_store, uri, keyed, statuse
     client.delete_tag(runs[cells[1].id].info.run_id, "fpl.digest")  # killed between two calls
     client.create_run(experiment, tags=runs[cells[2].id].data.tags)  # created twice
     client.create_run(experiment, tags={**runs[cells[3].id].data.tags, "fpl.key": "gone", "mlflow.runName": "gone"})
-    result = {**(store.result(cells[3], 1) or {}), "split_hash": "other"}
-    store.put(cells[3], 1, store.history(cells[3], 1), result)  # the store went on
+    store.put(cells[3], 1, replace(there(store.result(cells[3], 1)), split_hash="other"))  # the store went on
 
     stale = [(name, "stale") for name in ("toy", *(cell.label for cell in cells[1:]))]
     assert set(track.inspect(store)) == {(cells[0].label, "missing"), *stale, ("gone", "orphaned")}

@@ -253,7 +253,7 @@ def test_names_that_mlflow_refuses_are_changed(make_store, uri, keyed):
     odd |= {f"m/{i:03d}": float(i) for i in range(1000)}
     for cell in store.cells():
         history = [{**record, **odd} for record in store.history(cell, 1)]
-        store.put(cell, 1, history, make_result("done", history, split_hash="x" * 60))
+        store.put(cell, 1, make_result("done", history, split_hash="x" * 60))
     track.inspect(store, fix=True)
     runs = keyed(uri)
     assert len(runs) == 3

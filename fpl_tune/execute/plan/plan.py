@@ -18,6 +18,7 @@ from fpl_tune.core.formatting import counted, duration, size
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.core.plugins import describe_error
 from fpl_tune.execute.asked import Asked, compose_cells
+from fpl_tune.execute.decide import remaining, trials_of
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
@@ -27,7 +28,7 @@ from fpl_tune.findings.unasked import Unasked
 from fpl_tune.search import halving
 from fpl_tune.simulation import bounds
 from fpl_tune.study.grid import expand
-from fpl_tune.study.standing import CellState, Design, Row, standing
+from fpl_tune.study.standing import CellState, Row
 from fpl_tune.study.store import Store
 
 RAY_SECONDS = 15.0
@@ -207,7 +208,7 @@ def _items(spec: Study, asked: Asked) -> list[Item]:
     design = table.design
 
     def add(row: Row) -> None:
-        missing, cell = _missing(design, row), row.cell
+        missing, cell = _missing(row), row.cell
         all_missing = len(missing) == len(design.first_seeds_of(cell))
         status = "stale" if missing and row.stale else "new" if all_missing else "partial" if missing else "done"
         items.append(Item(cell.label, status, missing, cell.run, why=", ".join(row.stale if missing else ())))
@@ -215,10 +216,10 @@ def _items(spec: Study, asked: Asked) -> list[Item]:
     for row in table.rows.values():
         if not row.cell.searched:
             add(row)
-    for search in table.searches:
-        trials = table.trials(search)
-        over = sum(not _missing(design, row) for row in trials)
-        left = len(trials) - over + (0 if str(search) in asked.exhausted else table.remaining(search))
+    for search in asked.searches:
+        trials = trials_of(table, search)
+        over = sum(not _missing(row) for row in trials)
+        left = len(trials) - over + (0 if str(search) in asked.exhausted else remaining(table, search))
         items += [Item(search.name, "done", [], search.run, over)] if over else []
         if left:
             status, one = "partial" if over else "new", halving.expected_cost(cost, search.run, len(design.seeds))
@@ -231,10 +232,12 @@ def _items(spec: Study, asked: Asked) -> list[Item]:
     return items
 
 
-def _missing(design: Design, row: Row) -> list[int]:
+def _missing(row: Row) -> list[int]:
     """The seeds of a cell that would run; none of a trial that waits at its rung."""
-    state, left, _ = standing(design, row)
-    return [] if state is CellState.PAUSED else list(dict.fromkeys(seed for leg in left for seed in leg.seeds))
+    now = row.standing
+    if now.state is CellState.PAUSED:
+        return []
+    return list(dict.fromkeys(seed for leg in now.left for seed in leg.seeds))
 
 
 def _reasons(peak: int, setup: ExecutionContext) -> list[str]:

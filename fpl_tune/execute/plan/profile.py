@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -49,13 +49,13 @@ def earlier_paces(root: Path, study: str, kinds: Collection[str]) -> dict[str, f
     paces: dict[str, float] = {}
     newest_first = sorted(root.glob("*/study.yaml"), key=lambda path: -path.stat().st_mtime)
     for path in sorted(newest_first, key=lambda path: path.parent.name != study)[:_STUDIES]:
-        missing, rounds, seconds = set(kinds) - paces.keys(), Counter[str](), Counter[str]()
+        missing, rounds, seconds = set(kinds) - paces.keys(), Counter[str](), defaultdict[str, float](float)
         with suppress(ConfigError):  # a damaged study is reported where it is opened itself
             store = Store.open(root, path.parent.name)
             for cell in store.cells() if missing else ():
                 kind = cost_key(cell.run)
-                for result in store.seed_results(cell).values() if kind in missing else ():
-                    rounds[kind] += result["rounds"]
-                    seconds[kind] += result["time/seconds"]
+                for run in store.row(cell).results.values() if kind in missing else ():
+                    rounds[kind] += run.rounds
+                    seconds[kind] += run.costs["time/seconds"]
         paces |= {kind: seconds[kind] / number for kind, number in rounds.items() if number}
     return paces

@@ -141,7 +141,7 @@ def test_times_come_from_earlier_runs(compose: Compose, tmp_path: Path) -> None:
     run_study(compose(ONE), root=tmp_path)
     stored = Store.open(tmp_path, "tiny")
     (cell,) = stored.cells()
-    pace = mean(result["time/seconds"] / result["rounds"] for result in stored.seed_results(cell).values())
+    pace = mean(run.costs["time/seconds"] / run.rounds for run in stored.row(cell).results.values())
     made = compose("axes: {optim: {lr: [0.1, 0.2]}, method: [promptfl, coop]}", "protocol.rounds=7")
     for name in ("tiny", "other"):
         plan = make_plan(replace(made, name=name, node={**made.node, "name": name}), root=tmp_path)
