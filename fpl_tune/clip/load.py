@@ -277,10 +277,14 @@ def _read(path: Path) -> dict[str, Tensor]:
     from open_clip import get_pretrained_url, list_openai_models
     from open_clip.factory import load_state_dict
 
-    urls = [get_pretrained_url(name, "openai") for name in list_openai_models()]
+    own = False
+    if path.suffix == ".pt":
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        own = any(content in get_pretrained_url(name, "openai") for name in list_openai_models())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that TorchScript is deprecated
-        if path.suffix == ".pt" and any(hashlib.sha256(path.read_bytes()).hexdigest() in url for url in urls):
+        if own:
             return torch.jit.load(str(path), map_location="cpu").state_dict()
         state = load_state_dict(str(path))
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
