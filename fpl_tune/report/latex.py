@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from html.entities import codepoint2name
 
-from fpl_tune.core.formatting import figure, percent, plus_minus, quantity
-from fpl_tune.findings.choice import sign
+from fpl_tune.core.formatting import percent, plus_minus, quantity
 from fpl_tune.findings.comparisons import Comparisons
 from fpl_tune.findings.crossed import Crossed
 from fpl_tune.findings.findings import Findings
 from fpl_tune.report import tuned
 from fpl_tune.report.panels import PageTable
-from fpl_tune.report.table import note
+from fpl_tune.report.table import bold, note
 from fpl_tune.study.cells import Cell
 
 _LATEX = {
@@ -34,9 +33,8 @@ def table(findings: Findings, comparisons: Comparisons, page_table: PageTable) -
     """The table as LaTeX, with what its values are as a comment. Needs \\usepackage{booktabs}.
 
     A study of methods (labelled variants, or names of methods) on one axis of settings (data, partition or protocol)
-    has a row per method and a column per setting, the best value of each column in bold; so has a study with searches
-    in the cells of its axes, of tuned methods. Other studies have the rows and columns of the page, the chosen cell in
-    bold.
+    has a row per method and a column per setting; so has a study with searches in the cells of its axes, of tuned
+    methods. Other studies have the rows and columns of the page. What the page has in bold is bold here.
 
     Args:
         findings: the study.
@@ -79,30 +77,23 @@ def values(findings: Findings) -> str:
 
 
 def _by_setting(findings: Findings, crossed: Crossed) -> str:
-    """Values are mean ± standard deviation of cells that are compared; all that print the best of a column are bold."""
-    columns, rows = crossed.columns, crossed.rows
-    values = {cell.id: findings.spread(cell, findings.metric) for cell in findings.finished if findings.compared(cell)}
-    means = {key: figure(mean, findings.metric) for key, (mean, _) in values.items()}
-    best: dict[str, str] = {}
-    for column in columns if sign(findings.metric) else ():
-        here = [row[column].id for row in rows.values() if column in row and row[column].id in values]
-        if here:
-            best[column] = means[max(here, key=lambda key: sign(findings.metric) * values[key][0])]
+    """Values are mean ± standard deviation of cells that are compared."""
+    columns, compared = crossed.columns, {cell.id for cell in findings.finished if findings.compared(cell)}
 
-    def shown_in(column: str, cell: Cell | None) -> str:
-        if cell is None or cell.id not in values:
+    def entry(cell: Cell | None) -> str:
+        if cell is None or cell.id not in compared:
             return text_of("–")
-        text = text_of(plus_minus(*values[cell.id], findings.metric))
-        return rf"\textbf{{{text}}}" if means[cell.id] == best.get(column) else text
+        text = text_of(plus_minus(*findings.spread(cell, findings.metric), findings.metric))
+        return rf"\textbf{{{text}}}" if cell.id in findings.marked else text
 
-    body = [[text_of(name), *(shown_in(c, row.get(c)) for c in columns)] for name, row in rows.items()]
+    body = [[text_of(name), *(entry(row.get(column)) for column in columns)] for name, row in crossed.rows.items()]
     n, metric = len(columns), text_of(quantity(findings.metric, over=""))
     head = [
         rf" & \multicolumn{{{n}}}{{c}}{{{metric}}} \\ \cmidrule(lr){{2-{n + 1}}}",
         rf" & {' & '.join(map(text_of, columns))} \\ \midrule",
     ]
     over = " of the mean over clients" if percent(findings.metric) and findings.metric.endswith("/acc_mean") else ""
-    caption = f"Mean ± standard deviation over seeds{over}; {findings.basis}. Bold: the best mean of each column."
+    caption = f"Mean ± standard deviation over seeds{over}; {findings.basis}. {bold(findings)}."
     return _tabular(findings, " ".join([caption, findings.rates]), f"l{'c' * n}", head, body)
 
 

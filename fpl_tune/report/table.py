@@ -105,15 +105,18 @@ def texts_of(findings: Findings, offered: Mapping[str, Comparisons]) -> dict[str
     }
 
 
+def bold(findings: Findings) -> str:
+    """Which cells are bold, those of `Findings.marked`."""
+    if findings.choice is not None and findings.choice.front:
+        return f"{findings.choice.by} (bold): no cell is best"
+    by = "validation accuracy" if findings.objectives == [VAL] else findings.objectives[0]
+    return f"The best cell (bold) is chosen by {by}"
+
+
 def note(findings: Findings, comparisons: Comparisons) -> str:
     """Explains the values of the table."""
     rope = f"± {findings.spec.report.rope:g} points (report.rope)"
     equal = f" A cell is equal if its interval lies within {rope}, and better or worse if it lies on one side of 0."
-    bold = "The best cell (bold) is chosen by validation accuracy"
-    if findings.choice is not None and findings.choice.front:
-        bold = f"{findings.choice.by} (bold): no cell is best"
-    elif findings.objectives != [VAL]:
-        bold = f"The best cell (bold) is chosen by {findings.objectives[0]}"
     groups = (
         " Cells that share a letter do not differ significantly (all pairs are compared)." if findings.letters else ""
     )
@@ -121,7 +124,7 @@ def note(findings: Findings, comparisons: Comparisons) -> str:
     if any(comparisons.reference.holds(cell) for cell in findings.references):
         together = "hold for all rows together"
     return (
-        f"± is the standard deviation over seeds; {findings.basis}. {bold}. Δ is paired over seeds; its "
+        f"± is the standard deviation over seeds; {findings.basis}. {bold(findings)}. Δ is paired over seeds; its "
         f"{findings.confidence} intervals {together}, and decide the verdict.{groups}"
         f"{equal if percent(findings.metric) else ''}{f' {findings.rates}' if findings.rates else ''}"
     )

@@ -11,7 +11,7 @@ from fpl_tune.report import latex
 from fpl_tune.study.store import Store
 
 from ..conftest import there
-from .conftest import findings_of, put, typeset
+from .conftest import amend, findings_of, typeset
 
 VARIANTS = """
 axes:
@@ -72,29 +72,23 @@ def test_methods_are_rows_and_settings_are_columns(make_store):
             (cell,) = [cell for cell in findings.cells if cell.label == f"{name}, {column}"]
             mean, std = findings.spread(cell, findings.metric)
             assert f"{100 * mean:.2f} $\\pm$ {100 * std:.2f}" in text
-    assert "Bold: the best mean of each column." in comment
+    assert "The best cell (bold) is chosen by validation accuracy." in comment
     assert "Mean ± standard deviation over seeds of the mean over clients; " in comment
     assert "n = 2 seeds" in comment
 
 
-def test_the_best_of_each_column_is_bold(make_store):
-    best = {"A_B, disjoint", "CoOp, iid"}
-    store = make_store(body=VARIANTS, level=lambda cell: 0.9 if cell.label in best else 0.5)
+@pytest.mark.parametrize("metric", ["test/acc_mean", "time/seconds"])
+def test_bold_is_what_validation_chooses_as_on_the_page(make_store, metric):
+    """CoOp is best on test images, and A_B on those of validation."""
+    store = make_store([f"report.metric={metric}"], body=VARIANTS)
+    levels = {"CoOp": (0.5, 0.9), "A_B": (0.8, 0.6)}
+    val, test = (lambda cell, i=i: levels.get(cell.label.partition(",")[0], (0.4, 0.4))[i] for i in (0, 1))
+    amend(store, val__acc_mean=val, test__acc_mean=test)
     _, _, rows = written(store)
-    assert [[text.startswith(r"\textbf{") for text in row[1:]] for row in rows] == [
-        [False, False], [True, False], [False, True], [False, False],
-    ]  # fmt: skip
-
-
-def test_the_least_is_best_where_less_is_better(make_store):
-    store = make_store(["report.metric=time/seconds"], body=VARIANTS)
-    for cell in store.cells():
-        for seed in store.seeds(cell):
-            run = there(store.result(cell, seed))
-            seconds = 1.0 if cell.label.startswith("CoOp") else 5.0
-            put(store, cell, seed, costs={**run.costs, "time/seconds": seconds})
-    _, _, rows = written(store)
-    assert [row[0] for row in rows if any("textbf" in text for text in row)] == ["CoOp"]
+    assert [row[0] for row in rows if all(text.startswith(r"\textbf{") for text in row[1:])] == [r"A\_B"]
+    assert sum("textbf" in text for row in rows for text in row) == 2
+    page = (store.folder / "table.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| \*\*(.*?)\*\* \|", page, re.M)) == {"A_B, disjoint", "A_B, iid"}
 
 
 def test_cells_without_a_result_and_cells_that_were_stopped_early_are_dashes(make_store):
