@@ -36,9 +36,7 @@ def test_the_methods_that_are_named_exist() -> None:
     assert set(re.findall(r"`(\w+)`", named)) <= set(config.options("method"))
 
 
-def test_every_file_that_is_named_exists() -> None:
-    for name in re.findall(r"`((?:fpl_tune|tests|search_spaces|studies)/[\w./]+\.\w+)`", "\n".join(PAGES.values())):
-        assert (ROOT / name).is_file() or "momentum" in name, name  # what the reader is to write
+def test_every_link_leads_to_a_file() -> None:
     for page in FILES:
         for name in re.findall(r"\]\((?!https?:)([\w./]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / name).is_file(), f"{page.name} links {name}"
