@@ -1,7 +1,5 @@
 """The README says what is there."""
 
-import json
-import os
 import re
 import shlex
 import subprocess
@@ -49,10 +47,7 @@ PYTHON = [text for kind, text in BLOCKS if kind == "python" and not text.startsw
 METHOD = next(text for text in PYTHON if "class ServerMomentum" in text)
 CHECKED = next(text for text in PYTHON if "print(check_method(" in text)
 EXTENDED = next(text for text in PYTHON if "class MarginPGP" in text)
-INERTIA = next(text for text in PYTHON if "class Inertia" in text)
 SCHEDULED = next(text for text in PYTHON if "class Annealed" in text)
-RAY = next(text for text in PYTHON if "tune.Tuner(" in text)
-OPTUNA = next(text for text in PYTHON if "optimisation.optimize" in text)
 NOTEBOOK = next(text for text in PYTHON if "fpl_tune.load_study(" in text)
 TRACES = next(text for text in PYTHON if "compare_trace(" in text)
 MAPPING = next(text for text in PYTHON if text.startswith("overrides = {"))
@@ -166,28 +161,6 @@ def test_the_python_of_the_readme_runs(
     assert sum(line.strip("* ").startswith("lam=") for line in table) == 2
 
 
-def test_the_ray_example_runs(tmp_path: Path) -> None:
-    """In a process of its own: a process that started Ray once keeps the token of that home directory."""
-    small = '"data.train_per_class": 8, "data.test_per_class": 2, "data.domains": ["clipart"], "protocol.epochs": 1, '
-    text = RAY.replace('"seeds": 3', f'{small}"seeds": 2').replace("num_samples=8", "num_samples=2")
-    text = text.replace('"protocol.rounds": 8', '"protocol.rounds": 2').replace("max_t=8", "max_t=2")
-    start = "import ray; ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)"
-    end = "import json; print(json.dumps([best.config['method.lam'], best.metrics['test/acc_mean']]))"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    done = subprocess.run(
-        [sys.executable, "-c", f"{start}\n{text}\n{end}"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=tmp_path,
-        env={**environment, "HOME": str(tmp_path)},  # Tune writes its results to ~/ray_results
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    lam, accuracy = json.loads(done.stdout.splitlines()[-1])
-    assert 0 <= lam <= 5
-    assert 0 <= accuracy <= 1
-
-
 def test_the_encoder_example_runs() -> None:
     seen: dict[str, Any] = {}
     exec(ENCODER, seen)
@@ -207,17 +180,6 @@ def test_the_pages_of_the_docstrings_are_current() -> None:
     tool = [sys.executable, str(ROOT / "docs" / "site" / "document.py"), "--check"]
     done = subprocess.run(tool, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_optuna_example_runs() -> None:
-    small = (
-        '"data.train_per_class=8", "data.test_per_class=2", "data.domains=[clipart]", "protocol.rounds=1", "seeds=1"'
-    )
-    text = OPTUNA.replace('"pfedmoap_search"', f'"pfedmoap_search", {small}').replace("n_trials=20", "n_trials=3")
-    seen: dict[str, Any] = {}
-    exec(text.replace("n_jobs=2", "n_jobs=1"), seen)
-    assert len(seen["optimisation"].trials) == 3
-    assert 0 <= seen["optimisation"].best_value <= 1
 
 
 def brought(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -261,16 +223,6 @@ def test_the_method_in_the_text_keeps_the_contract(
     task = toy_task()
     plain, still = (play(m, [task])[-1][0] for m in (PromptFL(n_ctx=2), module.ServerMomentum(beta=0.0, n_ctx=2)))
     assert_same(still._replace(server={}), plain, tolerance=1e-12)
-
-
-def test_the_inertia_in_the_text_is_promptfl_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    Inertia = brought("inertia", INERTIA, monkeypatch).Inertia
-    check_method(Inertia(n_ctx=2))
-    task = toy_task()
-    plain, none = (play(method, [task])[-1][0] for method in (PromptFL(n_ctx=2), Inertia(n_ctx=2, keep=0.0)))
-    assert_same(none, plain, tolerance=1e-12)
-    still = play(Inertia(n_ctx=2, keep=1.0), [task])
-    assert_same(still[-1][0], still[0][0], tolerance=1e-12)
 
 
 def test_the_extended_method_in_the_text_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
