@@ -88,9 +88,13 @@ def run(
 
     Example:
         >>> import fpl_tune
-        >>> rounds = fpl_tune.run({"method": "promptfl", "optim.lr": 0.01}, seeds=3,
-        ...                       callback=lambda records: print(records[0]["round"]))
-        >>> rounds.groupby("round")["test/acc_mean"].mean().plot()
+        >>> rounds = fpl_tune.run({"method": "promptfl", "optim.lr": 0.01, "protocol.rounds": 2}, seeds=2,
+        ...                       callback=lambda records: print("round", records[0]["round"]))
+        round 1
+        round 2
+        >>> len(rounds)
+        4
+        >>> rounds.groupby("round")["test/acc_mean"].mean().plot()  # doctest: +SKIP
     """
     from fpl_tune.execute.line import Line
 
@@ -256,9 +260,14 @@ def run_study(
 
     Example:
         >>> import fpl_tune
-        >>> study = fpl_tune.run_study("lambda_sweep", {"axes.method.lam": [0, 0.5, 1]}, seeds=5)
+        >>> small = {"axes.method.lam": [0, 0.5], "references": [], "protocol": "quick", "execution.executor": "inline"}
+        >>> study = fpl_tune.run_study("lambda_sweep", small, seeds=2)
         >>> print(study.answer)
-        >>> study.summary()
+        2 seeds are too few to separate the values of λ (... %).
+        >>> study.summary()[["label", "n"]]
+             label  n
+        0    lam=0  2
+        1  lam=0.5  2
     """
     from fpl_tune.execute.line import ProgressLine
     from fpl_tune.search.overrides import compose
@@ -300,8 +309,9 @@ def load_study(name: str) -> StudyResults:
     Example:
         >>> import fpl_tune
         >>> study = fpl_tune.load_study("lambda_sweep")
-        >>> study.answer
-        >>> study.summary(rule="best_val")
+        >>> best = study.summary(rule="best_val").sort_values("val/acc_mean").iloc[-1]
+        >>> best["label"]
+        'lam=0.5'
     """
     from fpl_tune.study.store import Store
 

@@ -345,6 +345,23 @@ class Method(Reported, ABC):
     """Abstract base class of all methods. A subclass is a frozen dataclass whose fields are hyper-parameters.
 
     Functions are pure. `clients` [C] are client ids (int64). Only `merge` may mix rows of a cohort.
+
+    Example:
+        >>> import torch
+        >>> import fpl_tune.method as fl
+        >>> from fpl_tune.methods.promptfl import PromptFL
+        >>> from fpl_tune.testing import toy_task
+        >>> method, task = PromptFL(n_ctx=4), toy_task()  # a task of four clients on tiny towers
+        >>> state = method.init(task, fl.generator("init"))
+        >>> clients = torch.tensor([0, 2])  # the cohort of a round
+        >>> local = method.start(task, state, clients)
+        >>> local.params["prompt"].shape[:2]  # a context of four tokens for each of them
+        torch.Size([2, 4])
+        >>> after = method.merge(task, state, clients, local)  # nothing was trained: their average is the context
+        >>> torch.testing.assert_close(after.shared["prompt"], state.shared["prompt"])
+        >>> sent = method.traffic(task, state, clients).up["prompt"]
+        >>> sent == 4 * task.text_width
+        True
     """
 
     needs: ClassVar[Literal["pooled", "patches", "pixels"]] = "pooled"

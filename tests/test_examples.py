@@ -1,5 +1,6 @@
-"""The examples in docs/examples/ run as they stand."""
+"""Examples run as they stand: those in docs/examples/, and those in docstrings."""
 
+import doctest
 import importlib
 import os
 import re
@@ -124,3 +125,34 @@ def test_the_job_starts_a_cluster_and_then_the_study(
         ["cluster", "wait"], ["cluster", "wait"], ["study", "lambda_sweep"],
     ]  # fmt: skip
     assert not list(example.glob(".ray-token-*")), "removed at the end"
+
+
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in sorted((ROOT / "fpl_tune").rglob("*.py"))
+    if re.search(r"^ +>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the docstrings name: results of a study, its best cell exported to best/, an image."""
+    folder = tmp_path_factory.mktemp("exported")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        small = {"axes.method.lam": [0.5], "references": [], "protocol.rounds": 1, "execution.executor": "inline"}
+        fpl_tune.run_study("lambda_sweep", small, seeds=2)
+        patch.setattr(sys, "argv", ["fpl-tune", "export", "lambda_sweep", "best/", "--cell", "best"])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+    Image.new("RGB", (32, 32), "red").save(folder / "photo.png")
+    return folder
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_docstrings_run(module: str, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(exported, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    failed, tried = doctest.testmod(importlib.import_module(module), optionflags=flags)
+    assert (failed, tried > 0) == (0, True)

@@ -133,11 +133,11 @@ def _entry(name: str, value: Any) -> str:
     """A function, or a class with its public methods; "" for other values."""
     if not (inspect.isclass(value) or inspect.isfunction(value)):
         return ""
-    parts = [f"### `{name}{_signature(value)}`", _markdown(inspect.getdoc(value) or "")]
+    parts = [f"### `{name}{_signature(value)}`", markdown(inspect.getdoc(value) or "")]
     if inspect.isclass(value):
         for method, function in vars(value).items():
             if inspect.isfunction(function) and not method.startswith("_") and function.__doc__:
-                parts.append(f"**`{method}{_signature(function)}`**\n\n{_markdown(inspect.getdoc(function) or '')}")
+                parts.append(f"**`{method}{_signature(function)}`**\n\n{markdown(inspect.getdoc(function) or '')}")
     return "\n\n".join(filter(None, parts))
 
 
@@ -164,7 +164,7 @@ def _signature(value: Any) -> str:
     return f"({', '.join(shown)})"
 
 
-def _markdown(text: str) -> str:
+def markdown(text: str) -> str:
     """A docstring of Google's style: sections as bold words, arguments as lists, examples as code."""
     found, section = [], ""
     for line in text.splitlines():

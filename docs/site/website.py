@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import document
 import quickstart
 
 from fpl_tune import config, load_study, methods
@@ -147,8 +148,8 @@ def _linked(text: str) -> str:
 
 
 def _fields_explained(doc: str) -> str:
-    """The class's docstring; lines `field: meaning` and `field, field: meaning` become a list."""
-    return re.sub(r"^(\w+(?:, \w+)*): ", r"* `\1`: ", inspect.cleandoc(doc), flags=re.MULTILINE)
+    """The class's docstring; lines `field: meaning` and `field, field: meaning` become a list, an example code."""
+    return re.sub(r"^(\w+(?:, \w+)*): ", r"* `\1`: ", document.markdown(inspect.cleandoc(doc)), flags=re.MULTILINE)
 
 
 def _figures(named: list[str]) -> str:

@@ -37,6 +37,15 @@ class FedPGP(FederatedAveraging):
     copies: number of prompts of a client, >= 1, each with a logit for every class: [C, B, copies · K]. Labels refer to
         columns of the first, so that the others are wrong answers in training and evaluation. NUM_PROMPT is 2 in the
         script.
+
+    Example:
+        >>> import torch
+        >>> anchor, apart = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])  # [K, D] unit features of one class
+        >>> method = FedPGP(temperature=0.5)
+        >>> method.contrast(z_g=anchor, z_i=apart, z_c=anchor)  # log(1 + exp((0 - 1) / 0.5))
+        tensor([0.1269])
+        >>> method.contrast(z_g=anchor, z_i=anchor, z_c=anchor)  # log 2
+        tensor([0.6931])
     """
 
     leaf_groups = (

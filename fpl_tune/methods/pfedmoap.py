@@ -74,6 +74,17 @@ class PFedMoAP(Method):
         paper says pooling.
     similarity: similarity of pooled image and mixed text: `dot` product, as in the code, or `cosine`, which the paper
         gives as an example. The linear gate always has the cosine.
+
+    Example:
+        >>> import torch
+        >>> from fpl_tune.testing import play, toy_task
+        >>> method, task = PFedMoAP(n_ctx=4, experts=3), toy_task()
+        >>> _, (state,) = play(method, [task], cohorts=[(0, 1)])  # before and after a round of two clients
+        >>> state.server["entered"]  # their prompts are in the pool
+        tensor([ True,  True, False, False])
+        >>> received = method.traffic(task, state, torch.tensor([0, 3])).down["experts"]
+        >>> received // (4 * task.text_width)  # the other's prompt, or none in a client's first round
+        tensor([1, 0])
     """
 
     leaf_groups = (fl.Group("gate", "the gate, at section 4.1's rate", 0.01),)

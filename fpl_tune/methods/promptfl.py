@@ -26,6 +26,19 @@ class PromptFL(OneContext):
     n_ctx: number of context tokens, >= 1.
     weights: average over the cohort by `size` or `uniform` (pFedPrompt, Eq. 2; FedAPT, Eq. 12); `last` keeps the last
         client's prompt, as the released loop does.
+
+    Example:
+        >>> import torch
+        >>> from fpl_tune.method import Local, State
+        >>> from fpl_tune.testing import toy_task
+        >>> task, clients = toy_task(sizes=(1, 3)), torch.tensor([0, 1])  # clients with one and with three images
+        >>> trained = Local({"prompt": torch.tensor([[[0.0]], [[4.0]]])}, {})  # [C, l, d]
+        >>> state = State({"prompt": torch.zeros(1, 1)}, {}, {})
+        >>> for weights in ("size", "uniform", "last"):
+        ...     PromptFL(weights=weights).merge(task, state, clients, trained).shared["prompt"].item()
+        3.0
+        2.0
+        4.0
     """
 
     n_ctx: fl.AtLeastOne = 16

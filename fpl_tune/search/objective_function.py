@@ -50,9 +50,12 @@ class Objective:
         ConfigError: the study has no search, several cells of axes, or an invalid value.
 
     Example:
-        >>> search = fpl_tune.objective("pfedmoap_search", {"seeds": 1})
+        >>> import fpl_tune, optuna
+        >>> search = fpl_tune.objective("pfedmoap_search", {"seeds": 1, "protocol": "quick"})
         >>> study = optuna.create_study(directions=search.directions, storage="sqlite:///search.db")
-        >>> study.optimize(search, n_trials=20, n_jobs=2)
+        >>> study.optimize(search, n_trials=2)
+        >>> [trial.state.name for trial in study.trials]
+        ['COMPLETE', 'COMPLETE']
     """
 
     def __init__(

@@ -138,7 +138,10 @@ def load_prompts(folder: str | Path, seed: int | None = None, *, device: str = "
     Example:
         >>> import fpl_tune
         >>> prompts = fpl_tune.load_prompts("best/")
-        >>> prompts.predict(["photo.png"], client=0)
+        >>> prompts.clients, prompts.logits(["photo.png"], client=0).shape == (1, len(prompts.classes))
+        (10, True)
+        >>> prompts.predict(["photo.png"], client=0)[0] in prompts.classes
+        True
     """
     home = Path(folder)
     files = {int(path.stem.removeprefix("prompts-seed")): path for path in home.glob("prompts-seed*.safetensors")}

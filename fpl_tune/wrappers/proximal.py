@@ -20,6 +20,16 @@ class Proximal(Wrapper):
 
     inner: the method whose loss is extended.
     mu: weight of the proximal term, >= 0; 0 is `inner`. pFedPrompt (App. A.3) found 0.005 best.
+
+    Example:
+        >>> from fpl_tune.methods.promptfl import PromptFL
+        >>> from fpl_tune.testing import play, toy_task
+        >>> apart = {}
+        >>> for mu in (0.0, 10.0):  # in a configuration: {"name": "proximal", "mu": 10, "inner": {"name": "promptfl"}}
+        ...     (before,), (after,) = play(Proximal(PromptFL(n_ctx=4), mu=mu), [toy_task()], cohorts=[(0, 1)])
+        ...     apart[mu] = (after.shared["prompt"] - before.shared["prompt"]).norm()
+        >>> bool(apart[10.0] < apart[0.0])
+        True
     """
 
     inner: Method

@@ -81,9 +81,13 @@ class FederatedTrainable(tune.Trainable):
     in `optim`, `protocol` and fields of the method that keep the shapes of its state, as in population based training.
 
     Example:
-        >>> space = {"method": "pfedmoap", "method.lam": tune.uniform(0, 5), "seeds": 3}
-        >>> tune_config = tune.TuneConfig(metric="val/acc_mean", mode="max", num_samples=8, reuse_actors=True)
-        >>> tune.Tuner(FederatedTrainable, param_space=space, tune_config=tune_config).fit()
+        >>> import fpl_tune
+        >>> trial = fpl_tune.FederatedTrainable({"method": "promptfl", "protocol.rounds": 2, "seeds": 2})
+        >>> [trial.train()["done"] for _ in range(2)]
+        [False, True]
+        >>> trial.stop()
+
+    `docs/examples/own_tuner.py` gives the class to a `Tuner`.
     """
 
     # A study's jobs also run here. Their steps report several rounds, and they write checkpoints themselves: Tune saves
