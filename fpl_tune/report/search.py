@@ -74,7 +74,7 @@ def sentence(findings: Findings) -> str:
         return f"{reached}; no seed is paired with the {first}."
     points = unit_of_gap(findings.metric)
     verdict = ruling(findings.metric, test, "95 % interval ")
-    seeds = "fresh seeds" if findings.confirmed else "the seeds that chose it, so the value is too good"
+    seeds = "fresh seeds" if findings.confirmed else "the seeds that chose it, so the value is optimistic"
     gained = signed(test["difference"], findings.metric)
     if sign(findings.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
         text = f"Tuning gained nothing: {_named(findings, best, inside=True)}, the best on "

@@ -187,9 +187,9 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
     if findings.confirmed:
         text += f" and measured on {counted(len(confirm), 'fresh seed')}"
     elif confirm:
-        text += "; the values are those of the search so far, on the seeds that choose, and too good"
+        text += "; the values are those of the search so far, and optimistic, since the same seeds select the point"
     else:
-        text += " and measured on the seeds that chose it (search.confirm=0), so the values are too good"
+        text += " and measured on the seeds that chose it (search.confirm=0), so the values are optimistic"
     text += f". {upper(quantity(findings.metric))}, mean ± standard deviation over seeds, rule “{findings.rule}”. "
     text += f"{bold}: best on {findings.chosen_on}."
     text += f" ‡: the search has used less of the budget: {some(short, 4)}." if short else ""

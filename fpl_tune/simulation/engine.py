@@ -5,7 +5,7 @@ memory asks for it. A client's data order depends on (seed, client, round) alone
 cohort, nor the other seeds, nor the block size changes what it learns. A block of one client is the plain loop that
 the batched path is tested against.
 
-On an accelerator a step never synchronizes: what it reads is on the device before the first one
+On an accelerator a step never synchronizes: all inputs are on the device before step 1
 (`fpl_tune.simulation.batches`), so that it can be recorded once and replayed (`fpl_tune.simulation.graphs`).
 """
 

@@ -1,4 +1,4 @@
-"""Inference with trained prompts: the models of a cell's clients on any images, without the training data.
+"""Runs a cell's trained clients on new images, without the training data.
 
 A folder that `fpl-tune export STUDY FOLDER --cell best` wrote, or the `model` of a study's MLflow run, holds the run's
 configuration (run.yaml) and, for each seed, what its clients are evaluated with (prompts-seed<n>.safetensors).

@@ -308,7 +308,7 @@ class Simulation:
         self.round, self._held, self.totals = int(meta["round"]), stage, [dict(total) for total in meta["totals"]]
 
     def _fresh(self, stage: int) -> list[State]:
-        """States as stage number `stage` begins with, its predecessors untrained: names and shapes of its leaves."""
+        """Initial states of stage number `stage`, used for leaf names and shapes."""
         states = None
         for method in self._methods[: stage + 1]:
             states = self._begin(method, states)

@@ -211,7 +211,7 @@ def test_a_gain_on_the_seeds_that_chose_has_its_interval_and_cost_and_is_said_to
     text = said(findings)
     found = there(re.fullmatch(
         rf"Tuning gained \+(\d+\.\d+) points over the published setting with {re.escape(named(best))} on the "
-        r"seeds that chose it, so the value is too good "
+        r"seeds that chose it, so the value is optimistic "
         r"\(95 % interval (\+.* to \+.*): better\), found after (\S+) of (\S+) full trials\.", text
     ))  # fmt: skip
     assert float(found[1]) == pytest.approx(10, abs=0.3)
@@ -278,7 +278,7 @@ def test_a_gain_on_validation_that_the_test_set_does_not_show_is_none(trials):
         store_of(findings).put(best, seed, make_result("done", history, split_hash=f"split{seed}"))
     text = said(findings_of(store_of(findings)))
     assert re.match(rf"Tuning gained nothing: trial {best.trial_number}, the best on validation, is -[45]\.\d+ points "
-                    r"from the published setting on the seeds that chose it, so the value is too good "
+                    r"from the published setting on the seeds that chose it, so the value is optimistic "
                     r"\(95 % interval -", text), text  # fmt: skip
 
 

@@ -524,7 +524,7 @@ def test_a_study_that_is_not_confirmed_yet_takes_the_best_trials_and_says_so(com
     assert not findings.confirmed
     for search, cell in findings.tuned:
         assert cell == max(search.trials, key=lambda trial: validated(findings, trial))
-    assert "the values are those of the search so far, on the seeds that choose, and too good" in tuned.note(findings)
+    assert "the values are those of the search so far, and optimistic" in tuned.note(findings)
     assert " test accuracy so far" in said(findings)
     assert tuned.entries(findings)["promptfl"][COLUMNS[0]].seeds == 3
     gaps = there(tuned.against(findings, None))
@@ -534,7 +534,7 @@ def test_a_study_that_is_not_confirmed_yet_takes_the_best_trials_and_says_so(com
 
 def test_without_confirmation_values_are_said_to_be_too_good(compose):
     findings = findings_of(compose(AXES, "search.confirm=0").store())
-    assert "measured on the seeds that chose it (search.confirm=0), so the values are too good" in tuned.note(findings)
+    assert "on the seeds that chose it (search.confirm=0), so the values are optimistic" in tuned.note(findings)
     assert " test accuracy on the seeds that chose it" in said(findings)
     assert tuple(accuracies(findings, findings.references[0])) == (1, 2, 3)
 
