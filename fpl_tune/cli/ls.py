@@ -64,7 +64,8 @@ def ls(
 
 
 def _methods() -> list[dict[str, Any]]:
-    """The methods by name with the first line of their source, and the year and address of the paper.
+    """The methods by name with the first line of their source, the year and address of the paper, and whether they were
+    compared with released code, which their source says.
 
     Nothing is imported, so the list appears immediately.
     """
@@ -75,8 +76,10 @@ def _methods() -> list[dict[str, Any]]:
         url = re.search(r"https?://\S+?(?=[.,;)]*(?:\s|$))", text)
         years = re.findall(r"\b20[0-3]\d\b", text[: url.start()]) if url else [""]
         paper = {"year": (years or [""])[-1], "paper": url[0] if url else ""}
-        rows.append({"method": name, "what": headline(path), **paper})
-    rows += [{"method": name, "what": "plug-in", "year": "", "paper": ""} for name in plugins.names("methods")]
+        code = "compared" if "Compared step by step" in text else "not compared"
+        rows.append({"method": name, "what": headline(path), **paper, "code": code})
+    plugged = {"what": "plug-in", "year": "", "paper": "", "code": ""}
+    rows += [{"method": name, **plugged} for name in plugins.names("methods")]
     return sorted(rows, key=lambda row: row["method"])
 
 

@@ -6,6 +6,8 @@ Engineering Bulletin 2023, https://arxiv.org/abs/2302.13485. Official code: micr
 (https://github.com/leondada/FedAPT) compares with its own form. Its script ends an epoch after 131 batches, which can
 be approximated by `protocol.epochs` below one. The official optimiser is
 `optim.name=adam optim.betas=[0.9,0.98] optim.eps=1e-6 optim.weight_decay=0.2`.
+
+Compared step by step with the released code by `fpl-tune parity`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ https://arxiv.org/abs/2403.00041. Official code: HongxiaLee/FedOTP, 9948611. It 
 averaged over the batch, is small, or after 100 steps. Here the number of steps is fixed, so that clients are
 independent, and the iteration runs in double precision, since exp(-1 / ε) underflows in half precision. Its optimiser
 passes its momentum from client to client, which is not possible if clients train in parallel.
+
+Compared step by step with the released code by `fpl-tune parity`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ of a placeholder prompt (here `anchor="placeholder"`), and its script trains two
 μ = 0.5 and τ = 0.5. τ is not given in the paper; the code's is the default. The ablated losses of App. A.2 are printed
 with the wrong signs (`signs="printed"`: they pull global and personal prompts together). The code's optimiser passes
 its momentum from client to client, which is not possible if clients train in parallel.
+
+Compared step by step with the released code by `fpl-tune parity`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ Its accounting is not valid: residuals and gates are trained on the same images 
 gradients of all others in later steps. `clip` and `noise` are those of the paper, to show their effect; no ε is proven.
 For a proven ε, wrap the method: the study `fedsept_dp` clips and noises the change of A in a round, per client, not per
 image.
+
+Compared step by step with the released code by `fpl-tune parity`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ The authors' released loop (PEILab-Federated-Learning/PromptFL, da401e7) average
 average is the last client's prompt. Here it is a true average by default, weighted by the number of training images.
 There, one optimiser trains all clients and passes on its momentum, which is not possible if clients train in parallel;
 its learning rate is that of `optim.schedule=shared_cosine`.
+
+Compared step by step with PromptFL in the code of pFedMoAP, FedOTP and FedPGP by `fpl-tune parity`.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ def test_methods_are_sorted_with_year_and_paper_and_one_shows_its_fields(command
     names = [row["method"] for row in rows]
     assert names == sorted(names)
     assert rows[names.index("pfedmoap")] | {"what": ""} == {
-        "method": "pfedmoap", "what": "", "year": "2025", "paper": "https://arxiv.org/abs/2410.10114"
+        "method": "pfedmoap", "what": "", "year": "2025", "paper": "https://arxiv.org/abs/2410.10114",
+        "code": "compared",
     }  # fmt: skip
     fields = {row["field"]: row for row in json.loads(command("ls", "methods", "pfedmoap", "--format", "json").out)}
     assert (fields["method.lam"]["default"], fields["method.lam"]["searched"]) == ("0.5", "0 to 5")
@@ -90,6 +91,17 @@ def test_methods_are_sorted_with_year_and_paper_and_one_shows_its_fields(command
     assert "no method 'pfedmop'. Did you mean 'pfedmoap'?" in command("ls", "methods", "pfedmop").err
     assert "required" in command("ls", "methods", "ditto").out
     assert "name=promptfl" in command("ls", "methods", "promptfl_ft").out
+
+
+def test_methods_that_were_compared_with_released_code_are_those_of_the_guide(command: Command) -> None:
+    rows = json.loads(command("ls", "methods", "--format", "json").out)
+    assert {row["code"] for row in rows} == {"compared", "not compared"}
+    compared = {row["method"] for row in rows if row["code"] == "compared"}
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    guide = (docs / "guides" / "parity.md").read_text(encoding="utf-8").split("## Released code on this world")[1]
+    run_as = re.findall(r"^\|(?: \[.*?| )\| (\w+)[^|]* \|(?:[^|]*\|){5}$", guide, re.MULTILINE)
+    assert compared == {{"CLIP": "zeroshot"}.get(name, name.lower()) for name in run_as}
+    assert compared == set(re.findall(r"`(\w+)` ✓", (docs / "reference" / "zoo.md").read_text(encoding="utf-8")))
 
 
 def test_a_study_can_be_printed_and_read_back(command: Command, here: Path) -> None:
