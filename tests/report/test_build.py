@@ -1,5 +1,7 @@
 """The report as a whole: what is on the page, and that it is self-contained and honest."""
 
+import base64
+import gzip
 import html
 import json
 import re
@@ -52,6 +54,8 @@ def test_page_is_well_formed_and_needs_no_other_file(make_store):
     ids = re.findall(r'\sid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert len(text) < 2e6
+    packed = text.partition('id="library">')[2].partition("</script>")[0]
+    assert b"window.vegaEmbed=" in gzip.decompress(base64.b64decode(packed)), "charts are drawn by what the page has"
 
 
 def test_embedded_data_equal_the_result_table(make_store):
