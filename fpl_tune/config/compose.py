@@ -23,7 +23,7 @@ from fpl_tune.config.files import check_study, no_option
 from fpl_tune.config.overrides import Given, Override, apply, parse
 from fpl_tune.config.specs import RUN_FIELDS, RunSpec, Study, StudySpec
 from fpl_tune.core import plugins
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.core.nested import GROUPS, reject_two_values
 from fpl_tune.core.paths import output_folder, shipped, study_file
@@ -84,6 +84,9 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
     merged = _merged(path.stem, folder)
     if folder.parent == output_folder() and path.name == "study.yaml":
         merged["name"] = folder.name  # goes on where it is stored, also if the folder was renamed
+    for field in [override.field for override in given if override.field.startswith("let.")]:
+        if (value := field.split(".")[1]) not in (known := merged.get("let") or {}):
+            raise unknown("value of let", value, known)
     node = _overridden(merged, given, path.name)
     if node.get("scale") == "paper" and isinstance(node.get("paper_scale"), list) and node["paper_scale"]:
         node = _overridden(merged, [*parse(map(str, node["paper_scale"])), *given], path.name)

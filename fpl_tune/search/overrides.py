@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fpl_tune import config
 from fpl_tune.config import GROUPS, Given, Override, PruneSpec, RunSpec, SearchSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice, unknown
 from fpl_tune.core.metrics import check_reported
+from fpl_tune.core.nested import flatten
 from fpl_tune.core.spec import UNTIL_DECIDED
 from fpl_tune.findings.crossed import row_title, settings_of
 from fpl_tune.search.search import Search
@@ -33,7 +34,6 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
     """
     given = config.parse(overrides)
     spec = config.compose_study(name, given)
-    _check_let(spec, name, given)
     _warn_of_equal_cells(spec)
     for block, usual in (("search", SearchSpec()), ("prune", PruneSpec())):
         fields = [field for field, value in vars(usual).items() if getattr(getattr(spec, block), field) != value]
@@ -51,18 +51,8 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
     search = Search.plan(spec)
     if "report" in named or not narrowed:
         _check_report(spec, cells, search)
-    for override in given:
-        _check(override, spec, search, lambda override=override: _work_without(override, name, given))
+    _check_effects(name, given, spec, search)
     return spec
-
-
-def _check_let(spec: Study, name: str, given: Sequence[Override]) -> None:
-    """Raises `ConfigError` if an override sets a value of `let` that the study does not have."""
-    added = [override for override in given if override.field.startswith("let.")]
-    known = config.compose_study(name, [each for each in given if each not in added]).let if added else spec.let
-    for override in added:
-        if (value := override.field.split(".")[1]) not in known:
-            raise unknown("value of let", value, known)
 
 
 def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> None:
@@ -96,62 +86,79 @@ def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> 
         )
 
 
-def _check(override: Override, spec: Study, search: Search | None, work_without: Callable[[], Any]) -> None:
-    """Rejects an override that changes nothing, since axes, the search or stages set its field, and warns of one that
-    only changes references or first trials.
+def _check_effects(name: str, given: Sequence[Override], spec: Study, search: Search | None) -> None:
+    """Rejects overrides that change nothing, since axes, the search or stages set their fields, and warns of those that
+    only change references or first trials.
 
     Args:
-        override: the override.
-        spec: the study with it.
+        name: the study's name.
+        given: the overrides.
+        spec: the study with them.
         search: the study's search.
-        work_without: returns the `_work` of the study without it.
     """
-    dotted, text, value = override.field, override.text, override.text.partition("=")[2]
-    if dotted == "scale" and spec.scale == "paper" and not spec.paper_scale:
-        raise ConfigError(f"{text} has no effect: {spec.name} has no paper_scale.")
-    if dotted == "looks" and not spec.declared_looks():
-        raise ConfigError(f"{text} has no effect without seeds={UNTIL_DECIDED}.")
-    if dotted.split(".")[0] not in GROUPS:
+    replaced: list[tuple[Override, str, str]] = []  # in all cells of the axes; with the warning and what wins
+    for override in given:
+        dotted, text, value = override.field, override.text, override.text.partition("=")[2]
+        if dotted == "scale" and spec.scale == "paper" and not spec.paper_scale:
+            raise ConfigError(f"{text} has no effect: {spec.name} has no paper_scale.")
+        if dotted == "looks" and not spec.declared_looks():
+            raise ConfigError(f"{text} has no effect without seeds={UNTIL_DECIDED}.")
+        if dotted.split(".")[0] not in GROUPS:
+            continue
+        axis = next((axis for axis, values in axes_of(spec.axes).items() if _sets(axis, values, dotted)), None)
+        field, stages = dotted.removeprefix("protocol."), spec.node["stages"]
+        if axis is not None:
+            instead = value if axis == dotted else "..."
+            ways = f"Override the axis, 'axes.{axis}=[{instead}]', or remove it, '~axes.{axis}'."
+            replaced.append((override, "sets references only", f"the study sweeps {axis}. {ways}"))
+        elif search is not None and any(param.name == dotted for part in search.parts for param in part.space.params):
+            ways = f"Fix it with 'search.space.{dotted}={{choices:[{value}]}}'."
+            replaced.append((override, f"does not fix {dotted}", f"the study searches it. {ways}"))
+        elif field in ("rounds", "epochs") and stages and all(stage.get(field) for stage in stages):
+            others = spec.references or "method" in axes_of(spec.axes)  # these may have other stages
+            if not others:
+                raise ConfigError(f"{text} has no effect: every stage of the method sets {field}. Override stages.")
+    if not replaced:
         return
-    axis = next((axis for axis, values in axes_of(spec.axes).items() if _sets(axis, values, dotted)), None)
-    field, stages = dotted.removeprefix("protocol."), spec.node["stages"]
-    if axis is not None:
-        instead = value if axis == dotted else "..."
-        wins = f"the study sweeps {axis}. Override the axis, 'axes.{axis}=[{instead}]', or remove it, '~axes.{axis}'."
-        if _work(spec, search) == work_without():
-            raise ConfigError(f"{text} has no effect: {wins}")
-        warnings.warn(f"{text} sets references only: {wins}", Notice, stacklevel=3)
-    elif search is not None and any(param.name == dotted for part in search.parts for param in part.space.params):
-        wins = f"the study searches it. Fix it with 'search.space.{dotted}={{choices:[{value}]}}'."
-        if _work(spec, search) == work_without():
-            raise ConfigError(f"{text} has no effect: {wins}")
-        warnings.warn(f"{text} does not fix {dotted}: {wins}", Notice, stacklevel=3)
-    elif field in ("rounds", "epochs") and stages and all(stage.get(field) for stage in stages):
-        others = spec.references or "method" in axes_of(spec.axes)  # these may have other stages
-        if not others:
-            raise ConfigError(f"{text} has no effect: every stage of the method sets {field}. Override stages.")
+    fields = {override.field for override, *_ in replaced}
+    changed = _changed(name, [override for override in given if override.field not in fields], spec, search)
+    indirect = any(not _is_inside(each, *fields) for each in changed)  # such as a field that is ${optim.lr}
+    for override, warning, wins in replaced:
+        if not indirect and not any(_is_inside(each, override.field) for each in changed):
+            raise ConfigError(f"{override.text} has no effect: {wins}")
+        warnings.warn(f"{override.text} {warning}: {wins}", Notice, stacklevel=3)
 
 
-def _work(spec: Study, search: Search | None) -> Any:
-    """All that overrides of a run can change: the cells, or the references, first trials and rounds of a search."""
+def _is_inside(name: str, *fields: str) -> bool:
+    return any(f"{name}.".startswith(f"{field}.") for field in fields)
+
+
+def _changed(name: str, others: Sequence[Override], spec: Study, search: Search | None) -> set[str]:
+    """The fields in which what a study runs differs from the study with other overrides; an empty name stands for runs
+    that the other study does not have."""
+    try:
+        other = config.compose_study(name, others)
+        one, two = _work(spec, search), _work(other, Search.plan(other))
+    except ConfigError:  # it is invalid
+        return {""}
+    if len(one) != len(two):
+        return {""}
+    return {each for a, b in zip(one, two, strict=True) for each in a.keys() | b.keys() if a.get(each) != b.get(each)}
+
+
+def _work(spec: Study, search: Search | None) -> list[dict[str, Any]]:
+    """The fields that overrides of a run can change: those of all cells, or of the references and first trials of a
+    search, and its rounds."""
     if search is None:
         return [_used(cell.run) for cell in expand(spec)]
     rounds = [] if spec.search.trials else [part.run.rounds for part in search.parts]  # which a budget depends on
-    return [_used(cell.run) for cell in search.references], [part.points for part in search.parts], rounds
+    points = (dict(point) for part in search.parts for point in part.points)
+    return [*(_used(cell.run) for cell in search.references), *points, {"protocol.rounds": rounds}]
 
 
 def _used(run: RunSpec) -> dict[str, Any]:
-    """The plain dict of a run, without the optimiser of one that trains nothing."""
-    return {name: value for name, value in config.as_dict(run).items() if run.learns or name != "optim"}
-
-
-def _work_without(override: Override, name: str, given: Sequence[Override]) -> Any:
-    """The `_work` of a study without one of its overrides; None if it is then invalid."""
-    try:
-        spec = config.compose_study(name, [other for other in given if other is not override])
-        return _work(spec, Search.plan(spec))
-    except ConfigError:
-        return None
+    """The fields of a run by dotted name, without the optimiser of one that trains nothing."""
+    return flatten({name: value for name, value in config.as_dict(run).items() if run.learns or name != "optim"})
 
 
 def _sets(axis: str, values: Sequence[Any], dotted: str) -> bool:

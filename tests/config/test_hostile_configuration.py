@@ -305,7 +305,7 @@ SEVERAL = {
 @pytest.mark.parametrize("override", SEVERAL)
 def test_the_remedy_for_several_values_works(override: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(HEAD)
+    path.write_text(f"{HEAD}let: {{a: {{b: z}}}}\n")
     said = outcome(lambda: compose_study(str(path), [override]))
     assert f"gives {override.partition('=')[0].lstrip('+')} several values" in said
     assert SEVERAL[override] in said

@@ -50,6 +50,23 @@ def test_an_override_that_references_alone_take_up_is_a_warning(tmp_path: Path) 
     assert expand(spec)[-1].role == "reference"
 
 
+@pytest.mark.filterwarnings("ignore:method.lam=2 sets references only")
+def test_of_several_overrides_the_one_without_effect_is_the_error(tmp_path: Path) -> None:
+    name = written(tmp_path, "axes: {optim: {lr: [1, 2]}, method: {lam: [0, 1]}}\nreferences: [{optim.lr: 3}]")
+    for given in (["method.lam=2", "optim.lr=4"], ["optim.lr=4", "method.lam=2"]):
+        with pytest.raises(ConfigError, match=r"^optim.lr=4 has no effect: the study sweeps"):  # the reference has 3
+            compose(name, given)
+    with pytest.warns(Notice, match="method.lam=2 sets references only"):
+        compose(name, ["method.lam=2", "optim.batch=4"])
+
+
+def test_an_override_that_another_field_refers_to_has_an_effect(tmp_path: Path) -> None:
+    name = written(tmp_path, "axes: {method: {lam: [0, 1]}}\noptim: {lr: '${method.lam}'}")
+    with pytest.warns(Notice, match="method.lam=2 sets references only"):
+        spec = compose(name, ["method.lam=2"])
+    assert {cell.run.optim.lr for cell in expand(spec)} == {2}
+
+
 def test_overrides_that_some_cells_take_up_pass(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {both: [{optim.lr: 1}, {method.lam: 2}]}\nstages: [{rounds: 2}, {epochs: 1}]")
     with warnings.catch_warnings():
