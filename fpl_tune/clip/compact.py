@@ -43,28 +43,21 @@ STYLED = ("a {style} of a {}.", "{style} of the {}", "{}, {style}.", "a {} in {s
 
 @functools.cache
 def _vocabulary() -> list[str]:
-    """Pieces of CLIP's byte-pair encoding by id. A tokenizer takes 13 MB: `_pieces` uses open_clip's own."""
+    """Pieces of CLIP's byte-pair encoding by id, first the letters that stand for the 256 bytes. A tokenizer takes 13
+    MB: `_pieces` uses open_clip's own."""
     ensure_importable()
-    from open_clip.tokenizer import SimpleTokenizer
+    from open_clip import SimpleTokenizer
 
     return list(SimpleTokenizer().encoder)
 
 
 def _pieces(text: str) -> list[str]:
     vocabulary = _vocabulary()
-    from open_clip.tokenizer import tokenize
+    from open_clip import tokenize
 
     ids = tokenize(text, context_length=2 + 4 * len(text.encode()))[0]  # one a byte of the cleaned text, padded
     end = int(ids.eq(len(vocabulary) - 1).nonzero()[-1])
     return [vocabulary[index] for index in ids[1:end].tolist()]
-
-
-def _letters() -> dict[int, str]:
-    """The letter that stands for each byte."""
-    ensure_importable()
-    from open_clip.tokenizer import bytes_to_unicode
-
-    return bytes_to_unicode()
 
 
 class CompactTokenizer:
@@ -79,7 +72,7 @@ class CompactTokenizer:
     def __init__(self) -> None:
         texts = [*FRAMES, *STYLED, *SHAPES, *COLOURS, *TEXTURES, *STYLES]
         pieces = {piece for text in texts for piece in _pieces(text.replace("{}", " "))}
-        single = list(_letters().values())
+        single = _vocabulary()[:256]
         inventory = [*single, *(byte + "</w>" for byte in single)]
         inventory += [*sorted(pieces - set(inventory)), "<start_of_text>", "<end_of_text>"]
         self.pieces = tuple(inventory)
@@ -115,7 +108,7 @@ def _spell(piece: str) -> list[str]:
 def build() -> tuple[CLIP, CompactTokenizer]:
     """The model with random weights (from torch's global generator) and its tokenizer."""
     ensure_importable()
-    from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
+    from open_clip import CLIP, CLIPTextCfg, CLIPVisionCfg
 
     tokenizer = CompactTokenizer()
     vision = CLIPVisionCfg(layers=N_LAYERS, width=WIDTH, head_width=HEAD_WIDTH, patch_size=PATCH, image_size=32)

@@ -35,8 +35,7 @@ def toy_towers(
     (`no_causal_mask=True`, ...).
     """
     ensure_importable()
-    from open_clip import SimpleTokenizer
-    from open_clip.model import CLIP, CLIPTextCfg, CLIPVisionCfg
+    from open_clip import CLIP, CLIPTextCfg, CLIPVisionCfg, SimpleTokenizer
 
     tokenizer = OpenClipTokenizer(SimpleTokenizer(), 77)
     if kind == "vit":
