@@ -41,10 +41,10 @@ _LINKED = 40
 """Maximum number of runs in the comparison link of an experiment's note, which has at most 5,000 characters."""
 _LINKS_EVERY = 1.0
 """Minimum seconds between updates of the links while cells are written, since each update lists all cells."""
-_KIND = {"mlflow.experimentKind": "custom_model_development"}
+KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag without which MLflow 3 opens the experiment in the view for traces."""
 
-_VIEW = "mlflow.sharedViewState."
+VIEW = "mlflow.sharedViewState."
 """Prefix of tags in which MLflow stores shared views of an experiment's page; the view's key follows. By default
 MLflow's page shows no metrics until one chooses columns."""
 _FIELDS = (12, 4, 0)
@@ -170,7 +170,7 @@ class Writer:
         axes = [name for name in fields if len({cells[key].params.get(name) for key in tracked.best}) > 1]
         statuses = any(data.tags.get("fpl.status") != "done" for data in cells.values())
         state = page_state(tracked, fields, axes, statuses=statuses)
-        self.client.set_experiment_tag(self.experiment, f"{_VIEW}{tracked.parent}", state)
+        self.client.set_experiment_tag(self.experiment, f"{VIEW}{tracked.parent}", state)
         links = " · ".join(f"[{name}]({path})" for name, path in tracking.paths(tracked, _LINKED).items())
         title, _, rest = note.partition("\n")  # MLflow shows one line until the user expands the note
         note = f"**{title.removeprefix('## ')}**: {links}\n{rest}"
@@ -227,7 +227,7 @@ class Writer:
                     self.client.delete_experiment(experiment.experiment_id)
                 experiment = None
         if experiment is None:
-            return None if reads else self.client.create_experiment(name, artifact_location=location, tags=_KIND)
+            return None if reads else self.client.create_experiment(name, artifact_location=location, tags=KIND)
         if experiment.lifecycle_stage == "deleted":
             if reads:
                 return None
