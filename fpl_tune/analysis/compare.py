@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,6 @@ from fpl_tune.analysis.significance import estimate, outliers, resolution_of
 from fpl_tune.analysis.tables import Bools, Floats, Values, present, read, seed_means
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.metrics import STEP
-
-Verdict = Literal["better", "worse", "equal", "identical", "undecided"]
 
 
 def compare(

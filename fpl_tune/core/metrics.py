@@ -168,20 +168,20 @@ def check_rule(rule: str, called: str = "reporting rule") -> None:
         raise unknown(called, rule, (*CHOICES, *TEST_SELECTED_RULES))
 
 
-def report_rules(rounds: Sequence[Mapping[str, float]], metric: str = TEST) -> dict[str, dict[str, float]]:
-    """Test metric, validation accuracy and round by rule, from one seed's records in the order of rounds."""
+def report_rules(rounds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Test and validation accuracy and round by rule, from one seed's records in the order of rounds."""
     val = [record["val/acc_mean"] for record in rounds]
     rules: dict[str, dict[str, float]] = {}
     for name, choose in CHOICES.items():
         at = choose(val)
-        rules[name] = {"round": at + 1, "val/acc_mean": val[at], metric: rounds[at][metric]}
-    test = [record[metric] for record in rounds]
+        rules[name] = {"round": at + 1, "val/acc_mean": val[at], TEST: rounds[at][TEST]}
+    test = [record[TEST] for record in rounds]
     at = _first_best(test)
-    rules["best_test"] = {"round": at + 1, "val/acc_mean": val[at], metric: test[at]}
+    rules["best_test"] = {"round": at + 1, "val/acc_mean": val[at], TEST: test[at]}
     last = slice(max(0, len(test) - 5), None)
     rules["mean_last5"] = {
         "round": len(test),
         "val/acc_mean": math.fsum(val[last]) / len(val[last]),
-        metric: math.fsum(test[last]) / len(test[last]),
+        TEST: math.fsum(test[last]) / len(test[last]),
     }
     return rules

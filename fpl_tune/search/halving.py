@@ -224,12 +224,6 @@ def rungs(spec: PruneSpec, run: RunSpec) -> tuple[int, ...]:
     return rungs_of(spec.reduction, spec.first_rung, run.protocol.eval_every, run.rounds)
 
 
-def planned_trials(study: StudySpec, run: RunSpec) -> int:
-    """Number of trials in the search of a run: the study's, or the number that its budget should pay for."""
-    search, cost = study.search, expected_cost(resolved(study), run, len(study.seed_list()))
-    return search.trials or math.ceil((search.budget or FULL_TRIALS) / cost)
-
-
 def spent(row: Row) -> int:
     """Rounds of all seeds that a trial costs: those that have run, but at least those of its first leg.
 

@@ -51,7 +51,6 @@ def evaluate(
     tasks: Sequence[ClientTask],
     states: Sequence[State],
     *,
-    tests: bool = True,
     fresh: Sequence[State] = (),
     at_once: int | None = None,
 ) -> list[dict[str, Score]]:
@@ -61,7 +60,7 @@ def evaluate(
     at_once: clients of every seed that are deployed together; None: all, unless they are many and large.
     """
     sets: list[dict[str, tuple[Classes, ClientData]]] = [
-        {"val": (t.known, t.validation or t.val)} | {n: held for n, held in t.tests.items() if tests and n != UNKNOWN}
+        {"val": (t.known, t.validation or t.val)} | {n: held for n, held in t.tests.items() if n != UNKNOWN}
         for t in tasks
     ]
     keys = {name: (id(classes), name in NEWCOMERS, name == OWN) for name, (classes, _) in sets[0].items()}

@@ -245,15 +245,12 @@ class Simulation:
         }
         return {**summarise(scores, primary), **by_client, "time/test_seconds": scores[primary].seconds}
 
-    def run_all(self, on_round: Callable[[list[Record]], None] | None = None) -> list[list[Record]]:
+    def run_all(self) -> list[list[Record]]:
         """All remaining rounds; records per seed."""
         history: list[list[Record]] = [[] for _ in self.seeds]
         while not self.done:
-            records = self.step()
-            for seed_history, record in zip(history, records, strict=True):
+            for seed_history, record in zip(history, self.step(), strict=True):
                 seed_history.append(record)
-            if on_round is not None:
-                on_round(records)
         return history
 
     def prompts(self) -> dict[int, dict[str, torch.Tensor]]:

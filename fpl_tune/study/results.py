@@ -45,7 +45,7 @@ def rules_of(history: Sequence[Record]) -> dict[str, dict[str, float]]:
     seen = [record for record in history if TEST in record]
     if not seen:
         return {}
-    rules = report_rules([{VAL: math.nan, **record} for record in seen], TEST)
+    rules = report_rules([{VAL: math.nan, **record} for record in seen])
     if any(VAL not in record for record in seen):
         rules.pop("best_val")
     for name, rule in rules.items():

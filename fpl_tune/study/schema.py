@@ -38,12 +38,13 @@ class DamagedFile(ConfigError):
     Args:
         path: the file.
         why: what is wrong with it, without a full stop.
-        remedy: what the user can do.
     """
 
-    def __init__(self, path: Path, why: object, remedy: str = "Run the study again to recreate the file.") -> None:
-        self.path, self.why, self.remedy = path, " ".join(str(why).split())[:200].rstrip("."), remedy
-        super().__init__(f"{path} is damaged: {self.why}. {remedy}")
+    remedy = "Run the study again to recreate the file."
+
+    def __init__(self, path: Path, why: object) -> None:
+        self.path, self.why = path, " ".join(str(why).split())[:200].rstrip(".")
+        super().__init__(f"{path} is damaged: {self.why}. {self.remedy}")
 
 
 class _Prune(BaseModel):

@@ -159,15 +159,6 @@ def test_clients_are_deployed_in_blocks_that_fit_in_a_quarter_of_a_gigabyte() ->
     assert [len(block) for block in deploy_blocks(PromptFL(), [task], [state], everyone[:0])] == [0]
 
 
-def test_validation_may_be_scored_alone() -> None:
-    task, method = toy_task(), PromptFL(n_ctx=2)
-    state = method.init(task, torch.Generator().manual_seed(0))
-    (alone,), (both,) = (evaluate(method, [task], [state], tests=tests) for tests in (False, True))
-    assert (list(alone), list(both)) == (["val"], ["val", "test"])
-    assert torch.equal(alone["val"].loss, both["val"].loss)
-    assert both["test"].seconds > 0
-
-
 def test_a_diagnosis_is_the_mean_over_clients_with_validation_images() -> None:
     """Of at most 64 of their images."""
     task = toy_task()
