@@ -23,7 +23,7 @@ from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, did_you_mean, unknown
 from fpl_tune.core.paths import local
 from fpl_tune.core.sources import source_of
-from fpl_tune.data.pool import digest
+from fpl_tune.data.pool import digest_of_parts
 from fpl_tune.data.transform import CLIP, Transform
 
 COMPACT = "compact"
@@ -119,7 +119,7 @@ def model_content(name: str) -> str:
     if config is None:
         return name
     contents = [digest_of(path) for path in (config, *map(config.with_name, _DESCRIPTION))]
-    return _FOLDER + digest(contents)[:16] if contents[0] else name
+    return _FOLDER + digest_of_parts(contents)[:16] if contents[0] else name
 
 
 def weights_print(name: str, pretrained: str | None = None) -> str:
@@ -143,7 +143,7 @@ def weights_print(name: str, pretrained: str | None = None) -> str:
         if "hf_tokenizer_name" in _text_config(name, folders):
             paths = [folder / file for folder in dict.fromkeys(folders) for file in _DESCRIPTION]
             files += [path for path in paths if path.is_file()]
-    return digest([code, *map(digest_of, files)])[:16] if code or files else ""
+    return digest_of_parts([code, *map(digest_of, files)])[:16] if code or files else ""
 
 
 def _own_config(name: str) -> Path | None:

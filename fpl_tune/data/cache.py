@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, unknown
 from fpl_tune.core.files import atomic_write, sweep
-from fpl_tune.data.pool import Pool, digest, read_in_threads
+from fpl_tune.data.pool import Pool, digest_of_parts, read_in_threads
 from fpl_tune.data.transform import Transform, View, look, transform
 
 Needs = Literal["pooled", "patches", "pixels"]
@@ -97,7 +97,7 @@ def _key(job: _Job) -> str:
     """A digest of everything that the features depend on, 16 hex digits."""
     pool, towers = job.pool, job.towers
     parts = [_VERSION, pool.content, towers.fingerprint, str(towers.dtype), job.kind, pool.transform, str(job.view)]
-    return digest(parts)[:16]
+    return digest_of_parts(parts)[:16]
 
 
 @dataclass

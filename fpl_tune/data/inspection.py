@@ -13,7 +13,7 @@ import numpy as np
 
 from fpl_tune.core.errors import EnvironmentProblem, Notice
 from fpl_tune.data.cache import Progress
-from fpl_tune.data.pool import Dataset, Pool, digest, read_in_threads
+from fpl_tune.data.pool import Dataset, Pool, digest_of_parts, read_in_threads
 from fpl_tune.data.registry import load
 from fpl_tune.data.sources import ALL, source
 from fpl_tune.data.spec import DataSpec
@@ -127,7 +127,7 @@ def _read(pool: Pool, progress: Progress | None) -> Iterator[list[tuple[str, str
             pixels = np.asarray(pool.read(row))
         except EnvironmentProblem as problem:
             return "", str(problem).split(". `", 1)[0]
-        return digest([str(pixels.shape), pixels.tobytes()]), ""
+        return digest_of_parts([str(pixels.shape), pixels.tobytes()]), ""
 
     done = 0
     for results in read_in_threads(one, len(pool), _BATCH):

@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 T = TypeVar("T")
 
 
-def digest(parts: Iterable[str | bytes]) -> str:
+def digest_of_parts(parts: Iterable[str | bytes]) -> str:
     """Hex digest (SHA-256) of a sequence of strings and bytes, including their boundaries."""
     total = hashlib.sha256()
     for part in parts:
@@ -82,7 +82,7 @@ class FilePool(Pool):
         return read_image(Path(self.root, self.names[i]))
 
     def stamp(self) -> str:
-        return digest(["\n".join(self.names), contents.digests(self.root, self.names).tobytes()])
+        return digest_of_parts(["\n".join(self.names), contents.digests(self.root, self.names).tobytes()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class ArrayPool(Pool):
         return self.fetch()[self.rows[i]]
 
     def stamp(self) -> str:
-        return digest([self.version, self.rows.tobytes()])
+        return digest_of_parts([self.version, self.rows.tobytes()])
 
     def take(self, rows: Ints) -> Self:
         return replace(super().take(rows), rows=self.rows[rows])
@@ -119,7 +119,7 @@ class JoinedPool(Pool):
         return self.parts[number].read(row)
 
     def stamp(self) -> str:
-        return digest([*(part.stamp() for part in self.parts), self.origin.tobytes()])
+        return digest_of_parts([*(part.stamp() for part in self.parts), self.origin.tobytes()])
 
     def take(self, rows: Ints) -> Self:
         return replace(super().take(rows), origin=self.origin[rows])
@@ -167,7 +167,7 @@ class Dataset:
         parts: list[str | bytes] = [self.name, self.template, "\n".join(self.classes), "\n".join(self.domains)]
         for pool in (self.train, self.test):
             parts += [pool.content, "\n".join(pool.names), pool.label.tobytes(), pool.domain.tobytes()]
-        return digest([*parts, b"" if self.coarse is None else self.coarse.tobytes()])[:16]
+        return digest_of_parts([*parts, b"" if self.coarse is None else self.coarse.tobytes()])[:16]
 
 
 def read_image(path: Path) -> Image.Image:

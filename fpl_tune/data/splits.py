@@ -19,7 +19,7 @@ from fpl_tune.core.files import write_text
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.paths import local
 from fpl_tune.data.files import read_json
-from fpl_tune.data.pool import Dataset, Ints, Pool, digest, join
+from fpl_tune.data.pool import Dataset, Ints, Pool, digest_of_parts, join
 
 _WHAT, _VERSION = "fpl-tune split", 1
 UNKNOWN = "unknown"
@@ -87,7 +87,7 @@ def identity(dataset: Dataset, train: Labelled, val: Labelled, tests: dict[str, 
     parts += [*_named(dataset.train, train), *_named(dataset.train, val)]
     for name, test in tests.items():
         parts += [name, test.classes.tobytes(), str(test.shared), *_named(dataset.test, test.labelled)]
-    return digest(parts)[:12]
+    return digest_of_parts(parts)[:12]
 
 
 def _named(pool: Pool, labelled: Labelled) -> Iterator[str | bytes]:

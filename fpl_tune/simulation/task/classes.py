@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fpl_tune.clip import Towers
 from fpl_tune.clip.sentences import Position, Sentences
-from fpl_tune.data.pool import digest
+from fpl_tune.data.pool import digest_of_parts
 from fpl_tune.method import Adapter, normalize
 
 GENERIC_TEMPLATE = "a photo of a {}."
@@ -139,4 +139,4 @@ def _digests(label: str, parts: Sequence[Tensor]) -> list[str]:
     """A digest of each row's numbers in all parts [R, ...]."""
     shapes = repr((label, [tuple(part.shape[1:]) for part in parts]))
     flat = [part.detach().flatten(1).cpu().contiguous().view(torch.uint8).numpy() for part in parts]
-    return [digest([shapes, *(numbers.tobytes() for numbers in row)]) for row in zip(*flat, strict=True)]
+    return [digest_of_parts([shapes, *(numbers.tobytes() for numbers in row)]) for row in zip(*flat, strict=True)]
