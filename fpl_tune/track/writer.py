@@ -283,13 +283,9 @@ class Writer:
         return self.client.create_run(self.experiment, start_time=start, tags=tags, run_name=name).info.run_id
 
 
-def identity(root: Path) -> str:
-    """The random id of an output folder, which distinguishes its studies from others on a shared server."""
-    return identities(root)[0]
-
-
 def identities(root: Path, *, write: bool = True) -> list[str]:
-    """The id of an output folder, then those of the folders that it is a copy of.
+    """The random id of an output folder, which distinguishes its studies from others on a shared server, then those of
+    the folders that it is a copy of.
 
     They are in mlflow.id after the folder's path. A folder that was moved keeps its id; a copy, whose original is still
     at that path, gets another one.

@@ -127,7 +127,7 @@ def _runs_of(uri: str, name: str = "toy") -> list[Any]:
 def _picture(uri: str, store: Store) -> dict[str, Any]:
     """All that a SQLite database says of a store's live runs: parameters, points of metrics, status, files."""
     database = sqlite3.connect(uri.removeprefix("sqlite:///"))
-    owner = writer.identity(store.root)
+    owner = writer.identities(store.root)[0]
     found: dict[str, Any] = {}
     live = "SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'"
     for key, name, status, place in database.execute(live).fetchall():

@@ -361,7 +361,7 @@ def test_a_check_leaves_a_deleted_experiment_so(make_store, uri):
 
 def artifacts(uri: str, store: Store) -> dict[str, Path]:
     """The folders of artifacts of a store's live runs."""
-    client, owner = server.connect(uri), writer.identity(store.root)
+    client, owner = server.connect(uri), writer.identities(store.root)[0]
     live = writer.search(client, [each.experiment_id for each in client.search_experiments()], owner)
     return {run.data.tags["fpl.key"]: Path(there(run.info.artifact_uri).removeprefix("file://")) for run in live}
 
@@ -398,13 +398,13 @@ def test_a_folder_that_was_moved_takes_its_artifacts_along(make_store, uri, tmp_
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     store = make_store(body=SMALL, root=tmp_path / "old")
     assert not follow(store)
-    before, known = picture(uri, store), writer.identity(store.root)
+    before, known = picture(uri, store), writer.identities(store.root)[0]
     store.root.rename(tmp_path / "new")
     (tmp_path / "old").write_text("no folder")
     moved = Store(tmp_path / "new", "toy")
     assert not follow(moved)
     assert picture(uri, moved) == before
-    assert writer.identity(moved.root) == known
+    assert writer.identities(moved.root)[0] == known
     assert all(folder.is_relative_to(moved.root) for folder in artifacts(uri, moved).values())
     assert server.experiments(moved.root).keys() == {"toy"}
 
@@ -432,7 +432,7 @@ def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path, pictur
     track.inspect(theirs, fix=True)
     track.inspect_deleted(other, fix=True)
     assert picture(uri, store)["study"] == before["study"]
-    assert len(runs_of(uri)) == len(runs_of(uri, f"toy ({writer.identity(other)[:8]})")) == 3
+    assert len(runs_of(uri)) == len(runs_of(uri, f"toy ({writer.identities(other)[0][:8]})")) == 3
 
 
 # -- the store alone ---------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def test_two_stores_of_one_name_share_a_server(make_store, uri, tmp_path, pictur
 def test_studies_that_begin_at_once_share_one_identity_and_leave_no_part_of_a_killed_one(tmp_path):
     (tmp_path / "mlflow.id.0123abcd.part").write_text("half")
     with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda _: writer.identity(tmp_path), range(16)))
+        found = set(pool.map(lambda _: writer.identities(tmp_path)[0], range(16)))
     assert (tmp_path / "mlflow.id").read_text().splitlines() == [str(tmp_path), *found]
     assert not list(tmp_path.glob("*.part"))
 
