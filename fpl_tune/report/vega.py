@@ -7,13 +7,17 @@ import gzip
 import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from fpl_tune.core.files import write_text
 from fpl_tune.core.formatting import plain
+from fpl_tune.core.paths import cache_root
 from fpl_tune.report.charts import COLOURS, Spec
 
 _TEXT = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
@@ -44,11 +48,21 @@ def to_json(node: Any) -> str:
 
 @cache
 def library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as base64 of gzip, which a page unpacks: 0.4 MB instead of 0.9."""
+    """Vega, Vega-Lite and Vega-Embed as base64 of gzip, which a page unpacks: 0.4 MB instead of 0.9.
+
+    vl-convert takes two seconds to bundle them, so that the text is kept in the cache.
+    """
+    kept = cache_root() / f"vega-{version('vl-convert-python')}.txt"
+    with suppress(OSError):
+        return kept.read_text("ascii")
     import vl_convert
 
     code = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue] - its stub has no default
-    return base64.b64encode(gzip.compress(code.encode(), mtime=0)).decode()
+    text = base64.b64encode(gzip.compress(code.encode(), mtime=0)).decode()
+    with suppress(OSError):  # a cache that cannot be written
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_text(kept, text)
+    return text
 
 
 def files(spec: Spec, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
