@@ -18,10 +18,10 @@ from fpl_tune import config
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import load
-from fpl_tune.execute.plan.traffic import dummy_task
 from fpl_tune.method import State, trees_like
 from fpl_tune.simulation import checkpoint, divergence
 from fpl_tune.simulation.checkpoint import Snapshot
+from fpl_tune.simulation.dummy import dummy_task
 from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.task import towers_for
 from fpl_tune.simulation.worlds import cohort_of

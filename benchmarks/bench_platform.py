@@ -21,6 +21,7 @@ from fpl_tune.core.formatting import counted
 from fpl_tune.execute import ray
 from fpl_tune.execute.runner import Callback, run_study
 from fpl_tune.search.ask import ask
+from fpl_tune.search.compose import ComposedStudy
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Simulation
@@ -171,6 +172,11 @@ def _added(root: Path, overrides: Sequence[str], device: str, cache_dir: Path, t
     bare = once(lambda: [alone() for _ in range(trials)], where)
     file = study_file(root / "short.yaml", {"axes": {"optim.lr": [1e-3 * (i + 1) for i in range(trials + 1)]}})
     clock = _Clock()
-    run_study(config.compose_study(str(file), short), root=root / "short", executor=ray.execute, callbacks=[clock])
+    run_study(
+        ComposedStudy.of(config.compose_study(str(file), short)),
+        root=root / "short",
+        executor=ray.execute,
+        callbacks=[clock],
+    )
     first, *_, last = clock.ends
     return (last - first) / trials - bare / trials

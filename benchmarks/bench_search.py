@@ -29,6 +29,7 @@ from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Output, Report
 from fpl_tune.execute.runner import run_study
 from fpl_tune.search.components import quiet
+from fpl_tune.search.compose import ComposedStudy
 from fpl_tune.search.halving import resolved, rungs
 from fpl_tune.simulation.simulation import Record
 
@@ -88,7 +89,7 @@ def platform_search(overrides: Sequence[str], replay: Replay, order: int) -> Non
     unseen = "search.confirm=0"  # the tables have no further seeds
     study, _ = search_of(study_of(replay.table.name), f"search.seed={order}", unseen, *overrides)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder, quiet():
-        run_study(study, root=Path(folder), executor=partial(_execute, replay))
+        run_study(ComposedStudy.of(study), root=Path(folder), executor=partial(_execute, replay))
 
 
 def _execute(replay: Replay, driver: Driver, context: ExecutionContext) -> None:

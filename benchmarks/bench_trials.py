@@ -16,6 +16,7 @@ from fpl_tune.api import start_study
 from fpl_tune.cli.live import ReportWriter, Watcher
 from fpl_tune.core.formatting import counted
 from fpl_tune.execute.callback import Callback, Outcome
+from fpl_tune.search.compose import ComposedStudy
 from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
 from fpl_tune.track import MLflowCallback
@@ -59,7 +60,7 @@ def bench_trials(trials: int) -> list[dict[str, Any]]:
         file = study_file(root / "trials.yaml", {"axes": {"optim.lr": [1e-5 * (i + 1) for i in range(trials)]}})
         costs = Costs()
         callbacks = [Watcher(quiet=True), ReportWriter(), MLflowCallback(), costs]
-        outcome = start_study(config.compose_study(str(file), _SHORT), root=root, callbacks=callbacks)
+        outcome = start_study(ComposedStudy.of(config.compose_study(str(file), _SHORT)), root=root, callbacks=callbacks)
         assert outcome.done == trials, outcome
         times, sizes = zip(*costs.marks, strict=True)
         first, middle, last, half = trials // 10, trials // 2, trials - 1, (trials - 1 - trials // 2)

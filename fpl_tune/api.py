@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from fpl_tune.clip import Towers
     from fpl_tune.clip.sentences import Position
-    from fpl_tune.config import Study
     from fpl_tune.execute.callback import Callback, Outcome
     from fpl_tune.report.notebook import Summary
+    from fpl_tune.search.compose import ComposedStudy
     from fpl_tune.search.optuna_study import OptunaStudy
     from fpl_tune.study.store import Store
 
@@ -270,15 +270,17 @@ def run_study(
         1  lam=0.5  2
     """
     from fpl_tune.execute.line import ProgressLine
-    from fpl_tune.search.overrides import compose
+    from fpl_tune.search.compose import compose
 
-    spec = compose(name, _with_seeds(overrides, seeds))
+    study = compose(name, _with_seeds(overrides, seeds))
     shown = [ProgressLine()] if _talks(progress) else []
-    start_study(spec, root=output_root(), callbacks=[*shown, *callbacks])
-    return load_study(spec.name)
+    start_study(study, root=output_root(), callbacks=[*shown, *callbacks])
+    return load_study(study.spec.name)
 
 
-def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = (), retry: bool = False) -> Outcome:
+def start_study(
+    study: ComposedStudy, *, root: Path, callbacks: Iterable[Callback] = (), retry: bool = False
+) -> Outcome:
     """Runs or continues a composed study with the executor that it names; see `runner.run_study`.
 
     Raises:
@@ -287,11 +289,11 @@ def start_study(spec: Study, *, root: Path, callbacks: Iterable[Callback] = (), 
     """
     from fpl_tune.execute.runner import run_study
 
-    if spec.execution.executor == "inline":
+    if study.spec.execution.executor == "inline":
         from fpl_tune.execute.inline import execute
     else:
         from fpl_tune.execute.ray import execute
-    return run_study(spec, root=root, executor=execute, callbacks=callbacks, retry=retry)
+    return run_study(study, root=root, executor=execute, callbacks=callbacks, retry=retry)
 
 
 def load_study(name: str) -> StudyResults:

@@ -6,6 +6,10 @@ import os
 import sqlite3
 import tarfile
 
+from fpl_tune import api
+from fpl_tune.execute import runner
+from fpl_tune.execute.plan import plan
+from fpl_tune.search.compose import ComposedStudy
 from fpl_tune.study.schema import StudyFile
 from fpl_tune.study.table import StudyTable
 
@@ -223,6 +227,23 @@ class Heard(Callback):
 
     def on_study_end(self, store: Store, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
+
+
+def built(study: Study | ComposedStudy) -> ComposedStudy:
+    """A study with its cells and searches."""
+    return study if isinstance(study, ComposedStudy) else ComposedStudy.of(study)
+
+
+def start_study(study: Study | ComposedStudy, *, executor: runner.Executor | None = None, **how: Any) -> Outcome:
+    """Runs a study with the executor that it names, or with another one."""
+    if executor is None:
+        return api.start_study(built(study), **how)
+    return runner.run_study(built(study), executor=executor, **how)
+
+
+def make_plan(study: Study | ComposedStudy, root: Path) -> plan.StudyPlan:
+    """Plans a study."""
+    return plan.make_plan(built(study), root=root)
 
 
 class Asked:

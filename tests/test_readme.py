@@ -18,8 +18,7 @@ from fpl_tune.core import paths
 from fpl_tune.core.paths import list_studies
 from fpl_tune.method import generator
 from fpl_tune.methods.promptfl import PromptFL
-from fpl_tune.search.overrides import compose
-from fpl_tune.search.search import Search
+from fpl_tune.search.compose import compose
 from fpl_tune.study.grid import expand
 from fpl_tune.testing import assert_same, check_method, play, toy_task
 
@@ -208,9 +207,9 @@ def test_the_studies_in_the_text_compose(name: str, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("FPL_TUNE_PLUGINS", "")
     brought("server_momentum", METHOD, monkeypatch)
-    spec = compose(name, [])
-    assert len(expand(spec)) == CELLS.get(name, len(expand(spec)))
-    assert name in CELLS or Search.plan(spec) is not None, "a search has no cells beforehand, or references alone"
+    study = compose(name, [])
+    assert len(study.cells) == CELLS.get(name, len(study.cells))
+    assert name in CELLS or study.search is not None, "a search has no cells beforehand, or references alone"
 
 
 def test_the_method_in_the_text_keeps_the_contract(

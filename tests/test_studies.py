@@ -23,12 +23,11 @@ from fpl_tune.execute.plan import preflight
 from fpl_tune.findings import claims
 from fpl_tune.findings.names import without_data
 from fpl_tune.report.paper import BEST, printed_results
-from fpl_tune.search.overrides import compose
+from fpl_tune.search.compose import compose
 from fpl_tune.search.search import Search
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import needs_of
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.grid import expand
 
 from .conftest import Asked
 
@@ -58,8 +57,8 @@ def composed(name: str, scale: str) -> Composed:
         with warnings.catch_warnings():
             if name in ("fedapt_t1", "fedapt_t10") and scale == "small":  # the embedded world has one backbone for two
                 warnings.filterwarnings("ignore", "'ViT-.*' has the same configuration as 'ResNet-")
-            spec = compose(name, [f"scale={scale}"])  # warns of settings without effect: warnings are errors
-        _composed[scale][name] = spec, expand(spec)
+            study = compose(name, [f"scale={scale}"])  # warns of settings without effect: warnings are errors
+        _composed[scale][name] = study.spec, study.cells
     return _composed[scale][name]
 
 

@@ -37,7 +37,7 @@ def cluster_template(
     memory: Annotated[int, typer.Option(min=1, help="Memory of a node, in GiB.")] = 32,
 ) -> None:
     """Print the file that starts a cluster and runs a study on it; its head says what to fill in and how to run it."""
-    from fpl_tune.search.overrides import compose
+    from fpl_tune.search.compose import compose
     from fpl_tune.study.versions import versions
 
     words = shlex.join([study, *(overrides or [])])

@@ -122,16 +122,14 @@ def _leaves(name: str) -> list[dict[str, str]]:
     import torch
 
     from fpl_tune import config
-    from fpl_tune.data import load
-    from fpl_tune.execute.plan.traffic import dummy_task
     from fpl_tune.parity.run import leaf_names
-    from fpl_tune.simulation.task import towers_for
+    from fpl_tune.simulation.dummy import dummy_task
 
     try:
         run = config.compose_run([f"method={name}"])
     except ConfigError:
         return []
-    task = dummy_task(run, towers_for(run.clip), load(run.data, run.partition.file))
+    task = dummy_task(run)
     state, rows = run.stages[0].method.init(task, torch.Generator().manual_seed(0)), []
     for leaf, (kind, own) in leaf_names(state).items():
         shape = [str(n) for n in getattr(state, kind)[own].shape]

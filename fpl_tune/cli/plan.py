@@ -20,12 +20,14 @@ def plan(
     Exit code 2 if the study cannot run on this machine.
     """
     from fpl_tune.execute.plan.plan import make_plan
-    from fpl_tune.search.overrides import compose
+    from fpl_tune.search.compose import compose
 
-    spec = compose(name, overrides or [])
-    planned = make_plan(spec, root=output_root())
+    study = compose(name, overrides or [])
+    planned = make_plan(study, root=output_root())
     rows = planned.rows()
-    output.emit({**planned.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {spec.name}")
+    output.emit(
+        {**planned.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {study.spec.name}"
+    )
     if format == "table":
         print(planned.sentence())
     if not planned.feasible:

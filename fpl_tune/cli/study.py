@@ -31,13 +31,11 @@ def study(
     """Run a study, or continue it: finished cells never run again."""
     if sys.stderr.isatty():  # before the imports, which take seconds
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
-    from fpl_tune.search.overrides import compose
+    from fpl_tune.search.compose import compose
 
-    spec = compose(name, overrides or [])
+    study = compose(name, overrides or [])
+    spec = study.spec
     if cfg:
-        from fpl_tune.study.grid import expand
-
-        expand(spec)  # raises if a cell is invalid
         output.emit_config(spec.node)
         return
     from fpl_tune.api import start_study
@@ -56,7 +54,7 @@ def study(
         print("\n".join(again) or "No seed has failed or diverged: nothing to retry.")
     # Output of plug-ins must not be in JSON or CSV.
     with nullcontext() if table else redirect_stdout(sys.stderr):
-        outcome = start_study(spec, root=store.root, callbacks=callbacks, retry=retry)
+        outcome = start_study(study, root=store.root, callbacks=callbacks, retry=retry)
     _summarise(store, outcome, format)
     sys.exit(outcome.exit_code)
 

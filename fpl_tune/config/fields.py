@@ -17,7 +17,7 @@ from fpl_tune.core.errors import ConfigError, did_you_mean, nearest
 from fpl_tune.core.files import digest
 from fpl_tune.core.nested import MAPPINGS, get_field
 from fpl_tune.core.paths import local, shipped
-from fpl_tune.core.spec import shown, validated
+from fpl_tune.core.spec import quoted, validated
 from fpl_tune.core.yaml_files import read_mapping
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.data.registry import resolve
@@ -71,7 +71,7 @@ def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
     for name in (*_SPECS, "method"):
         if isinstance(chosen := node.get(name), str):
             raise ConfigError(
-                f"{name} must be a mapping of its fields, but is {shown(chosen)}. To choose one by name in a study's "
+                f"{name} must be a mapping of its fields, but is {quoted(chosen)}. To choose one by name in a study's "
                 f"YAML, write '- override /{name}: {' '.join(chosen.split()) or 'NAME'}' under 'defaults:'."
             )
     method = methods.stored(node["method"]) if stored else methods.build(node["method"])
@@ -172,11 +172,11 @@ def stages(method: Method, protocol: ProtocolSpec, nodes: Any, *, stored: bool =
         ConfigError: a malformed stage, or `inner` for a method that does not wrap another.
     """
     if not isinstance(nodes, Sequence) or isinstance(nodes, str):
-        raise ConfigError(f"stages must be a list, but is {shown(nodes)}. Write stages=[{{rounds: 10}}].")
+        raise ConfigError(f"stages must be a list, but is {quoted(nodes)}. Write stages=[{{rounds: 10}}].")
     parsed, entries = [], list[Any](nodes or [{}])
     for i, node in enumerate(entries):
         if not isinstance(node, Mapping):
-            raise ConfigError(f"A stage is a mapping such as {{rounds: 10}}, but stages.{i} is {shown(node)}.")
+            raise ConfigError(f"A stage is a mapping such as {{rounds: 10}}, but stages.{i} is {quoted(node)}.")
         given = {name: value for name, value in node.items() if value is not None}
         full = {"rounds": protocol.rounds, "epochs": protocol.epochs, **given}
         full["method"] = _stage_method(method, given.get("method"), stored)

@@ -15,7 +15,7 @@ from fpl_tune.config.files import no_option, options
 from fpl_tune.config.specs import RUN_FIELDS
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.nested import GROUPS, MAPPINGS, leaves
-from fpl_tune.core.spec import shown
+from fpl_tune.core.spec import quoted
 from fpl_tune.core.yaml_files import reject_resolvers
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ def parse(given: Iterable[Given | Any]) -> list[Override]:
         elif isinstance(each, Mapping):
             overrides += [Override(name, value, f"{name}={value}") for name, value in dotted(each).items()]
         else:
-            raise ConfigError(f"Overrides are a mapping such as {{'optim.lr': 0.1}}, or strings, not {shown(each)}.")
+            raise ConfigError(f"Overrides are a mapping such as {{'optim.lr': 0.1}}, or strings, not {quoted(each)}.")
     for override in overrides:
         field, value = override.field, override.value
         if not field or "@" in field or field.split(".")[0] == "hydra":
-            raise ConfigError(f"{shown(override.text)} does not name a field of a run or study. Write key=value.")
+            raise ConfigError(f"{quoted(override.text)} does not name a field of a run or study. Write key=value.")
         if field in GROUPS and override.removed:
-            raise ConfigError(f"{shown(override.text)} removes a group that every run has. Choose one: {field}=NAME.")
+            raise ConfigError(f"{quoted(override.text)} removes a group that every run has. Choose one: {field}=NAME.")
         if field in GROUPS:
             named = isinstance(value, str) or (field == "method" and isinstance(value, dict))
             if not value or not named:
@@ -94,7 +94,7 @@ def apply(node: dict[str, Any], overrides: Sequence[Override]) -> None:
         if before and isinstance(before, dict) and not isinstance(override.value, dict) and field.startswith("axes."):
             inside = ", ".join(f"{field}.{key}" for key in before)
             raise ConfigError(
-                f"{override.text} would replace {inside}. Remove it before: '~{field}' {shown(override.text)}."
+                f"{override.text} would replace {inside}. Remove it before: '~{field}' {quoted(override.text)}."
             )
         _set(node, field, override.value)
 
@@ -140,10 +140,10 @@ def dotted(given: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in leaves(given, whole=_is_value):
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"There is no field {shown(name)}. Write a field's dotted name, such as 'optim.lr'.")
+            raise ConfigError(f"There is no field {quoted(name)}. Write a field's dotted name, such as 'optim.lr'.")
         name = "method" if name == "method.name" else name
         if name in fields:
-            raise ConfigError(f"{name} has two values: {shown(fields[name])} and {shown(value)}. Remove one.")
+            raise ConfigError(f"{name} has two values: {quoted(fields[name])} and {quoted(value)}. Remove one.")
         fields[name] = _plain(value, name)
     return fields
 
@@ -168,7 +168,7 @@ def _plain(value: Any, name: str) -> Any:
         return {str(key): _plain(inside, f"{name}.{key}") for key, inside in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_plain(inside, name) for inside in value]
-    raise ConfigError(f"{name} must be a number, string, bool, None, list or mapping, but is {shown(value)}.")
+    raise ConfigError(f"{name} must be a number, string, bool, None, list or mapping, but is {quoted(value)}.")
 
 
 def _from_text(text: str) -> Override:
@@ -176,26 +176,26 @@ def _from_text(text: str) -> Override:
     from hydra.errors import HydraException
 
     if not text.isprintable():
-        raise ConfigError(f"An override is a line of printable characters, but one is {shown(text)}.")
+        raise ConfigError(f"An override is a line of printable characters, but one is {quoted(text)}.")
     # A shell does not expand `~` after `=`, and Hydra's grammar needs it quoted.
-    quoted = re.sub(r"=(~[^']*)$", r"='\1'", text)
+    written = re.sub(r"=(~[^']*)$", r"='\1'", text)
     try:
-        parsed = OverridesParser.create().parse_override(quoted)
+        parsed = OverridesParser.create().parse_override(written)
     except (HydraException, RecursionError):
         if "=" not in text:
             named = f" For the method, method={text}." if text in options("method") else ""
-            raise ConfigError(f"{shown(text)} is not an override. Write FIELD=VALUE.{named}") from None
+            raise ConfigError(f"{quoted(text)} is not an override. Write FIELD=VALUE.{named}") from None
         raise ConfigError(
-            f"{shown(text)} is not an override. Close all brackets; in a shell, put quotes around an override with "
+            f"{quoted(text)} is not an override. Close all brackets; in a shell, put quotes around an override with "
             "brackets, and around a value with signs such as , : = once more."
         ) from None
     key = parsed.key_or_group
     reject_resolvers(text, key)
     if parsed.is_sweep_override():
-        raise ConfigError(f"{shown(text)} gives {key} several values. {_remedy(key, parsed)}")
+        raise ConfigError(f"{quoted(text)} gives {key} several values. {_remedy(key, parsed)}")
     removed = parsed.is_delete()
     if removed and "=" in text:
-        raise ConfigError(f"{shown(text)} removes a field and gives it a value. Write '~{key}'.")
+        raise ConfigError(f"{quoted(text)} removes a field and gives it a value. Write '~{key}'.")
     return Override(key if parsed.package is None else f"{key}@{parsed.package}", parsed.value(), text, removed)
 
 

@@ -159,7 +159,7 @@ def reject_conversions(given: Any, made: Any, where: str) -> None:
         raise ConfigError(f"{where} is the string 'None'. Write null.")
     elif (type(given), type(made)) in _CONVERSIONS:
         quote = " Quote it." if isinstance(made, str) else ""
-        raise ConfigError(f"{where} {_KINDS[type(made).__name__]}, but is {shown(given)}.{quote}")
+        raise ConfigError(f"{where} {_KINDS[type(made).__name__]}, but is {quoted(given)}.{quote}")
 
 
 def _fields_of(kind: Any, path: Sequence[Any]) -> list[str]:
@@ -185,19 +185,19 @@ def config_error(problem: ValidationError, where: str, of: Any = None) -> Config
         return ConfigError(f"{name} is missing. Give it a value.")
     if kind == "value_error":
         text = str(details["error"])  # a rule, or of several fields together a whole sentence
-        return ConfigError(text if text.endswith(".") or not name else f"{name} {text}, but is {shown(value)}.")
+        return ConfigError(text if text.endswith(".") or not name else f"{name} {text}, but is {quoted(value)}.")
     for bound in _SIGNS.keys() & details.keys():
         limit = details[bound] if isinstance(details[bound], int) else f"{details[bound]:g}"
-        return ConfigError(f"{name} must be {_SIGNS[bound]} {limit}, but is {shown(value)}.")
+        return ConfigError(f"{name} must be {_SIGNS[bound]} {limit}, but is {quoted(value)}.")
     if value is None:
         return ConfigError(f"{name} cannot be null. Leave it out, or remove it: '~{name}'.")
     rule = _KINDS.get("int" if kind == "int_from_float" else kind.partition("_")[0])
     rule = rule or first["msg"].replace("Input should be", "must be")
     remedy = " Write null." if str(value).lower() == "none" else ""
-    return ConfigError(f"{name} {rule}, but is {shown(value)}.{remedy}")
+    return ConfigError(f"{name} {rule}, but is {quoted(value)}.{remedy}")
 
 
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """A value for messages, shortened to one line."""
     return " ".join(_short.repr(value).split())
 

@@ -16,7 +16,7 @@ import yaml
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.nested import reject_two_values
-from fpl_tune.core.spec import shown
+from fpl_tune.core.spec import quoted
 
 _UNCERTAIN = re.compile(
     r"yes|no|on|off"  # true and false
@@ -76,7 +76,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as problem:
         why = textwrap.shorten(str(problem).replace('in "<unicode string>", ', "in "), 300)
         raise ConfigError(f"{what} is YAML in UTF-8, but {path.name} is not: {why}.") from None
-    content = "is empty" if node is None else f"holds {shown(node)}"
+    content = "is empty" if node is None else f"holds {quoted(node)}"
     raise ConfigError(f"{what} is a mapping of fields to values, but {path.name} {content}.")
 
 
@@ -107,7 +107,7 @@ def _check(node: Any, name: str) -> None:
         for key, value in node.value:
             if str(key.value) in keys:
                 line = key.start_mark.line + 1
-                raise ConfigError(f"{name} gives {shown(key.value)} a second time in line {line}. Remove one.")
+                raise ConfigError(f"{name} gives {quoted(key.value)} a second time in line {line}. Remove one.")
             keys.add(str(key.value))
             _check(key, name)
             _check(value, name)

@@ -11,17 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
-from fpl_tune.execute.decide import confirming, left
-from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.decide import confirming, trials_left
 from fpl_tune.search import halving
 from fpl_tune.search.ablation import ablation_cells
-from fpl_tune.search.search import Search
+from fpl_tune.search.compose import ComposedStudy
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.fingerprints import Fingerprints
-from fpl_tune.study.grid import expand
 from fpl_tune.study.results import Status
 from fpl_tune.study.schema import StudyFile
 from fpl_tune.study.standing import Row
@@ -30,18 +27,6 @@ from fpl_tune.study.table import StudyTable
 
 if TYPE_CHECKING:
     from fpl_tune.search.cell_search import CellSearch
-
-
-def compose_cells(spec: Study) -> tuple[Search | None, list[Cell]]:
-    """The searches of a study, and the cells that its file names: a grid with its references, or these alone.
-
-    Raises:
-        ConfigError: an axis, a reference, the search or halving is invalid.
-    """
-    search = Search.plan(spec, preflight.check_of_sizes())
-    cells = search.references if search is not None else expand(spec)
-    halving.check(spec, search.runs if search is not None else [cell.run for cell in cells if cell.candidate])
-    return search, cells
 
 
 class Asked:
@@ -53,24 +38,21 @@ class Asked:
 
     Args:
         store: the study's store.
-        spec: the study.
-        search, cells: its searches, and the cells that its file names; see `compose_cells`.
+        study: the study.
         retry: True if seeds run again that diverged; those that failed always do.
 
     Raises:
         ConfigError: a seed that confirms a search was used by it, or an ablation has no finished search.
     """
 
-    def __init__(
-        self, store: Store, spec: Study, search: Search | None, cells: Sequence[Cell], *, retry: bool = False
-    ) -> None:
+    def __init__(self, store: Store, study: ComposedStudy, *, retry: bool = False) -> None:
+        spec, search, self.study = study.spec, study.search, study
         self._store, self._fingerprints = store, Fingerprints()
         self._run_again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
         self.searches: Sequence[CellSearch] = search.parts if search is not None else []
         trials = search.restore(store.files()) if search is not None else []
         seen = {seed for cell in trials if cell.suggestion is not None for seed in cell.suggestion.seeds}
-        design, study = halving.design_of(spec, seen), StudyFile.model_validate(spec.node)
-        self.table = StudyTable(study, design, folder=store.folder)
+        self.table = StudyTable(StudyFile.model_validate(spec.node), halving.design_of(spec, seen), folder=store.folder)
         self.prints = dict[str, dict[str, Any]]()
         """Fingerprints of the cells' runs, by id."""
         self.again: list[tuple[Cell, int]] = []
@@ -81,9 +63,9 @@ class Asked:
         """True if the last run left nothing to run."""
         self.exhausted = {*exhausted} & {str(search) for search in self.searches}
         """Searches whose sampler has no new point."""
-        self.add([*cells, *trials])
+        self.add([*study.fixed, *trials])
         if spec.ablate is not None:
-            if trials := sum(left(self.table, each, {}, self.exhausted) for each in self.searches):
+            if trials := sum(trials_left(self.table, each, {}, self.exhausted) for each in self.searches):
                 raise ConfigError(
                     f"ablate=best needs a finished search, but {counted(trials, 'trial')} of {spec.name} "
                     f"{'is' if trials == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."

@@ -81,7 +81,7 @@ def next_action(
     return Wait() if running else Done()
 
 
-def trials_of(table: StudyTable, search: CellSearch) -> list[Row]:
+def rows_of(table: StudyTable, search: CellSearch) -> list[Row]:
     """The trials of a search."""
     return [row for row in table.rows.values() if search.holds(row.cell)]
 
@@ -96,9 +96,9 @@ def remaining(table: StudyTable, search: CellSearch) -> int:
     return search.remaining(table.design, suggested(table, search))
 
 
-def left(table: StudyTable, search: CellSearch, running: Mapping[str, Leg], exhausted: Container[str]) -> int:
+def trials_left(table: StudyTable, search: CellSearch, running: Mapping[str, Leg], exhausted: Container[str]) -> int:
     """Number of trials of a search that are still to be suggested, to run, or to continue from their rung."""
-    rows = trials_of(table, search)
+    rows = rows_of(table, search)
     to_run = sum(row.cell.id in running or row.standing.state is CellState.QUEUED for row in rows)
     to_come = 0 if str(search) in exhausted else remaining(table, search)
     return to_run + to_come + len(_promoted(table, [search], running, closed=True))
@@ -107,7 +107,7 @@ def left(table: StudyTable, search: CellSearch, running: Mapping[str, Leg], exha
 def asking(table: StudyTable, searches: Sequence[CellSearch], exhausted: Container[str]) -> CellSearch | None:
     """The search that suggests the next trial: the one with the fewest trials among those that may suggest one."""
     open_ = [search for search in searches if str(search) not in exhausted]
-    sizes = {search.stream: len(trials_of(table, search)) for search in open_} if len(open_) > 1 else {}
+    sizes = {search.stream: len(rows_of(table, search)) for search in open_} if len(open_) > 1 else {}
     ordered = sorted(open_, key=lambda search: sizes.get(search.stream, 0))
     return next((search for search in ordered if remaining(table, search)), None)
 
@@ -124,7 +124,7 @@ def confirming(
     """The cells that confirm the searches of which no trial is left."""
     cells = list[Cell]()
     for search in unconfirmed(table, searches):
-        if not any(left(table, other, running, exhausted) for other in search.settings or (search,)):
+        if not any(trials_left(table, other, running, exhausted) for other in search.settings or (search,)):
             cells += search.confirmed([row for row in table.rows.values() if search.shares(row.cell)])
     return cells
 
@@ -135,4 +135,4 @@ def _promoted(
     """Trials of these searches that continue; see `halving.promoted`."""
     if table.design.reduction is None:
         return []
-    return [row for each in searches for row in promoted(trials_of(table, each), running, closed=closed)]
+    return [row for each in searches for row in promoted(rows_of(table, each), running, closed=closed)]

@@ -19,7 +19,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice
 from fpl_tune.core.files import no_room
 from fpl_tune.core.formatting import some
@@ -35,8 +34,8 @@ from fpl_tune.execute.decide import (
     Start,
     next_action,
     remaining,
+    rows_of,
     suggested,
-    trials_of,
     unconfirmed,
 )
 from fpl_tune.execute.job import Failure, Job, Output, Report
@@ -67,13 +66,13 @@ class Driver:
 
     Args:
         store: the study's store, which the caller has locked.
-        spec: the study.
         asked: what the study asks for, to which the driver adds what its searches suggest.
         callbacks: receive its events. An exception in one is a warning, and the study goes on.
         began: when the command started, in seconds of the monotonic clock.
     """
 
-    def __init__(self, store: Store, spec: Study, asked: Asked, callbacks: Iterable[Callback], began: float) -> None:
+    def __init__(self, store: Store, asked: Asked, callbacks: Iterable[Callback], began: float) -> None:
+        spec = asked.study.spec
         self.store, self.spec, self.asked, self.table, self.searches = store, spec, asked, asked.table, asked.searches
         self.callbacks, self.began = list(callbacks), began
         self.signal: int | None = None
@@ -171,7 +170,7 @@ class Driver:
             if row.stale and states[key] is CellState.QUEUED:
                 self.notify(Callback.on_stale, row.cell, row.stale)
         for search in self.searches:
-            if not trials_of(self.table, search):
+            if not rows_of(self.table, search):
                 search.warn()
         self._look(silent=True)
         if isinstance(action := self._pass_on(), Ask):  # so that the study starts with something to run
@@ -207,7 +206,7 @@ class Driver:
                 failed.add(key)
                 by_error.setdefault(str(row.runs[seed].error), []).append(f"{row.cell.label}, seed {seed}")
         failures = [f"{some(names, 3, '; ')}: {error}" for error, names in by_error.items()]
-        empty = [search.name for search in self.searches if ended and not trials_of(self.table, search)]
+        empty = [search.name for search in self.searches if ended and not rows_of(self.table, search)]
         failures += [f"{name}: none of its suggestions can run" for name in empty]
         left = {key for key, state in states.items() if state not in over}
         skipped = self._skipped - self._ran - failed - left

@@ -20,7 +20,7 @@ from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Damaged, Snapshot
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
-from fpl_tune.study.cells import Cell, differing
+from fpl_tune.study.cells import Cell, changed_parts
 from fpl_tune.study.fingerprints import fingerprints
 
 Output = dict[int, tuple[str, str | None]]
@@ -254,7 +254,7 @@ class JobRun:
         )
         if self.job.prints:
             here = fingerprints(simulation.run, simulation.world)
-            if changed := differing(self.job.prints, here):
+            if changed := changed_parts(self.job.prints, here):
                 raise Changed(
                     f"The {' and '.join(changed)} of {self.job.cell.label} on {socket.gethostname()} "
                     f"{'differs' if changed == ['method source'] else 'differ'} from what the study started with. Give "

@@ -11,20 +11,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fpl_tune.config import Study
 from fpl_tune.core.device import fixed_settings
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.files import no_room, refused
-from fpl_tune.core.metrics import check_reported
-from fpl_tune.execute.asked import Asked, compose_cells
+from fpl_tune.execute.asked import Asked
 from fpl_tune.execute.callback import Callback, Outcome
-from fpl_tune.execute.decide import trials_of
+from fpl_tune.execute.decide import rows_of
 from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Interrupted
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.findings import looks
+from fpl_tune.search.compose import ComposedStudy
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
@@ -34,7 +33,7 @@ Executor = Callable[[Driver, ExecutionContext], None]
 
 
 def run_study(
-    spec: Study,
+    study: ComposedStudy,
     *,
     root: Path,
     executor: Executor,
@@ -44,7 +43,7 @@ def run_study(
     """Runs the missing cells and seeds of a study.
 
     Args:
-        spec: the study.
+        study: the study.
         root: the output folder; results are written to `root / spec.name`.
         executor: runs the jobs.
         callbacks: receive the study's events.
@@ -54,17 +53,15 @@ def run_study(
         ConfigError: the study is invalid, infeasible, or run by another process; nothing was started or written.
         EnvironmentProblem: the machine lacks something; finished results are stored.
     """
-    began, folder = time.monotonic(), root / spec.name
-    check_reported(spec.report.metric)
-    looks.check(spec)
-    search, cells = compose_cells(spec)
-    setup = setup_of(spec, folder, [*(cell.run for cell in cells), *(search.runs if search else ())])
+    began, spec = time.monotonic(), study.spec
+    folder = root / spec.name
+    setup = setup_of(spec, folder, study.runs)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     with _disk_errors(folder), locked(folder), _removed_if_refused(made):
         store = Store(root, spec.name)
         looks.check_declared(spec, store)
         store.check()  # seeds with a damaged file have no result
-        driver = Driver(store, spec, Asked(store, spec, search, cells, retry=retry), callbacks, began)
+        driver = Driver(store, Asked(store, study, retry=retry), callbacks, began)
         with fixed_settings(setup.threads):
             _check_and_pace(driver, setup, root)
         driver.start()
@@ -86,7 +83,7 @@ def _check_and_pace(driver: Driver, setup: ExecutionContext, root: Path) -> None
         ConfigError: a cell, or a trial of a search that has none yet, cannot run.
     """
     spec, jobs, searches = driver.spec, driver.queued(), driver.searches
-    first = {search.name: search.first for search in searches if not trials_of(driver.table, search)}
+    first = {search.name: search.first for search in searches if not rows_of(driver.table, search)}
     if not jobs and not first:
         return
     runs = [*(job.cell.run for job in jobs), *first.values()]

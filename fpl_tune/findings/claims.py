@@ -38,12 +38,8 @@ def check(spec: StudySpec, cells: Sequence[Cell]) -> None:
     """Checks that the cells of a study can answer its claims.
 
     Raises:
-        ConfigError: a claim names an axis or a value that no cell has, compares no two cells, or belongs to a search.
+        ConfigError: a claim names an axis or a value that no cell has, or compares no two cells.
     """
-    if spec.report.claims and spec.search.sampler is not None:
-        raise ConfigError(
-            f"Claims compare cells of axes, but {spec.name} searches. Remove report.claims, or search.sampler."
-        )
     for name, claim in spec.report.claims.items():
         contrasts(name, claim, cells)
 

@@ -27,7 +27,7 @@ from fpl_tune.findings.partition import ClassCounts, class_counts
 from fpl_tune.findings.searches import Searched, costs_of, searches_of
 from fpl_tune.findings.significance import SweptAxis, clients_of, letters_of, sweep_of, values_of
 from fpl_tune.study.cells import SETTING, Cell, axes_of, label, shown
-from fpl_tune.study.results import COSTS, VAL, Status, figure
+from fpl_tune.study.results import COSTS, VAL, Status, value_of
 from fpl_tune.study.standing import CellState, Row
 from fpl_tune.study.table import StudyTable
 
@@ -267,7 +267,7 @@ class Findings:
         """The first objective of a cell; for a trial that was stopped early, that of its first seed's last round."""
         value = self.objective(cell)
         if cell.id in self.pruned and math.isnan(value):
-            return figure(self.row(cell).history(self.spec.seed_list()[0]), self.objectives[0])
+            return value_of(self.row(cell).history(self.spec.seed_list()[0]), self.objectives[0])
         return value
 
     @cached_property

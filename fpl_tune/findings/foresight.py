@@ -12,7 +12,7 @@ from fpl_tune.core.formatting import counted
 from fpl_tune.core.metrics import comparable
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
-from fpl_tune.study.results import figure
+from fpl_tune.study.results import value_of
 from fpl_tune.study.standing import CellState
 from fpl_tune.study.table import StudyTable
 
@@ -99,5 +99,5 @@ def foresight(table: StudyTable, trials: Sequence[Cell], objective: str, label: 
 
 def _curve(history: Sequence[Record], objective: str) -> dict[int, float]:
     """An objective by round, without rounds that lack it."""
-    values = {int(record["round"]): figure([record], objective) for record in history}
+    values = {int(record["round"]): value_of([record], objective) for record in history}
     return {number: value for number, value in values.items() if not math.isnan(value)}

@@ -235,7 +235,7 @@ def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, flo
     common = min(ran.values(), default=0)
     values = {}
     for key in ran:
-        value = results.figure([r for r in histories[key] if r["round"] <= common], objective)
+        value = results.value_of([r for r in histories[key] if r["round"] <= common], objective)
         if not math.isnan(value):
             values[key] = value
     if values:

@@ -24,7 +24,7 @@ from fpl_tune.search.components import quiet
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.study.cells import Suggestion
 from fpl_tune.study.design import Design
-from fpl_tune.study.results import aggregate, figure
+from fpl_tune.study.results import aggregate, value_of
 from fpl_tune.study.standing import CellState, Row
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def figures_of(
     if not histories:
         return Figures(attrs={CELL: cell}, whole=whole)
     names = [*objectives, TEST] if all(TEST in history[-1] for history in histories.values()) else objectives
-    by_seed = {name: [float(figure(history, name, rule)) for history in histories.values()] for name in names}
+    by_seed = {name: [float(value_of(history, name, rule)) for history in histories.values()] for name in names}
     means = {name: aggregate(numbers) for name, numbers in by_seed.items()}
     attrs = {
         CELL: cell,

@@ -18,15 +18,14 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import cache_root
 from fpl_tune.search.ask import figures_of
 from fpl_tune.search.components import quiet
-from fpl_tune.search.overrides import compose
+from fpl_tune.search.compose import compose
 from fpl_tune.search.samplers import directions_of
-from fpl_tune.search.search import Search
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.simulation.worlds import threads_of
-from fpl_tune.study.cells import differing
+from fpl_tune.study.cells import changed_parts
 from fpl_tune.study.fingerprints import fingerprints
-from fpl_tune.study.results import figure
+from fpl_tune.study.results import value_of
 
 _loading = threading.Lock()  # threads of `n_jobs` share towers and data, which are loaded once
 
@@ -64,9 +63,9 @@ class Objective:
         if report not in ("rounds", "seeds"):
             raise ConfigError(f"report must be 'rounds' or 'seeds', but is {report!r}.")
         self.report = report
-        self.spec = compose(study, overrides)
-        search = Search.plan(self.spec)
-        searches = search.parts if search is not None else []
+        composed = compose(study, overrides)
+        self.spec = composed.spec
+        searches = composed.search.parts if composed.search is not None else []
         if len(searches) != 1:
             raise ConfigError(
                 f"objective needs a study with one search, but {study} has {len(searches) or 'none'}. Write "
@@ -105,7 +104,7 @@ class Objective:
         asked = {"cell": key, "seeds": sorted(self.spec.seed_list()), "objectives": names, "rule": search.rule}
         done = trial.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
         same = (t for t in done if asked.items() <= t.user_attrs.items())
-        earlier = next((t for t in same if not differing(t.user_attrs.get("fingerprints", {}), prints)), None)
+        earlier = next((t for t in same if not changed_parts(t.user_attrs.get("fingerprints", {}), prints)), None)
         if earlier is None:
             histories = self._histories(trial, run)
             by_seed = {history[0]["seed"]: history for history in histories}
@@ -147,7 +146,7 @@ class Objective:
                     _report(trial, value, simulation.round, last=simulation.done)
             histories += zip(*rounds, strict=True)
             if by_seed and len(names) == 1:
-                value = figure(histories[-1], names[0], self._search.rule)
+                value = value_of(histories[-1], names[0], self._search.rule)
                 _report(trial, value, group[0], last=group[0] == seeds[-1])
         return histories
 

@@ -13,7 +13,7 @@ from fpl_tune.core.metrics import objectives
 from fpl_tune.findings.crossed import settings_of
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, label
 from fpl_tune.study.design import confirming_seeds
-from fpl_tune.study.grid import expand, grid
+from fpl_tune.study.grid import Points, expand
 from fpl_tune.study.schema import CellFile, Effective
 
 if TYPE_CHECKING:  # Optuna, a third of a second, is for studies that search
@@ -37,6 +37,7 @@ class Search:
         spec: Study,
         fits: Callable[[RunSpec], object] | None = None,
         files: Mapping[str, dict[str, Any]] | None = None,
+        points: Points | None = None,
     ) -> Search | None:
         """The search of a study; None if it has no sampler.
 
@@ -44,6 +45,7 @@ class Search:
             spec: the study.
             fits: raises `ConfigError` for a run that cannot run, whose trial then costs nothing; None: all can run.
             files: contents of the files of the spaces, from a stored study; None: the files are read.
+            points: the points of the study's axes and references, if they are known.
 
         Raises:
             ConfigError: the sampler, space or an objective is invalid.
@@ -63,7 +65,8 @@ class Search:
         if search.across and (not settings or len(search.objectives) > 1):
             needs = "one objective" if settings else "an axis of settings, of data, partition or protocol"
             raise ConfigError(f"search.across={search.across} needs {needs}. Add it, or remove search.across.")
-        cells, points = expand(spec), list(grid(spec))
+        points = points or Points.of(spec)
+        cells = expand(spec, points)
         confirmed = bool(confirming_seeds(spec, ()))
         references = [
             replace(cell, id=confirming_id(cell.id) if confirmed else cell.id, role="reference",
@@ -71,12 +74,12 @@ class Search:
             for cell in cells
             if cell.is_reference
         ]  # fmt: skip
-        if any(not run.data.val for _, run in points):
+        if any(not run.data.val for _, run in points.grid):
             raise ConfigError("A search needs validation metrics, but data.val is 0. Set it above 0, such as 0.25.")
         parts = []
-        first = len(cells) + (len(points) if confirmed else 0)  # the confirmed published points come before
-        for i, (varied, run) in enumerate(points):
-            numbers = range(first + i, sys.maxsize, len(points))  # the parts take turns
+        first = len(cells) + (len(points.grid) if confirmed else 0)  # the confirmed published points come before
+        for i, (varied, run) in enumerate(points.grid):
+            numbers = range(first + i, sys.maxsize, len(points.grid))  # the parts take turns
             file = (files or {}).get(label(varied))
             parts.append(CellSearch(spec, varied, run, numbers, (i, len(cells) + i), fits, file))
         for part in parts if search.across else ():

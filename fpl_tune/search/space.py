@@ -18,7 +18,7 @@ from fpl_tune.config import SearchSpec
 from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
 from fpl_tune.core.nested import MAPPINGS
 from fpl_tune.core.paths import shipped
-from fpl_tune.core.spec import SPEC, shown, validated
+from fpl_tune.core.spec import SPEC, quoted, validated
 from fpl_tune.findings.choice import TUNABLE
 from fpl_tune.method import Method
 from fpl_tune.search.components import quiet
@@ -336,7 +336,7 @@ def _param(name: str, node: Any, integer: bool) -> Param:
     """A parameter from its entry. `integer`: the field holds integers."""
     where = f"search.space.{name}"
     if not isinstance(node, Mapping | list):
-        raise ConfigError(f"{where} must be {{low: ..., high: ...}} or a list of choices, but is {shown(node)}.")
+        raise ConfigError(f"{where} must be {{low: ..., high: ...}} or a list of choices, but is {quoted(node)}.")
     for word in node:
         if isinstance(node, Mapping) and word in _WORDS:
             raise ConfigError(f"There is no field '{where}.{word}'. Write {_WORDS[word]}.")
@@ -345,7 +345,7 @@ def _param(name: str, node: Any, integer: bool) -> Param:
     low, high, step = entry.low, entry.high, entry.step
     if entry.choices is not None:
         if entry.log or (low, high, step) != (None, None, None):
-            raise ConfigError(f"{where} is a range or choices, but is both: {shown(node)}. Remove one.")
+            raise ConfigError(f"{where} is a range or choices, but is both: {quoted(node)}. Remove one.")
         return Param(name, CategoricalDistribution(entry.choices), when)
     if low is None or high is None or not low < high or (step or 0) > high - low:
         raise ConfigError(f"{where} must have low < high, and a step up to high - low, or choices, but is {node!r}.")

@@ -168,7 +168,7 @@ def confirming_id(key: str) -> str:
 _PRINTS = {"method": "method source", "data": "data", "weights": "weights"}
 
 
-def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def changed_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names the parts in which two fingerprints differ, apart from versions of packages; empty if either is empty."""
     return [word for key, word in _PRINTS.items() if one and other and one.get(key) != other.get(key)]
 

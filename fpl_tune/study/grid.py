@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fpl_tune import config
 from fpl_tune.config import GROUPS, RunSpec, Study
@@ -53,23 +53,37 @@ def variant(node: Mapping[str, Any], overrides: Mapping[str, Any]) -> RunSpec:
     return config.to_run(here)
 
 
-def expand(spec: Study) -> list[Cell]:
+class Points(NamedTuple):
+    """The varied fields and the run of each point of a study's axes, and of each of its references."""
+
+    grid: list[tuple[dict[str, Any], RunSpec]]
+    references: list[tuple[dict[str, Any], RunSpec]]
+
+    @classmethod
+    def of(cls, spec: Study) -> Points:
+        """Those of a study; see `grid` and `references`."""
+        return cls([*grid(spec)], [*references(spec)])
+
+
+def expand(spec: Study, points: Points | None = None) -> list[Cell]:
     """All cells of the axes, then the references, without duplicates.
 
     A reference has a cell for every value of the axes outside the method that it leaves open, labelled variants of
     data and partition included. One that trains nothing, such as zero-shot CLIP, runs once for all settings of
     training.
 
+    Args:
+        spec: the study.
+        points: its points, if they are known.
+
     Raises:
         ConfigError: an axis or reference names no field, a field rejects its value, or two cells have one label.
     """
     cells: dict[str, Cell] = {}
-    roles: list[tuple[Role, Iterator[tuple[dict[str, Any], RunSpec]]]] = [
-        ("cell", grid(spec)),
-        ("reference", references(spec)),
-    ]
-    for role, points in roles:
-        for varied, run in points:
+    points = points or Points.of(spec)
+    roles: tuple[Role, Role] = ("cell", "reference")
+    for role, own in zip(roles, points, strict=True):
+        for varied, run in own:
             key, text = config.identity(run), label(varied)
             cell = cells.setdefault(key, Cell(key, len(cells), text, role, varied, run))
             labelled = "label" in varied  # by which claims and tables name it

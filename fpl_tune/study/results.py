@@ -106,7 +106,7 @@ class Run:
             return math.nan
         if metric in COSTS:
             return float(self.costs[metric])
-        return float(chosen[metric]) if metric in chosen else figure(self.records(), metric, rule)
+        return float(chosen[metric]) if metric in chosen else value_of(self.records(), metric, rule)
 
     def as_dict(self) -> dict[str, Any]:
         """The content of result.json, without its owner."""
@@ -155,7 +155,7 @@ def latest(history: Sequence[Record], metric: str) -> float | None:
     return None
 
 
-def figure(history: Sequence[Record], metric: str, rule: str = "final") -> float:
+def value_of(history: Sequence[Record], metric: str, rule: str = "final") -> float:
     """Reads one metric of one seed under a reporting rule.
 
     Returns:

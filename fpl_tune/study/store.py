@@ -28,7 +28,7 @@ from fpl_tune.core.files import TEMPORARY, digest, remove, write_text
 from fpl_tune.core.redact import redact
 from fpl_tune.core.yaml_files import write_mapping
 from fpl_tune.study import schema
-from fpl_tune.study.cells import Cell, differing
+from fpl_tune.study.cells import Cell, changed_parts
 from fpl_tune.study.design import Design
 from fpl_tune.study.lock import owner
 from fpl_tune.study.results import COSTS, Run
@@ -372,12 +372,12 @@ class Store:
     def _row(self, cell: Cell, design: Design, prints: Mapping[str, Any], *, complete: bool = False) -> Row:
         stale, runs = dict[str, None](), dict[int, Run]()
         for seed, run in self.runs(cell).items():
-            if reasons := differing(run.fingerprints, prints):
+            if reasons := changed_parts(run.fingerprints, prints):
                 stale |= dict.fromkeys(reasons)
             else:
                 runs[seed] = run
         noted = self._marks(cell)
-        if noted is not None and (reasons := differing(noted.prints, prints)):
+        if noted is not None and (reasons := changed_parts(noted.prints, prints)):
             stale, noted = stale | dict.fromkeys(reasons if noted.rejected else ()), None
         if noted is None:
             return Row(cell, design, runs, stale=tuple(stale), complete=complete)

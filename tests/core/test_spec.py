@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from fpl_tune.core import spec
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.spec import SPEC, Seeds, join_name, shown, validated, with_place
+from fpl_tune.core.spec import SPEC, Seeds, join_name, quoted, validated, with_place
 
 TINY = math.ulp(0.0)
 BELOW_1, ABOVE_1 = math.nextafter(1, 0), math.nextafter(1, 2)
@@ -116,7 +116,7 @@ def test_whole_numbers_stand_for_fractions_and_texts() -> None:
 
 
 def test_values_are_quoted_in_a_line_and_names_joined() -> None:
-    assert shown("a\n" * 90).count("\n") == 0
-    assert len(shown("a" * 500)) <= 62
-    assert len(shown(10**200)) <= 60
+    assert quoted("a\n" * 90).count("\n") == 0
+    assert len(quoted("a" * 500)) <= 62
+    assert len(quoted(10**200)) <= 60
     assert join_name("", "a", 0, "", "b") == "a.0.b"

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fpl_tune.execute.decide import Ask, Confirm, Done, Pass, Start, Wait, asking, next_action, trials_of
+from fpl_tune.execute.decide import Ask, Confirm, Done, Pass, Start, Wait, asking, next_action, rows_of
 from fpl_tune.search.cell_search import CellSearch
 from fpl_tune.search.halving import spent
 from fpl_tune.study.cells import Cell, Suggestion
@@ -97,7 +97,7 @@ class Study:
                     for row in rows:
                         self.rows[row.cell.id] = replace(row, passed=row.passed | {row.standing.rung})
                 case Ask(search):
-                    row = cast("Searched", search).ask(self.design, trials_of(table, search))
+                    row = cast("Searched", search).ask(self.design, rows_of(table, search))
                     self.rows[row.cell.id] = row
                 case Confirm(cells):
                     for each in cells:
@@ -186,7 +186,7 @@ def test_searches_take_turns() -> None:
     for _ in range(4):
         search = cast("Searched", asking(table, parts, ()))
         asked.append(search.name)
-        row = search.ask(study.design, trials_of(table, cast("CellSearch", search)))
+        row = search.ask(study.design, rows_of(table, cast("CellSearch", search)))
         study.rows[row.cell.id] = row
     assert asked == ["s0-", "s1-", "s0-", "s1-"]
     assert asking(table, parts, ("s0-", "s1-")) is None, "their samplers have no new point"

@@ -8,12 +8,12 @@ import pytest
 
 from fpl_tune.config import Study
 from fpl_tune.execute import inline
-from fpl_tune.execute.runner import run_study
 from fpl_tune.findings.choice import best
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, Heard, there
+from ..conftest import start_study as run_study
 
 Trials = list[tuple[float, str, list[int]]]
 SEARCH = (

@@ -12,8 +12,6 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Job
-from fpl_tune.execute.plan.plan import make_plan
-from fpl_tune.execute.runner import run_study
 from fpl_tune.findings.comparisons import compare
 from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.looks import Look
@@ -21,7 +19,8 @@ from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, Heard, figures_of
+from ..conftest import Compose, Heard, figures_of, make_plan
+from ..conftest import start_study as run_study
 
 LEVELS = {0.1: 0.8, 0.2: 0.5, 0.3: 0.815, 0.4: 0.8}
 """By learning rate: the reference, one that is far from it, one that is near, and one that is as good."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fpl_tune.api import start_study
 from fpl_tune.execute import manage, progress
 from fpl_tune.execute.callback import Callback, Outcome
 from fpl_tune.execute.job import Job
@@ -26,6 +25,8 @@ from fpl_tune.study.schema import StudyFile
 from fpl_tune.study.standing import Row, Run
 from fpl_tune.study.store import Store
 from fpl_tune.study.table import StudyTable
+
+from ..conftest import start_study
 
 SEEDS = (1, 2)
 

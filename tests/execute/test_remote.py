@@ -9,11 +9,11 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.execute.remote import RemoteStorage, StorageError
 
 from ..conftest import Compose, Heard, figures_of
+from ..conftest import start_study as run_study
 
 
 def test_a_folder_and_its_changes_travel(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from fpl_tune import config
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute import inline
 from fpl_tune.execute.callback import Callback
-from fpl_tune.execute.plan.plan import make_plan
-from fpl_tune.execute.runner import run_study
 from fpl_tune.findings.choice import best
 from fpl_tune.findings.claims import evaluate
 from fpl_tune.search.ablation import ablation_paths
@@ -21,7 +19,8 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.standing import Row
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, Heard, outdated
+from ..conftest import Compose, Heard, make_plan, outdated
+from ..conftest import start_study as run_study
 
 LATE = 0.3
 """The rate whose cell starts slowly and wins."""

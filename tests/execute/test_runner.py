@@ -13,14 +13,12 @@ import pytest
 import torch
 
 import fpl_tune
-from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice
 from fpl_tune.execute import inline, manage, runner
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import Failure, Job, JobRun, Report
 from fpl_tune.execute.plan import preflight
-from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
@@ -30,7 +28,8 @@ from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import AlreadyRunning, locked
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, Heard, figures_of, note_steps, outdated
+from ..conftest import Compose, Heard, figures_of, make_plan, note_steps, outdated
+from ..conftest import start_study as run_study
 
 
 def test_a_study_runs_every_cell_once_and_repeats_for_nothing(

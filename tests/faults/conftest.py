@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fpl_tune import config
-from fpl_tune.api import start_study as run_study
+
+from ..conftest import start_study as run_study
 
 
 @pytest.fixture

@@ -202,8 +202,8 @@ class Matrix:
     """The kills of a case. Everything that its children need is loaded once, in this process."""
 
     def __init__(self, case: Case, folder: Path) -> None:
-        from fpl_tune import config
         from fpl_tune.api import start_study
+        from fpl_tune.search.compose import compose
         from fpl_tune.simulation.simulation import Simulation
 
         os.fsync = lambda fd: None  # no kill asks for it, and it takes most of the time
@@ -211,7 +211,7 @@ class Matrix:
         self.case, self.folder = case, folder
         folder.mkdir(parents=True)
         (folder / f"{NAME}.yaml").write_text(case.text)
-        self.made = config.compose_study(str(folder / f"{NAME}.yaml"), [])
+        self.made = compose(str(folder / f"{NAME}.yaml"))
         start_study(self.made, root=folder / "first")
         gc.collect()
         gc.freeze()  # children leave what is there alone

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import EnvironmentProblem
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.job import Failure, Report
@@ -23,6 +22,7 @@ from fpl_tune.study.lock import STOP_FILE, owner
 from fpl_tune.study.store import Store
 
 from ..conftest import Heard, note_steps, there
+from ..conftest import start_study as run_study
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 

@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.study.store import Store
 
 from ..conftest import note_steps
+from ..conftest import start_study as run_study
 
 BODY = "axes: {optim: {lr: [0.01, 0.1]}}"
 ROUNDS = 100  # more than a step of half a second holds
@@ -27,7 +27,6 @@ from pathlib import Path
 import psutil
 from fpl_tune import config
 from fpl_tune.core.errors import FplTuneError
-from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.ray import connect
 

@@ -4,10 +4,10 @@ import re
 
 import torch
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.study.store import Store
 
 from ..conftest import Heard, there
+from ..conftest import start_study as run_study
 
 PLUG_IN = '''
 import sys

@@ -20,7 +20,6 @@ DRIVER = """
 import sys
 from pathlib import Path
 from fpl_tune import config
-from fpl_tune.api import start_study
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.execute.ray import connect
 

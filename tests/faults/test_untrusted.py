@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, FplTuneError
 from fpl_tune.execute.callback import Callback
@@ -19,6 +18,8 @@ from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
+
+from ..conftest import start_study as run_study
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from fpl_tune import config, methods
-from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.findings.choice import best, choose, choose_finished, common_seeds
 from fpl_tune.study.cells import Cell
@@ -18,6 +17,7 @@ from fpl_tune.study.results import Status, make_result
 from fpl_tune.study.store import Store
 
 from ..conftest import Compose, MakeStore, there
+from ..conftest import start_study as run_study
 from ..report.conftest import amend, findings_of
 
 TWO_SETS = "axes: {data.domains: [[clipart], [sketch]], method: {n_ctx: [2, 4]}}\nseeds: 2\n"

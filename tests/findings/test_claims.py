@@ -14,7 +14,7 @@ from fpl_tune.findings.claims import Judged, check, contrasts, counts_sentence, 
 from fpl_tune.findings.comparisons import compare
 from fpl_tune.report.answer import claims as section
 from fpl_tune.report.answer import sentence
-from fpl_tune.search.overrides import compose as compose_checked
+from fpl_tune.search.compose import compose as compose_checked
 from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
 

@@ -8,12 +8,11 @@ import pytest
 from fpl_tune import config, report
 from fpl_tune.config import compose_study
 from fpl_tune.core.paths import list_studies, shipped
-from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.findings import rates
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.study.grid import expand
 
-from ..conftest import Asked, Compose
+from ..conftest import Asked, Compose, make_plan
 
 
 @dataclass(frozen=True)

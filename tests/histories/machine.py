@@ -36,7 +36,7 @@ from fpl_tune.core.errors import FplTuneError
 from fpl_tune.execute import inline, manage, ray
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.runner import run_study
-from fpl_tune.search.overrides import compose
+from fpl_tune.search.compose import compose
 from fpl_tune.study.store import Store
 from fpl_tune.track import MLflowCallback
 

@@ -7,9 +7,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.findings.comparisons import compare
 from fpl_tune.findings.findings import Findings
 from fpl_tune.report.curves import ablation
@@ -19,7 +17,8 @@ from fpl_tune.search.space import Param, Space
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, there
+from ..conftest import Compose, make_plan, there
+from ..conftest import start_study as run_study
 
 BODY = """
 axes: {}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.execute.decide import suggested
@@ -19,6 +18,7 @@ from fpl_tune.study.cells import Cell
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, Compose, there
+from ..conftest import start_study as run_study
 from .conftest import drawn_results
 
 BODY = """

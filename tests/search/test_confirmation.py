@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.findings.choice import choose, choose_finished
 from fpl_tune.search.halving import design_of
 from fpl_tune.study.cells import confirming_id
 from fpl_tune.study.export import export
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, there
+from ..conftest import Compose, make_plan, there
+from ..conftest import start_study as run_study
 
 BODY = """
 axes: {}

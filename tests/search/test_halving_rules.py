@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from fpl_tune.api import start_study
 from fpl_tune.config import PruneSpec
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.spec import validated
 from fpl_tune.search.halving import check, expected_cost, leg_shares, resolved, rungs
 
-from ..conftest import Compose
+from ..conftest import Compose, start_study
 
 
 def test_halving_is_refused_with_two_objectives(compose: Compose, tmp_path: Path) -> None:

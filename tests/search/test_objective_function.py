@@ -8,13 +8,12 @@ import pytest
 
 import fpl_tune
 from fpl_tune import config
-from fpl_tune.api import start_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.ask import trials_of
 from fpl_tune.search.search import Search
 from fpl_tune.study.store import Store
 
-from ..conftest import there
+from ..conftest import start_study, there
 
 SEARCH = """
 search:

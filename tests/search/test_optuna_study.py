@@ -8,14 +8,14 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from fpl_tune.api import StudyResults, start_study
+from fpl_tune.api import StudyResults
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.search.optuna_study import optuna_studies
 from fpl_tune.simulation import divergence
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose
+from ..conftest import Compose, start_study
 
 BODY = """
 axes: {}

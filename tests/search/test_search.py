@@ -13,7 +13,6 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.samplers import GPSampler, TPESampler
 
 from fpl_tune import config
-from fpl_tune.api import start_study as run_study
 from fpl_tune.config import SearchSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, Notice
@@ -26,6 +25,7 @@ from fpl_tune.search.space import Param, read_space
 from fpl_tune.study.store import Store
 
 from ..conftest import Asked, Compose, there
+from ..conftest import start_study as run_study
 from .conftest import drawn_results, driven, score
 
 LR = """

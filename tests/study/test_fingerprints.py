@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 import fpl_tune
 from fpl_tune import config
-from fpl_tune.api import start_study
 from fpl_tune.clip.compact import weights_path
 from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
@@ -29,7 +28,7 @@ from fpl_tune.study.fingerprints import fingerprints
 from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
 
-from ..conftest import Heard
+from ..conftest import Heard, start_study
 
 Make = Callable[..., Study]
 SMALL = ("partition.n_clients=2", "data.shots=2", "protocol.rounds=1", "protocol.epochs=1", "seeds=1")

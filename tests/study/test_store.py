@@ -14,8 +14,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from fpl_tune.api import start_study
-from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import write_text
 from fpl_tune.core.formatting import quantity
@@ -27,7 +25,8 @@ from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import SCHEMA, DamagedFile, Effective
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, MakeStore, there
+from ..conftest import Compose, MakeStore, start_study, there
+from ..conftest import start_study as run_study
 from ..report.conftest import amend, findings_of
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fpl_tune.study.results import COSTS, figure, make_result
+from fpl_tune.study.results import COSTS, make_result, value_of
 
 from ..conftest import MakeStore, drawn_history
 
@@ -36,14 +36,14 @@ def test_a_failed_seed_has_no_result_and_is_still_wanted(make_store: MakeStore) 
 def test_costs_are_those_of_the_whole_run_under_every_rule(rule: str) -> None:
     history = drawn_history(1, 0.5, rounds=4, clients=2)
     history[0] |= {"val/acc_mean": 0.9, "test/acc_mean": 0.9}
-    assert figure(history, "train/loss", rule) == (1.0 if rule.startswith("best") else pytest.approx(
+    assert value_of(history, "train/loss", rule) == (1.0 if rule.startswith("best") else pytest.approx(
         0.25 if rule == "final" else np.mean([1, 1 / 2, 1 / 3, 1 / 4])
     ))  # fmt: skip
     for name in COSTS:
-        assert figure(history, name, rule) == history[-1][name]
-    assert figure(history, "comm/total_bytes", rule) == 5000 * 4
-    assert math.isnan(figure(history[:0], "time/seconds", rule))
-    assert math.isnan(figure([{"round": 1}], "time/seconds", rule))
+        assert value_of(history, name, rule) == history[-1][name]
+    assert value_of(history, "comm/total_bytes", rule) == 5000 * 4
+    assert math.isnan(value_of(history[:0], "time/seconds", rule))
+    assert math.isnan(value_of([{"round": 1}], "time/seconds", rule))
 
 
 def test_a_seed_that_failed_in_its_first_round_cost_nothing() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from fpl_tune import config
 from fpl_tune.api import start_study as run_study
 from fpl_tune.clip import load_towers
+from fpl_tune.search.compose import compose
 from fpl_tune.simulation import checkpoint
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.simulation import Simulation
@@ -132,7 +133,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 def main(folder: Path, blank: Path, wanted: int) -> None:
     (folder / "tiny.yaml").write_text(STUDY)
-    made = config.compose_study(str(folder / "tiny.yaml"), [])
+    made = compose(str(folder / "tiny.yaml"))
     load_towers("compact")  # imports what children would import again
     server.quiet()
     import_module("mlflow")

@@ -15,10 +15,9 @@ from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.device import fixed_settings, memory, resolve
 from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
-from fpl_tune.core.metrics import check_reported
 from fpl_tune.core.plugins import describe_error
-from fpl_tune.execute.asked import Asked, compose_cells
-from fpl_tune.execute.decide import remaining, trials_of
+from fpl_tune.execute.asked import Asked
+from fpl_tune.execute.decide import remaining, rows_of
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
 from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
@@ -26,8 +25,8 @@ from fpl_tune.execute.resources import setup_of
 from fpl_tune.findings import looks, rates
 from fpl_tune.findings.unasked import Unasked
 from fpl_tune.search import halving
+from fpl_tune.search.compose import ComposedStudy
 from fpl_tune.simulation import bounds
-from fpl_tune.study.grid import expand
 from fpl_tune.study.standing import CellState, Row
 from fpl_tune.study.store import Store
 
@@ -138,27 +137,24 @@ class StudyPlan:
         return " ".join(filter(None, [text, *self.reasons, self.validation, self.rates, self.unasked]))
 
 
-def make_plan(spec: Study, *, root: Path) -> StudyPlan:
+def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
     """Plans a study: its missing seeds, their time, memory and bytes.
 
     Times are measured on earlier runs of this study or, if there are none, of others; else they are typical values.
 
     Args:
-        spec: the study.
+        study: the study.
         root: the output folder.
 
     Raises:
         ConfigError: the study cannot run on any machine.
         EnvironmentProblem: the machine lacks data, or a requested GPU.
     """
-    check_reported(spec.report.metric)
-    looks.check(spec)
+    spec, search = study.spec, study.search
     store = Store(root, spec.name)
     looks.check_declared(spec, store)
-    search, cells = compose_cells(spec)
-    runs = [*(cell.run for cell in cells), *(search.runs if search is not None else ())]
-    setup = setup_of(spec, root / spec.name, runs)
-    asked = Asked(store, spec, search, cells)
+    setup = setup_of(spec, root / spec.name, study.runs)
+    asked = Asked(store, study)
     design, items = asked.table.design, _items(spec, asked)
     left = [item for item in items if item.missing]
     device = setup.device if setup.address is None else resolve("auto")
@@ -193,7 +189,7 @@ def make_plan(spec: Study, *, root: Path) -> StudyPlan:
     peak = max((item.peak_memory_bytes for item in items), default=0)
     fields = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     # a search of rates finds its own
-    sources = "" if "optim.lr" in fields else rates.note(spec, expand(spec) if search else cells)
+    sources = "" if "optim.lr" in fields else rates.note(spec, study.cells)
     compete = [item.run for item in left if item.run.learns]
     coarse = preflight.coarse_validation(compete, loaded) if search is not None or len(compete) > 1 else ""
     further = tuple(spec.declared_looks())
@@ -217,7 +213,7 @@ def _items(spec: Study, asked: Asked) -> list[Item]:
         if not row.cell.searched:
             add(row)
     for search in asked.searches:
-        trials = trials_of(table, search)
+        trials = rows_of(table, search)
         over = sum(not _missing(row) for row in trials)
         left = len(trials) - over + (0 if str(search) in asked.exhausted else remaining(table, search))
         items += [Item(search.name, "done", [], search.run, over)] if over else []

@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import zip_longest
-from types import SimpleNamespace
-from typing import Any, cast, get_type_hints
+from typing import Any
 
 import torch
 
@@ -24,12 +23,13 @@ from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan.profile import cost_key
-from fpl_tune.execute.plan.traffic import bytes_sent, dummy_task
-from fpl_tune.method import Method, Sizes, State
+from fpl_tune.execute.plan.traffic import bytes_sent
+from fpl_tune.method import State
 from fpl_tune.search import halving
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
+from fpl_tune.simulation.dummy import dummy_task
 from fpl_tune.simulation.task import ClientTask, towers_for
 from fpl_tune.simulation.worlds import needs_of, threads_of
 
@@ -191,27 +191,6 @@ def _check_validation(run: RunSpec, task: ClientTask) -> None:
             "data.val above 0, and give clients two images or more of a class (data.shots, data.train_per_class, fewer "
             "partition.n_clients); or set search.sampler=null and prune.rule=null."
         )
-
-
-def check_of_sizes() -> Callable[[RunSpec], None]:
-    """Returns a function that checks that a run's methods accept the sizes of its task, else raises `ConfigError`.
-
-    Towers and data are read once for each setting, and only for methods that check sizes. They do not stay in memory.
-    """
-    by_key: dict[str, Sizes] = {}
-
-    def check(run: RunSpec) -> None:
-        for stage in run.stages:
-            method = stage.method
-            if method.requires or method.needs == "patches" or type(method).check is not Method.check:
-                key = cost_key(run, "clip", "data", "partition", "protocol")
-                if key not in by_key:
-                    task = Loaded().task_of(run)
-                    sizes = SimpleNamespace(**{name: getattr(task, name) for name in get_type_hints(Sizes)})
-                    by_key[key] = cast(Sizes, sizes)
-                method.check(by_key[key])
-
-    return check
 
 
 def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int | None) -> None:

@@ -9,16 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
-from fpl_tune.data import Dataset, load
-from fpl_tune.data.spec import cross_data
-from fpl_tune.data.transform import pools_and_views
 from fpl_tune.method import Adapter, State, derive
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.simulation import BYTES_PER_SCALAR
-from fpl_tune.simulation.task import ClientTask, SharedData
-from fpl_tune.simulation.worlds import draw_clients, needs_of, task_of
+from fpl_tune.simulation.task import ClientTask
+from fpl_tune.simulation.worlds import draw_clients
 
 _STEADY = 3  # equal rounds after which a stage with all clients in every round is taken as constant
 
@@ -77,22 +73,3 @@ class SilentTask(ClientTask):
         if adapter is not None and not lead:
             lead = (len(next(iter(adapter.leaf.values()))),)
         return context.new_full((*lead, self.n_classes, self.embed_dim), self.embed_dim**-0.5)
-
-
-def dummy_task(run: RunSpec, towers: Towers, dataset: Dataset) -> ClientTask:
-    """A task with seed 1 whose images are zeros that take no memory."""
-    (needs, _, last), size = needs_of(run), towers.image_size
-    passed = towers.blocks_below(last)
-    shape = {
-        "pooled": (towers.embed_dim,),
-        "patches": (towers.n_patches or 1, towers.embed_dim),
-        "pixels": (1 + (towers.n_patches or 0), towers.vision_width) if passed else (3, size, size),
-    }[needs]
-    dtype = torch.uint8 if needs == "pixels" and not passed else torch.float32
-    looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
-    train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
-    others = {name: load(cross_data(run.data, name)) for name in run.protocol.cross}
-    empty = {name: (other, train[:1].expand(len(other.test), *shape)) for name, other in others.items()}
-    first, second = views[: run.data.views], views[run.data.views :]
-    world = SharedData(towers, dataset, run.clip, train, test, first, second, empty, passed)
-    return task_of(world, run, 1)

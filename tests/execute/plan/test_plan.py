@@ -8,21 +8,21 @@ from statistics import mean
 import pytest
 import torch
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import load, split
 from fpl_tune.execute.plan import plan as planning
 from fpl_tune.execute.plan import preflight
-from fpl_tune.execute.plan.plan import make_plan
 from fpl_tune.execute.plan.preflight import SMALLEST, Loaded, gpu_share
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.methods.coop import CoOp
+from fpl_tune.search.sizes import check_of_sizes
 from fpl_tune.simulation.bounds import estimate
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
 
-from ...conftest import Compose, outdated
+from ...conftest import Compose, make_plan, outdated
+from ...conftest import start_study as run_study
 
 ONE = "axes: {optim: {lr: [0.1]}}"
 METHODS = """
@@ -71,7 +71,7 @@ def test_a_cell_that_cannot_start_is_named(compose: Compose, tmp_path: Path) -> 
 
 
 def test_the_sizes_of_a_trial_are_checked_before_it_is_suggested(compose: Compose) -> None:
-    check = preflight.check_of_sizes()
+    check = check_of_sizes()
     runs = [cell.run for cell in expand(compose("axes: {method: {experts: [3, 9]}}", "method=pfedmoap"))]
     check(runs[0])
     with pytest.raises(ConfigError, match=r"method\.experts must be at most the number"):

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from hosts import PATIENCE, Cluster
 
-from fpl_tune.api import start_study as run_study
 from fpl_tune.execute.callback import Callback, Outcome
 
 from ...conftest import Compose, figures_of
+from ...conftest import start_study as run_study
 
 
 @pytest.fixture(autouse=True)

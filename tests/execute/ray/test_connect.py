@@ -26,7 +26,6 @@ import os, signal, subprocess, sys
 from pathlib import Path
 import psutil
 from fpl_tune import config
-from fpl_tune.api import start_study
 from fpl_tune.execute.callback import Callback
 
 me, ours, refused = psutil.Process(), [], []

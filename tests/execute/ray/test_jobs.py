@@ -15,7 +15,6 @@ import torch
 from ray.exceptions import GetTimeoutError
 
 from fpl_tune import FederatedTrainable, config
-from fpl_tune.api import start_study
 from fpl_tune.config.specs import ExecutionSpec
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
@@ -31,7 +30,7 @@ from fpl_tune.study.grid import expand
 from fpl_tune.study.lock import STOP_FILE
 from fpl_tune.study.versions import versions
 
-from ...conftest import Heard, there
+from ...conftest import Heard, start_study, there
 
 
 class Round:

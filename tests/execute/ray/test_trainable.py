@@ -186,8 +186,9 @@ def test_tuner_has_the_figures_of_a_study(
 ) -> None:
     from ray import tune
 
-    from fpl_tune.api import start_study
     from fpl_tune.study.store import Store
+
+    from ...conftest import start_study
 
     monkeypatch.setenv("FPL_TUNE_CACHE", os.environ["FPL_TUNE_CACHE"])
     results = tuned({**TINY, "optim.lr": tune.grid_search([0.01, 0.1])}, tmp_path)
@@ -211,7 +212,7 @@ def test_a_study_runs_in_the_ray_that_is_up_and_leaves_it_so(
 ) -> None:
     import ray
 
-    from fpl_tune.api import start_study
+    from ...conftest import start_study
 
     monkeypatch.setenv("FPL_TUNE_CACHE", os.environ["FPL_TUNE_CACHE"])
     logging.getLogger("ray.tune").setLevel(logging.INFO)

@@ -8,8 +8,7 @@ import pytest
 
 import fpl_tune
 from fpl_tune.core.errors import ConfigError, Notice
-from fpl_tune.search.overrides import compose
-from fpl_tune.study.grid import expand
+from fpl_tune.search.compose import compose
 
 from ..conftest import Asked
 
@@ -46,8 +45,8 @@ def test_an_override_that_is_cancelled_is_an_error_that_names_what_wins(
 def test_an_override_that_references_alone_take_up_is_a_warning(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {method: {lam: [0, 1]}}\nreferences: [{method.experts: 3}]")
     with pytest.warns(UserWarning, match=r"method.lam=2 sets references only: the study sweeps method\.lam"):
-        spec = compose(name, ["method.lam=2"])
-    assert expand(spec)[-1].role == "reference"
+        study = compose(name, ["method.lam=2"])
+    assert study.cells[-1].role == "reference"
 
 
 @pytest.mark.filterwarnings("ignore:method.lam=2 sets references only")
@@ -63,19 +62,19 @@ def test_of_several_overrides_the_one_without_effect_is_the_error(tmp_path: Path
 def test_an_override_that_another_field_refers_to_has_an_effect(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {method: {lam: [0, 1]}}\noptim: {lr: '${method.lam}'}")
     with pytest.warns(Notice, match="method.lam=2 sets references only"):
-        spec = compose(name, ["method.lam=2"])
-    assert {cell.run.optim.lr for cell in expand(spec)} == {2}
+        study = compose(name, ["method.lam=2"])
+    assert {cell.run.optim.lr for cell in study.cells} == {2}
 
 
 def test_overrides_that_some_cells_take_up_pass(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {both: [{optim.lr: 1}, {method.lam: 2}]}\nstages: [{rounds: 2}, {epochs: 1}]")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        spec = compose(name, ["optim.lr=3", "protocol.rounds=3", "protocol.epochs=3", "seeds=2"])
-    runs = [cell.run for cell in expand(spec)]
+        study = compose(name, ["optim.lr=3", "protocol.rounds=3", "protocol.epochs=3", "seeds=2"])
+    runs = [cell.run for cell in study.cells]
     assert [(run.optim.lr, getattr(run.method, "lam", None)) for run in runs] == [(1, 0.5), (3, 2)]
     assert {tuple((stage.rounds, stage.epochs) for stage in run.stages) for run in runs} == {((2, 3), (3, 1))}
-    assert spec.seed_list() == [1, 2]
+    assert study.spec.seed_list() == [1, 2]
 
 
 def test_an_override_of_an_axis_names_the_axis_to_write(tmp_path: Path) -> None:
@@ -83,13 +82,13 @@ def test_an_override_of_an_axis_names_the_axis_to_write(tmp_path: Path) -> None:
         compose("lambda_sweep", ["method.lam=1"])
     with pytest.raises(ConfigError, match=r"method.lam=1 has no effect"):
         fpl_tune.run_study("lambda_sweep", {"method.lam": 1})
-    spec = compose("lambda_sweep", ["axes.method.lam=[1]"])
-    assert [cell.label for cell in expand(spec) if cell.role == "cell"] == ["lam=1"]
+    study = compose("lambda_sweep", ["axes.method.lam=[1]"])
+    assert [cell.label for cell in study.cells if cell.role == "cell"] == ["lam=1"]
 
 
 def test_the_folder_of_data_reaches_the_data_sets_of_an_axis(tmp_path: Path) -> None:
     name = written(tmp_path, "axes: {data: [dtd, pacs]}")
-    assert {cell.run.data.root for cell in expand(compose(name, ["data.root=/nowhere"]))} == {"/nowhere"}
+    assert {cell.run.data.root for cell in compose(name, ["data.root=/nowhere"]).cells} == {"/nowhere"}
 
 
 def test_a_searched_field_that_every_first_trial_sets_is_an_error() -> None:
@@ -103,8 +102,8 @@ def test_a_searched_field_is_named_with_the_way_to_fix_it() -> None:
     remedy = str(told[0].message).partition("Fix it with '")[2].rstrip("'.")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        spec = compose("pareto", [remedy])
-    asked = Asked(spec)
+        study = compose("pareto", [remedy])
+    asked = Asked(study.spec)
     assert {cell.run.protocol.rounds for cell in itertools.islice(iter(asked.request, None), 8)} == {2}
 
 
@@ -126,7 +125,9 @@ def test_a_metric_of_the_servers_model_needs_its_test() -> None:
     metric = "report.metric=test/global/acc_mean"
     with pytest.raises(ConfigError, match=r"test/global/acc_mean needs .* Set protocol\.global_model=true\."):
         compose("lambda_sweep", [metric])
-    assert compose("lambda_sweep", [metric, "protocol.global_model=true"]).report.metric == metric.partition("=")[2]
+    assert (
+        compose("lambda_sweep", [metric, "protocol.global_model=true"]).spec.report.metric == metric.partition("=")[2]
+    )
 
 
 def test_search_settings_without_a_sampler_are_an_error(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_search_settings_without_a_sampler_are_an_error(tmp_path: Path) -> None:
 
 def test_a_value_of_let_that_the_study_lacks_is_an_error(tmp_path: Path) -> None:
     name = written(tmp_path, "let: {lams: [0, 1]}\naxes: {method.lam: '${let.lams}'}")
-    assert [cell.label for cell in expand(compose(name, ["let.lams=[0.5]"]))] == ["lam=0.5"]
+    assert [cell.label for cell in compose(name, ["let.lams=[0.5]"]).cells] == ["lam=0.5"]
     with pytest.raises(ConfigError, match=r"value of let 'lam'.*lams"):
         compose(name, ["let.lam=[0.5]"])
 
@@ -188,12 +189,12 @@ def test_what_the_report_names_must_be_in_the_study(name: str, given: dict[str, 
     ],
 )
 def test_references_cells_and_tuned_methods_are_references(name: str, reference: str) -> None:
-    assert compose(name, [{"report.reference": reference}]).report.reference == reference
+    assert compose(name, [{"report.reference": reference}]).spec.report.reference == reference
 
 
 def test_a_cell_of_several_axes_is_a_reference_and_a_trial_is_none(tmp_path: Path) -> None:
     grid = written(tmp_path, "axes: {method: {lam: [0, 1]}, optim: {lr: [0.1, 0.2]}}")
-    assert compose(grid, ["report.reference='lam=0, lr=0.1'"]).report.reference == "lam=0, lr=0.1"
+    assert compose(grid, ["report.reference='lam=0, lr=0.1'"]).spec.report.reference == "lam=0, lr=0.1"
     for body in ("axes: {}", "axes: {method: {lam: [0, 1]}}\nsearch: {sampler: random, only: [optim.lr]}"):
         with pytest.raises(ConfigError, match=r"no reference 'lam=0, lr=0\.1'"):
             compose(written(tmp_path, body), ["report.reference='lam=0, lr=0.1'"])

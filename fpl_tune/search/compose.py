@@ -1,9 +1,11 @@
-"""Composition of a study that reports every override without effect."""
+"""Composition of a study: its cells and searches, built and checked once, without overrides that have no effect."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from fpl_tune import config
@@ -12,17 +14,64 @@ from fpl_tune.core.errors import ConfigError, Notice, unknown
 from fpl_tune.core.metrics import check_reported
 from fpl_tune.core.nested import flatten
 from fpl_tune.core.spec import UNTIL_DECIDED
+from fpl_tune.findings import looks
 from fpl_tune.findings.crossed import row_title, settings_of
+from fpl_tune.search import halving
 from fpl_tune.search.search import Search
+from fpl_tune.search.sizes import check_of_sizes
 from fpl_tune.study.cells import Cell, axes_of, fields_of, label
 from fpl_tune.study.design import Design
-from fpl_tune.study.grid import expand, grid, references
+from fpl_tune.study.grid import Points, expand
 from fpl_tune.study.schema import StudyFile
 from fpl_tune.study.standing import Row
 from fpl_tune.study.table import StudyTable
 
 
-def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
+@dataclass(frozen=True)
+class ComposedStudy:
+    """A study with its cells and searches, which are built once for all who plan, run or show it."""
+
+    spec: Study
+    points: Points
+    """The points of its axes, and its references."""
+    search: Search | None
+    """Its searches; None if it has no sampler."""
+
+    @classmethod
+    def of(cls, spec: Study) -> ComposedStudy:
+        """Builds and checks the cells and searches of a study.
+
+        Raises:
+            ConfigError: an axis, a reference, the search, halving, looks or claims are invalid.
+        """
+        check_reported(spec.report.metric)
+        looks.check(spec)
+        if spec.report.claims and spec.search.sampler is not None:
+            raise ConfigError(
+                f"Claims compare cells of axes, but {spec.name} searches. Remove report.claims, or search.sampler."
+            )
+        points = Points.of(spec)
+        study = cls(spec, points, Search.plan(spec, check_of_sizes(), points=points))
+        halving.check(spec, study.search.runs if study.search else [c.run for c in study.cells if c.candidate])
+        return study
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells of its axes, then its references."""
+        return expand(self.spec, self.points)
+
+    @property
+    def fixed(self) -> list[Cell]:
+        """The cells that its file names: all of them or, in a study that searches, the references."""
+        return self.cells if self.search is None else self.search.references
+
+    @property
+    def runs(self) -> list[RunSpec]:
+        """The runs of these cells, and those that are searched."""
+        return [*(cell.run for cell in self.fixed), *(self.search.runs if self.search is not None else ())]
+
+
+def compose(name: str, overrides: Sequence[Given] = ()) -> ComposedStudy:
     """Composes a study as `config.compose_study` does, and rejects overrides without effect.
 
     Args:
@@ -34,7 +83,6 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
     """
     given = config.parse(overrides)
     spec = config.compose_study(name, given)
-    _warn_of_equal_cells(spec)
     for block, usual in (("search", SearchSpec()), ("prune", PruneSpec())):
         fields = [field for field, value in vars(usual).items() if getattr(getattr(spec, block), field) != value]
         if fields and spec.search.sampler is None:
@@ -42,24 +90,25 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> Study:
                 f"{block}.{fields[0]} has no effect without a sampler. Set search.sampler=auto, or remove the {block} "
                 "block."
             )
-    named, cells = {override.field.split(".")[0] for override in given}, expand(spec)
+    study = ComposedStudy.of(spec)
+    _warn_of_equal_cells(study.points)
+    named = {override.field.split(".")[0] for override in given}
     narrowed = not named.isdisjoint({"axes", "references", "let", "scale", *GROUPS})
     if spec.report.claims and not narrowed:  # a narrowed study leaves some claims without cells
         from fpl_tune.findings import claims  # imports pandas
 
-        claims.check(spec, cells)
-    search = Search.plan(spec)
+        claims.check(spec, study.cells)
     if "report" in named or not narrowed:
-        _check_report(spec, cells, search)
-    _check_effects(name, given, spec, search)
-    return spec
+        _check_report(study)
+    _check_effects(name, given, study)
+    return study
 
 
-def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> None:
+def _check_report(study: ComposedStudy) -> None:
     """Raises `ConfigError` if the report names a metric, an axis or a reference that the study does not have."""
+    spec, cells, search = study.spec, study.cells, study.search
     report, axes = spec.report, axes_of(spec.axes)
-    check_reported(report.metric)
-    runs = [part.run for part in search.parts] if search is not None else [cell.run for cell in cells]
+    runs = search.runs if search is not None else [cell.run for cell in cells]
     if report.metric.startswith("test/global/") and not any(run.protocol.global_model for run in runs):
         raise ConfigError(f"report.metric: {report.metric} needs a test of the server's model. Set "
                           "protocol.global_model=true.")  # fmt: skip
@@ -86,16 +135,16 @@ def _check_report(spec: Study, cells: Sequence[Cell], search: Search | None) -> 
         )
 
 
-def _check_effects(name: str, given: Sequence[Override], spec: Study, search: Search | None) -> None:
+def _check_effects(name: str, given: Sequence[Override], study: ComposedStudy) -> None:
     """Rejects overrides that change nothing, since axes, the search or stages set their fields, and warns of those that
     only change references or first trials.
 
     Args:
         name: the study's name.
         given: the overrides.
-        spec: the study with them.
-        search: the study's search.
+        study: the study with them.
     """
+    spec, search = study.spec, study.search
     replaced: list[tuple[Override, str, str]] = []  # in all cells of the axes; with the warning and what wins
     for override in given:
         dotted, text, value = override.field, override.text, override.text.partition("=")[2]
@@ -121,7 +170,7 @@ def _check_effects(name: str, given: Sequence[Override], spec: Study, search: Se
     if not replaced:
         return
     fields = {override.field for override, *_ in replaced}
-    changed = _changed(name, [override for override in given if override.field not in fields], spec, search)
+    changed = _changed(name, [override for override in given if override.field not in fields], study)
     indirect = any(not _is_inside(each, *fields) for each in changed)  # such as a field that is ${optim.lr}
     for override, warning, wins in replaced:
         if not indirect and not any(_is_inside(each, override.field) for each in changed):
@@ -133,12 +182,11 @@ def _is_inside(name: str, *fields: str) -> bool:
     return any(f"{name}.".startswith(f"{field}.") for field in fields)
 
 
-def _changed(name: str, others: Sequence[Override], spec: Study, search: Search | None) -> set[str]:
+def _changed(name: str, others: Sequence[Override], study: ComposedStudy) -> set[str]:
     """The fields in which what a study runs differs from the study with other overrides; an empty name stands for runs
     that the other study does not have."""
     try:
-        other = config.compose_study(name, others)
-        one, two = _work(spec, search), _work(other, Search.plan(other))
+        one, two = _work(study), _work(ComposedStudy.of(config.compose_study(name, others)))
     except ConfigError:  # it is invalid
         return {""}
     if len(one) != len(two):
@@ -146,12 +194,13 @@ def _changed(name: str, others: Sequence[Override], spec: Study, search: Search 
     return {each for a, b in zip(one, two, strict=True) for each in a.keys() | b.keys() if a.get(each) != b.get(each)}
 
 
-def _work(spec: Study, search: Search | None) -> list[dict[str, Any]]:
+def _work(study: ComposedStudy) -> list[dict[str, Any]]:
     """The fields that overrides of a run can change: those of all cells, or of the references and first trials of a
     search, and its rounds."""
+    search = study.search
     if search is None:
-        return [_used(cell.run) for cell in expand(spec)]
-    rounds = [] if spec.search.trials else [part.run.rounds for part in search.parts]  # which a budget depends on
+        return [_used(cell.run) for cell in study.cells]
+    rounds = [] if study.spec.search.trials else [part.run.rounds for part in search.parts]  # which a budget depends on
     points = (dict(point) for part in search.parts for point in part.points)
     return [*(_used(cell.run) for cell in search.references), *points, {"protocol.rounds": rounds}]
 
@@ -171,12 +220,12 @@ def _sets(axis: str, values: Sequence[Any], dotted: str) -> bool:
     )
 
 
-def _warn_of_equal_cells(spec: Study) -> None:
+def _warn_of_equal_cells(points: Points) -> None:
     """Warns of values or labelled variants with the same configuration, of which only the first runs, and of such
     references."""
-    for points in (grid(spec), references(spec)):
+    for own in points:
         labels: dict[str, str] = {}
-        for varied, run in points:
+        for varied, run in own:
             named, cell = label(varied), config.identity(run)
             if cell in labels:
                 warnings.warn(f"{named!r} has the same configuration as {labels[cell]!r}, and only the latter runs.",

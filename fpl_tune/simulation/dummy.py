@@ -1,0 +1,39 @@
+"""Tasks without images: for checks, estimates of memory and bytes, and the shapes of a method's leaves."""
+
+from __future__ import annotations
+
+import torch
+
+from fpl_tune.clip import Towers
+from fpl_tune.config import RunSpec
+from fpl_tune.data import Dataset, load
+from fpl_tune.data.spec import cross_data
+from fpl_tune.data.transform import pools_and_views
+from fpl_tune.simulation.task import ClientTask, SharedData, towers_for
+from fpl_tune.simulation.worlds import needs_of, task_of
+
+
+def dummy_task(run: RunSpec, towers: Towers | None = None, dataset: Dataset | None = None) -> ClientTask:
+    """A task of a run with seed 1 whose images are zeros that take no memory.
+
+    Args:
+        run: the run.
+        towers, dataset: those of the run; None: they are loaded.
+    """
+    towers = towers or towers_for(run.clip, dtype="float32")
+    dataset = dataset or load(run.data, run.partition.file)
+    (needs, _, last), size = needs_of(run), towers.image_size
+    passed = towers.blocks_below(last)
+    shape = {
+        "pooled": (towers.embed_dim,),
+        "patches": (towers.n_patches or 1, towers.embed_dim),
+        "pixels": (1 + (towers.n_patches or 0), towers.vision_width) if passed else (3, size, size),
+    }[needs]
+    dtype = torch.uint8 if needs == "pixels" and not passed else torch.float32
+    looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
+    train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
+    others = {name: load(cross_data(run.data, name)) for name in run.protocol.cross}
+    empty = {name: (other, train[:1].expand(len(other.test), *shape)) for name, other in others.items()}
+    first, second = views[: run.data.views], views[run.data.views :]
+    world = SharedData(towers, dataset, run.clip, train, test, first, second, empty, passed)
+    return task_of(world, run, 1)
