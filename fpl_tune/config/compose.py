@@ -10,11 +10,12 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fpl_tune import methods
@@ -39,7 +40,7 @@ def compose_run(overrides: Sequence[Given] = ()) -> RunSpec:
     """
     given = _trusted(overrides)
     _register([])
-    node = _overridden(_merged("run", shipped("conf")), given, "run.yaml")
+    node = _overridden(_merged_run(), given, "run.yaml")
     for name in node.keys() - RUN_FIELDS:
         if name in known_fields():
             raise ConfigError(f"{name!r} is a field of studies: a run does not have it.")
@@ -79,9 +80,10 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
         ConfigError: no such study, an unknown key, or a value of the wrong type.
     """
     given, path = _trusted(overrides), study_file(name)
-    _register(check_study(path).get("defaults", []))
+    content = check_study(path)
+    _register(content.get("defaults", []))
     folder = path.resolve().parent
-    merged = _merged(path.stem, folder)
+    merged = _merged_study(path.stem, folder, content)
     if folder.parent == output_folder() and path.name == "study.yaml":
         merged["name"] = folder.name  # goes on where it is stored, also if the folder was renamed
     for field in [override.field for override in given if override.field.startswith("let.")]:
@@ -141,6 +143,36 @@ def choose_in(node: dict[str, Any], group: str, option: Any) -> None:
     """
     by_name = isinstance(option, str)
     node.update(deepcopy(choose(group, option) if by_name else {"method": option, "stages": []}))
+
+
+@cache
+def _merged_run() -> dict[str, Any]:
+    return _merged("run", shipped("conf"))
+
+
+def _merged_study(name: str, folder: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """`_merged` of a study with this content.
+
+    Hydra takes a tenth of a second, so that a list of shipped defaults is merged once in a process.
+    """
+    *others, last = content.get("defaults") or [None]
+    shipped_alone = last == "_self_" and all(isinstance(entry, dict) or entry == "/study" for entry in others)
+    if shipped_alone and not any((folder / own).exists() for own in (*GROUPS, "study.yaml", "study_defaults.yaml")):
+        from omegaconf import OmegaConf
+
+        with suppress(Exception):  # Hydra reports it below, with the file that the user knows
+            changes = {key: value for key, value in content.items() if key != "defaults"}
+            node: Any = OmegaConf.to_container(OmegaConf.merge(_merged_defaults(json.dumps(others)), changes))
+            return node
+    return _merged(name, folder)
+
+
+@cache
+def _merged_defaults(defaults: str) -> dict[str, Any]:
+    """What Hydra merges for a list of shipped defaults, which is given in JSON."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "defaults.yaml").write_text(f'{{"defaults": {defaults}}}', encoding="utf-8")
+        return _merged("defaults", Path(folder))
 
 
 def _merged(name: str, folder: Path) -> dict[str, Any]:

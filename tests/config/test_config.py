@@ -1,6 +1,7 @@
 """Configuration: what is composed, what is refused and how, and what a cell's identity is made of."""
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fpl_tune.config.fields import no_field
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import digest
+from fpl_tune.core.paths import list_studies
 from fpl_tune.methods.fedlora import FedLoRA
 from fpl_tune.methods.fedpgp import FedPGP
 from fpl_tune.methods.promptfl import PromptFL
@@ -43,22 +45,46 @@ def test_composing_leaves_the_hydra_of_an_application_as_it_was(tmp_path: Path) 
     """Its configuration, version base, and the name of its job, which a sweep composes into every further job."""
     (tmp_path / "app.yaml").write_text("a: 1\n")
     (tmp_path / "wrong.yaml").write_text("defaults: [/study, {/protocol: nowhere}, _self_]\n")
+    (tmp_path / "mine.yaml").write_text("defaults: [lambda_sweep, _self_]\n")
     with hydra.initialize_config_dir(str(tmp_path), job_name="theirs", version_base="1.2"):
         opened = GlobalHydra.instance().hydra
-        compose_run(["method=promptfl"])
+        compose_study(str(tmp_path / "mine.yaml"))
         with pytest.raises(ConfigError):
             compose_study(str(tmp_path / "wrong.yaml"))
         assert GlobalHydra.instance().hydra is opened
         assert hydra.compose("app", return_hydra_config=True).hydra.job.name == "theirs"
         assert hydra.compose("app") == {"a": 1}
         assert str(version.getbase()) == "1.2"
-    compose_run(["method=promptfl"])
+    compose_study(str(tmp_path / "mine.yaml"))
     assert not GlobalHydra.instance().is_initialized()
 
 
-def test_the_first_composition_of_a_process_needs_no_version_base(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_composition_of_a_process_needs_no_version_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [lambda_sweep, _self_]\n")
     monkeypatch.setattr(version.VersionBase.instance(), "version_base", object())
-    assert compose_run(["method=promptfl"]).method == PromptFL()
+    assert compose_study(str(tmp_path / "mine.yaml")).title == compose_study("lambda_sweep").title
+
+
+@pytest.mark.parametrize("every", [pytest.param(True, marks=pytest.mark.system), False])
+def test_defaults_that_are_merged_once_give_what_hydra_merges_with_each_study(every: bool, tmp_path: Path) -> None:
+    """Beside an option of one's own, all is left to Hydra."""
+    (tmp_path / "clip").mkdir()
+    studies = list_studies()
+    for name in studies if every else ("lambda_sweep", "pareto", "fedmgp_t1", "zoo2026"):
+        shutil.copy(studies[name], tmp_path)
+        assert compose_study(str(tmp_path / studies[name].name)) == compose_study(name), name
+
+
+def test_an_option_beside_a_study_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("defaults: [/study, {override /protocol: brief}, _self_]\n")
+    with pytest.raises(ConfigError, match="brief"):
+        compose_study(str(path))
+    (tmp_path / "protocol").mkdir()
+    (tmp_path / "protocol" / "brief.yaml").write_text("rounds: 3\n")
+    assert compose_study(str(path)).protocol.rounds == 3
 
 
 def test_seeds_are_taken_from_a_runs_overrides() -> None:
