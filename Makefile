@@ -51,11 +51,15 @@ lock: | $(BIN)/uv ## Write constraints.txt anew: the newest versions that pyproj
 	  $(LOCK) --universal --python-version 3.11 --all-extras pyproject.toml | $(NOT_TORCH); \
 	} > build/constraints.txt && mv build/constraints.txt constraints.txt
 
-test: setup ## Run the tests of every line of the package, in parallel
-	FPL_TUNE_TEST_PINNED=$(CONSTRAINTS) $(BIN)/python -m pytest -q -n auto --dist loadfile -m "not system"
+# Each worker begins with a part of the tests in their order, for the fixtures of modules, and one that is done takes
+# from the others.
+PYTEST = $(BIN)/python -m pytest -q -n auto --dist worksteal
+test: setup ## Run the tests of every line of the package and the kept histories, in parallel
+	FPL_TUNE_TEST_PINNED=$(CONSTRAINTS) $(PYTEST) -m "not system"
+	$(BIN)/python tests/histories/run.py --kept --count 0 --minutes 10 --shrink 0
 
 test-system: setup ## Run the tests of clusters, servers, databases, kills and wheels
-	$(BIN)/python -m pytest -q -n auto -m system
+	$(PYTEST) -m system
 
 histories: setup ## Draw histories of studies (runs, kills, edits) for ten minutes, and print those that fail
 	$(BIN)/python tests/histories/run.py --kept --minutes 10 --seed $$RANDOM
@@ -72,7 +76,7 @@ test-newest: ## Run the tests of `make test` on the newest packages that pyproje
 	$(MAKE) test VENV=.venv-newest CONSTRAINTS=
 
 coverage: setup ## Print the branches that no test reaches
-	$(BIN)/python -m pytest -q -n auto --cov --cov-report=term:skip-covered
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 lint: setup ## Check style, types and formatting
 	$(BIN)/ruff check .

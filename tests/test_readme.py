@@ -118,6 +118,7 @@ def test_every_study_has_a_row() -> None:
     assert named == {path.stem for path in (ROOT / "studies").glob("*.yaml")}
 
 
+@pytest.mark.system
 def test_the_trace_in_the_text_agrees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from gpu_steps import Size
 from fpl_tune.bench.texts import CALTECH101
 
 
+@pytest.mark.system
 def test_a_step_waits_for_nothing_and_launches_as_often_for_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches are those of 12 blocks; times are predicted for narrower ones."""
     size = Size(names=CALTECH101[:20], layers=2, width=128)

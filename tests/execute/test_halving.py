@@ -111,7 +111,8 @@ def undisturbed(
     return _undisturbed[key]
 
 
-@pytest.mark.parametrize("after", [21, *(pytest.param(n, marks=pytest.mark.system) for n in (1, 9, 11, 31))])
+@pytest.mark.system
+@pytest.mark.parametrize("after", [1, 9, 11, 21, 31])
 def test_a_search_that_is_killed_ends_as_undisturbed(
     compose: Compose, tmp_path: Path, stepped: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
@@ -152,7 +153,7 @@ def hedged_of(root: Path) -> list[tuple[bool, str, list[int]]]:
     ]
 
 
-@pytest.mark.parametrize("after", [None, 19, *(pytest.param(n, marks=pytest.mark.system) for n in (14, 23, 26))])
+@pytest.mark.parametrize("after", [None, *(pytest.param(n, marks=pytest.mark.system) for n in (14, 19, 23, 26))])
 def test_every_third_trial_runs_its_first_seed_to_the_end_also_after_a_kill(
     compose: Compose,
     tmp_path: Path,

@@ -106,6 +106,7 @@ def test_seeds_are_those_of_a_study_with_a_fixed_number(compose: Compose, tmp_pa
     pd.testing.assert_frame_equal(found.drop(columns="seeds"), same[found.columns].drop(columns="seeds"))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", [5, 8])
 def test_killed_in_a_look_and_continued_equals_undisturbed(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

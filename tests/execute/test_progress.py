@@ -140,7 +140,7 @@ STUDIES = {
 def test_totals_stay_and_what_is_done_grows(compose: Any, tmp_path: Path, name: str) -> None:
     body, total, unit = STUDIES[name]
     log = Log()
-    outcome = start_study(compose(body, "protocol.rounds=6"), root=tmp_path, callbacks=[log])
+    outcome = start_study(compose(body, "protocol.rounds=4"), root=tmp_path, callbacks=[log])
     assert outcome.exit_code in (0, 1)
     first, last = log.told[0], log.told[-1]
     assert {(told.total, told.total_rounds, told.unit) for told in log.told} == {(total, first.total_rounds, unit)}
@@ -149,7 +149,7 @@ def test_totals_stay_and_what_is_done_grows(compose: Any, tmp_path: Path, name: 
         assert values == sorted(values), part
     assert (first.done, first.rounds, first.seconds, first.best) == (0, 0, None, "")
     assert last.done == total
-    assert last.rounds == last.total_rounds == (36 if unit == "cell" else 0)
+    assert last.rounds == last.total_rounds == (24 if unit == "cell" else 0)
     estimates = [told.seconds for told in log.told if told.seconds is not None]
     assert len(estimates) > 10
     assert estimates[0] > 0

@@ -397,6 +397,7 @@ def test_the_folder_of_a_refused_study_is_removed_before_another_start_may_use_i
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.system
 def test_permuting_test_labels_changes_nothing_that_is_chosen(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

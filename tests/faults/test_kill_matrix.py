@@ -34,18 +34,12 @@ def check(tmp_path: Path, case: str, *words: str) -> list[dict]:
     return points
 
 
-@pytest.mark.parametrize("case", ["grid-joint-2", "tpe-split-1"])
-def test_killed_at_every_25th_file_operation_ends_as_undisturbed(tmp_path: Path, case: str) -> None:
-    points = check(tmp_path, case, "--every", "25")
-    assert len(points) >= 8
-    assert any(len(point["before"]) == 2 for point in points)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_killed_at_every_13th_file_operation_ends_as_undisturbed(tmp_path: Path, case: str) -> None:
     """The program itself runs all points, in half an hour."""
     points = check(tmp_path, case, "--every", "13")
     assert {line.partition(" ")[0] for point in points for line in point["before"]} >= {"open", "rename"}
+    assert any(len(point["before"]) == 2 for point in points)
 
 
 def test_what_reads_or_changes_nothing_is_no_point(tmp_path: Path) -> None:

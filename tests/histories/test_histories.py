@@ -1,4 +1,4 @@
-"""Histories that once failed, and some that are drawn with fixed seeds; `run.py` draws as many as one likes."""
+"""Histories drawn with fixed seeds. `make test` also runs those that once failed; `run.py` draws any number."""
 
 import subprocess
 import sys
@@ -22,11 +22,6 @@ def run(*words: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.timeout(600)
-def test_histories_that_once_failed_and_a_few_new_ones() -> None:
-    assert "0 kinds of faults" in run("--kept", "--seed", "1", "--count", "10", "--minutes", "4")
-
-
 def test_the_text_of_each_mutant_occurs_once() -> None:
     package = REPOSITORY / "fpl_tune"
     counts = {name: (package / mutant.file).read_text().count(mutant.old) for name, mutant in MUTANTS.items()}
@@ -35,7 +30,7 @@ def test_the_text_of_each_mutant_occurs_once() -> None:
 
 @pytest.mark.system
 def test_more_histories() -> None:
-    assert "0 kinds of faults" in run("--seed", "100", "--count", "60", "--minutes", "4")
+    assert "0 kinds of faults" in run("--seed", "100", "--count", "70", "--minutes", "4")
 
 
 @pytest.mark.system

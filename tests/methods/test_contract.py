@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from method_cases import METHODS, node
+from method_cases import METHODS, node, one_of_each_base
 from scipy.optimize import root_scalar
 from scipy.stats import norm
 from step_contract import a_step_waits_for_nothing
@@ -50,11 +50,25 @@ def cases(request: pytest.FixtureRequest) -> list[Toy]:
     return [toy(methods.build(node(name, how))) for name, how in METHODS if name == request.param]
 
 
-@pytest.mark.parametrize("check", [*CONTRACT, a_step_waits_for_nothing], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_contract(cases: list[Toy], check: Callable[[Toy], None]) -> None:
     for case in cases:
         print(case.method)  # shown where the check fails
         check(case)
+
+
+@pytest.mark.system
+def test_a_step_waits_for_nothing(cases: list[Toy]) -> None:
+    """The simulated accelerator takes as long as all of the contract."""
+    for case in cases:
+        print(case.method)
+        a_step_waits_for_nothing(case)
+
+
+def test_a_step_of_one_method_of_each_base_class_waits_for_nothing() -> None:
+    for name, how in one_of_each_base():
+        print(name, how)
+        a_step_waits_for_nothing(toy(methods.build(node(name, how))))
 
 
 def test_groups_of_rates_have_leaves(cases: list[Toy]) -> None:

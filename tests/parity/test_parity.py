@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from method_cases import one_of_each_base
 from PIL import Image
 
 import fpl_tune.method as fl
@@ -109,6 +110,7 @@ def test_the_plain_loop_drops_incomplete_batches_as_its_trace_says(of_fork: Call
     assert np.unique(steps[:, 0]).tolist() == [1, 2]
 
 
+@pytest.mark.system
 def test_a_later_fork_computes_the_same(of_fork: Callable[..., Trace]) -> None:
     """Batches have an index in place of a path and come second, and the learned context includes a buffer."""
     trace, cell = of_fork("later"), run("optim.weight_decay=0")
@@ -120,12 +122,14 @@ def test_a_later_fork_computes_the_same(of_fork: Callable[..., Trace]) -> None:
     assert {name.rpartition("/")[2][:6] for name in trace["images"][0] if name} == {"train-"}
 
 
+@pytest.mark.system
 def test_rounds_are_counted_from_the_first_of_the_fork(of_fork: Callable[..., Trace]) -> None:
     trace = of_fork("later")
     assert np.unique(trace["steps"][:, 0]).tolist() == [1, 2]
     assert {name for name in trace if name.startswith("accuracy/")} == {"accuracy/1", "accuracy/2"}
 
 
+@pytest.mark.system
 def test_of_several_outputs_the_first_with_the_shape_of_logits_is_recorded(of_fork: Callable[..., Trace]) -> None:
     """The first output is text features, the last one twice the logits."""
     trace = of_fork("later")
@@ -133,6 +137,7 @@ def test_of_several_outputs_the_first_with_the_shape_of_logits_is_recorded(of_fo
     np.testing.assert_allclose(trace["first/logits"], ours["first/logits"], rtol=1e-4)
 
 
+@pytest.mark.system
 def test_a_test_of_another_split_is_not_recorded(of_fork: Callable[..., Trace]) -> None:
     """Clients have 7 or 6 classes with 3 test images each; the other split has those of the other clients."""
     trace = of_fork("later")
@@ -148,6 +153,7 @@ def test_a_fork_with_other_numbers_of_clients_ends_with_a_line_and_writes_nothin
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -437,7 +443,17 @@ TINY = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("method", sorted(set(config.options("method")) - WRAPPERS))
+FIRST = {name for name, _ in one_of_each_base()} | {"fedavgm", "pfedmoap"}
+"""Each kind of state is among them: shared, personal, of the server, of a wrapper."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[] if name in FIRST else pytest.mark.system)
+        for name in sorted(set(config.options("method")) - WRAPPERS)
+    ],
+)
 def test_a_methods_own_trace_is_equal(method: str, feature_cache: Path) -> None:
     """From another start than the run's own. Of several stages, the first one."""
     whole = config.compose_run([*TINY, f"method={method}", *OWN_SIZES.get(method, [])])

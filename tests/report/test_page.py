@@ -36,8 +36,12 @@ def test_five_sections_the_last_two_folded_and_the_answer_first(make_store):
     assert text.index('id="sentence"') < text.index('data-name="curve"') < text.index('class="sortable"')
 
 
-def test_pages_of_small_studies_are_small_and_of_a_thousand_cells_bearable(make_store):
+def test_pages_of_small_studies_are_small(make_store):
     assert report.build(make_store()).stat().st_size < 600e3
+
+
+@pytest.mark.system
+def test_a_page_of_a_thousand_cells_is_bearable(make_store):
     rates = ", ".join(f"{0.001 * i:.3f}" for i in range(1, 501))
     body = f"axes: {{method.n_ctx: [2, 4], optim.lr: [{rates}]}}\nseeds: 1\n"
     assert report.build(make_store(body=body, name="large", rounds=2, clients=2)).stat().st_size < 2e6

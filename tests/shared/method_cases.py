@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from fpl_tune import methods
 from fpl_tune.config import choose
 
 METHODS: list[tuple[str, dict[str, Any]]] = [
@@ -125,3 +126,11 @@ def node(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         assert last in at, f"{name} has no field {field}"
         at[last] = value
     return found
+
+
+def one_of_each_base() -> list[tuple[str, dict[str, Any]]]:
+    """The first listed form of the methods that derive from each class of `fpl_tune.methods` or `fpl_tune.wrappers`."""
+    first: dict[type, tuple[str, dict[str, Any]]] = {}
+    for name, how in METHODS:
+        first.setdefault(type(methods.build(node(name, how))).__mro__[1], (name, how))
+    return [*first.values()]

@@ -206,6 +206,7 @@ def test_tuner_has_the_figures_of_a_study(
                 assert frame[name][number] == value
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("address", [None, "auto"])
 def test_a_study_runs_in_the_ray_that_is_up_and_leaves_it_so(
     session: None, tmp_path: Path, compose: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, address: str | None
@@ -227,6 +228,7 @@ def test_a_study_runs_in_the_ray_that_is_up_and_leaves_it_so(
     assert logging.getLogger("ray.tune").level == logging.INFO
 
 
+@pytest.mark.system
 def test_another_address_than_that_of_the_ray_that_is_up_is_rejected(session: None) -> None:
     from fpl_tune.execute.ray.connect import connected
     from fpl_tune.execute.resources import address_in_use
@@ -243,6 +245,7 @@ def test_another_address_than_that_of_the_ray_that_is_up_is_rejected(session: No
             pass
 
 
+@pytest.mark.system
 def test_the_check_of_a_node_sees_the_gpus_in_the_ray_that_is_up(
     session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
