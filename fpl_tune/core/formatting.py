@@ -174,11 +174,23 @@ def plus_minus(mean: float | None, spread: float | None, metric: str, digits: in
     return f"{figure(mean, metric, digits)} ± {figure(spread, metric, digits)}"
 
 
-def signed(value: float, metric: str) -> str:
+def with_unit(mean: float | None, metric: str, spread: float = math.nan, digits: int = 2) -> str:
+    """`97.61 ± 0.11 %`: a value, its spread if there is one, and its unit."""
+    return f"{plus_minus(mean, spread, metric, digits)}{unit_after(metric)}"
+
+
+def signed(value: float, metric: str, digits: int = 2) -> str:
     """A difference with its sign; differences that are printed as 0 have a +."""
     if math.isnan(value):
         return "–"
-    return f"{round(100 * value, 2) + 0.0:+.2f}" if percent(metric) else _four_digits(scaled(value, metric) + 0.0, "+")
+    if percent(metric):
+        return f"{round(100 * value, digits) + 0.0:+.{digits}f}"
+    return _four_digits(scaled(value, metric) + 0.0, "+")
+
+
+def gap(difference: float, metric: str, digits: int = 2) -> str:
+    """`+1.20 points`: a difference with its sign and unit."""
+    return f"{signed(difference, metric, digits)}{unit_of_gap(metric)}"
 
 
 def _four_digits(value: float, sign: str = "") -> str:
@@ -186,10 +198,10 @@ def _four_digits(value: float, sign: str = "") -> str:
     return format(value, f"{sign},.0f" if 9999.5 <= abs(value) < 1e15 else f"{sign}.4g")
 
 
-def interval(row: Mapping[str, Any], metric: str) -> str:
+def interval(row: Mapping[str, Any], metric: str, digits: int = 2) -> str:
     """`+0.12 to +0.80`: the interval `low` to `high` of a difference; `–` where there is none."""
     low, high = float(row["low"]), float(row["high"])
-    return "–" if math.isnan(low) else f"{signed(low, metric)} to {signed(high, metric)}"
+    return "–" if math.isnan(low) else f"{signed(low, metric, digits)} to {signed(high, metric, digits)}"
 
 
 def megabytes(count: float) -> str:

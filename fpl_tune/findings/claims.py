@@ -10,7 +10,7 @@ from typing import Any
 from fpl_tune import analysis
 from fpl_tune.config import ClaimSpec, ReportSpec, StudySpec
 from fpl_tune.core.errors import ConfigError, unknown
-from fpl_tune.core.formatting import counted, percent
+from fpl_tune.core.formatting import counted, gap, interval, percent, scaled, with_unit
 from fpl_tune.core.spec import join_name
 from fpl_tune.study.cells import Cell, is_setting, shown
 from fpl_tune.study.results import FAILURES
@@ -125,7 +125,7 @@ def evaluate(table: StudyTable, report: ReportSpec, rule: str | None = None) -> 
         unit = 100.0 if percent(metric) else 1.0
         within = None if claim.within is None else claim.within / unit
         result = analysis.judge(frame, compared, margin=claim.margin / unit, within=within)
-        reason = _reason(claim, result, names, unit, len(compared))
+        reason = _reason(claim, metric, result, names, len(compared))
         bounds = result.difference, result.low, result.high, result.seeds
         judged.append(Judged(*asked, result.status, reason, *bounds))
     return judged
@@ -140,20 +140,19 @@ def _missing(row: Row) -> str:
     return f"A seed of {name} has {ends[0]}." if ends else f"There is no result of {name}."
 
 
-def _reason(claim: ClaimSpec, result: analysis.ClaimResult, names: Mapping[str, str], unit: float, pairs: int) -> str:
+def _reason(claim: ClaimSpec, metric: str, result: analysis.ClaimResult, names: Mapping[str, str], pairs: int) -> str:
     """The values that decide a claim, as a sentence."""
-    one, other = result.contrast
-    write = "{:.1f}".format if unit == 100 else "{:.4g}".format
-    value = {cell: write(unit * mean) for cell, mean in result.values.items()}
-    text = f"{names[one]} {value[one]} against {names[other]} {value[other]}"
+    values = [f"{names[cell]} {with_unit(result.values[cell], metric, digits=1)}" for cell in result.contrast]
+    text = " against ".join(values)
     if not result.seeds:
         return f"{text}: the cells share no seed."
-    signed = "{:+.1f}".format if unit == 100 else "{:+.4g}".format
-    bounds = f"{signed(unit * result.difference)}"
+    text += f": {gap(result.difference, metric, 1)}"
     if result.seeds > 1:
-        bounds += f" (95 % interval {signed(unit * result.low)} to {signed(unit * result.high)})"
-    needs = f"at most {claim.within:g} either way" if claim.within is not None else f"above {claim.margin:g}"
-    text += f": {bounds} over {counted(result.seeds, 'seed')}, claimed {needs}"
+        text += f" (95 % interval {interval(vars(result), metric, 1)})"
+    asked, unit = claim.margin if claim.within is None else claim.within, 100.0 if percent(metric) else 1.0
+    limit = f"{scaled(asked / unit, metric):g}"
+    needs = f"above {limit}" if claim.within is None else f"at most {limit} either way"
+    text += f" over {counted(result.seeds, 'seed')}, claimed {needs}"
     if pairs > 1:
         text += f"; the {'clearest' if result.status == 'fails' else 'closest'} of {counted(pairs, 'comparison')}"
     if result.outlier:

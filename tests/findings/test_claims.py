@@ -1,6 +1,7 @@
 """A study's claims: which cells they compare, what is refused, and what is said of the results."""
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -18,7 +19,8 @@ from fpl_tune.search.compose import compose as compose_checked
 from fpl_tune.study.grid import expand
 from fpl_tune.study.store import Store
 
-from ..report.conftest import amend, findings_of
+from ..conftest import there
+from ..report.conftest import amend, findings_of, put
 
 BODY = """
 axes:
@@ -115,15 +117,31 @@ def test_results_decide(make_store: Any) -> None:
     assert counts_sentence(judged) == "1 of 2 claims holds, 1 fails, 0 are undecided"
 
 
-@pytest.mark.parametrize(("metric", "unit", "form"), [("test/acc_mean", 100, "+.1f"), ("train/loss", 1, "+.4g")])
+@pytest.mark.parametrize(("metric", "unit", "form"), [("test/acc_mean", 100, ".1f"), ("train/loss", 1, ".4g")])
 def test_differences_have_their_sign_and_the_digits_of_their_metric(
     make_store: Any, metric: str, unit: float, form: str
 ) -> None:
     store = make_store([f"report.metric={metric}"], body=BODY, level=level)
     amend(store, train__loss=lambda cell: 1 - level(cell))
     for claim in judge(store):
-        low, high, gap = (f"{unit * (value or 0.0):{form}}" for value in (claim.low, claim.high, claim.difference))
-        assert f": {gap} (95 % interval {low} to {high}) over 3 seeds" in claim.reason
+        low, high, gap = (f"{unit * (value or 0.0):+{form}}" for value in (claim.low, claim.high, claim.difference))
+        points = " points" if unit == 100 else ""
+        assert f": {gap}{points} (95 % interval {low} to {high}) over 3 seeds" in claim.reason
+
+
+def test_values_and_limits_of_a_claim_have_the_unit_of_their_metric(make_store: Any) -> None:
+    overrides = ["report.metric=comm/up_bytes", "report.claims.better.margin=5000000"]
+    store = make_store(overrides, body=BODY, level=level)
+    for cell in store.cells():
+        for seed in store.seeds(cell):
+            costs = there(store.result(cell, seed)).costs
+            sent = 1e6 * cell.varied.get("method.n_ctx", 0)
+            put(store, cell, seed, costs={**costs, "comm/up_bytes": sent})
+    reason = judge(store)[0].reason
+    found = re.match(r"few, n_ctx=4 (\S+) MB against few, n_ctx=2 (\S+) MB: \+(\S+) MB \(", reason)
+    one, other, gap = map(float, there(found).groups())
+    assert (one, other, gap) == (4, 2, 2)
+    assert ", claimed above 5;" in reason
 
 
 def test_what_did_not_run_is_undecided(make_store: Any) -> None:
