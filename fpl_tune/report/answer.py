@@ -9,24 +9,22 @@ from fpl_tune.analysis import t_half_width
 from fpl_tune.core.formatting import (
     counted,
     figure,
-    interval,
+    gap,
     joined,
     numeric,
-    plus_minus,
-    signed,
     some,
-    unit_after,
     unit_of_gap,
     upper,
+    with_unit,
     words,
 )
 from fpl_tune.findings import edited
 from fpl_tune.findings.claims import counts_sentence
 from fpl_tune.findings.comparisons import Comparisons
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import charts, costs, search, sweep, tuned
+from fpl_tune.report import charts, costs, search, sentences, sweep, tuned
 from fpl_tune.report.charts import Spec
-from fpl_tune.report.panels import Panel, plain_table, ruling
+from fpl_tune.report.panels import Panel, plain_table
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.results import VAL
 from fpl_tune.study.standing import CellState
@@ -78,32 +76,17 @@ def _best(findings: Findings, comparisons: Comparisons) -> str:
     """The best cell, its value, what it gains over the reference and how sure that is, and which cells are similar."""
     assert findings.best is not None
     assert findings.choice is not None
-    unit, points = unit_after(findings.metric), unit_of_gap(findings.metric)
-    means = findings.frame.loc[findings.chosen, "mean"]
-    of = f"{unit} {words(findings.metric)}"
+    means, reference = findings.frame.loc[findings.chosen, "mean"], comparisons.reference.name or ""
     against = comparisons.frame.loc[comparisons.frame.index.isin(findings.chosen)]
-    gap = f"{signed(against['difference'].mean(), findings.metric)}{points} against {comparisons.reference.name}"
     if len(means) > 1:
         name = findings.shared or findings.choice.label
-        text = f"{name} is best on {findings.chosen_on} over {counted(len(means), 'setting')}, with a mean of "
-        text += f"{plus_minus(means.mean(), math.nan, findings.metric)}{of}"
+        text = sentences.best(findings, name, means.mean(), settings=len(means))
         by_verdict = {**against["verdict"].value_counts(), "not compared": len(means) - len(against)}
         verdicts = ", ".join(f"{word} in {n}" for word, n in by_verdict.items() if n)
-        return f"{text}." if against.empty else f"{text}; {gap} on average: {verdicts}."
-    row = findings.frame.loc[findings.best.id]
-    text = f"{findings.names.of(findings.best)} is best on {findings.chosen_on}, with "
-    text += f"{plus_minus(row['mean'], row['std'], findings.metric)}{of}"
-    if against.empty:
-        text += f" over {counted(row['n'], 'seed')}"
-    else:
-        (test,) = against.to_dict("records")
-        bounds = interval(test, findings.metric)
-        if bounds == "–":
-            text += f"; {gap} ({ruling(findings.metric, test)})"
-        else:
-            equal = f"equal within {findings.spec.report.rope:g}{points}"
-            text += f"; {gap} ({findings.confidence} interval {bounds}, {counted(test['seeds'], 'seed')}): "
-            text += equal if test["verdict"] == "equal" else test["verdict"]
+        average = f"{gap(against['difference'].mean(), findings.metric)} against {reference} on average"
+        return f"{text}." if against.empty else f"{text}; {average}: {verdicts}."
+    tests = {reference: against.iloc[0].to_dict()} if len(against) else {}
+    text = sentences.best_cell(findings, findings.best, tests)
     similar = findings.same_group
     if similar and len(similar) < len(findings.own) - 1:
         return f"{text}. It does not differ significantly from {some(list(map(findings.names.of, similar)), 3)}."
@@ -116,13 +99,11 @@ def _by_setting(findings: Findings, comparisons: Comparisons) -> str:
     cells = findings.whole
     if len(cells) < 2:
         return ""
-    unit, points = unit_after(findings.metric), unit_of_gap(findings.metric)
-    tests = comparisons.frame.to_dict("index")
-    parts = []
+    tests, parts = comparisons.frame.to_dict("index"), list[str]()
     for cell in cells[:SERIES]:
-        text = f"{figure(findings.frame.loc[cell.id, 'mean'], findings.metric)}{unit} at {findings.names.of(cell)}"
+        text = f"{with_unit(findings.frame.loc[cell.id, 'mean'], findings.metric)} at {findings.names.of(cell)}"
         if (test := tests.get(cell.id)) is not None:
-            text += f" ({signed(test['difference'], findings.metric)}{points}: {test['verdict']})"
+            text += f" ({gap(test['difference'], findings.metric)}: {test['verdict']})"
         parts.append(text)
     if len(cells) > SERIES:
         parts.append(f"{len(cells) - SERIES} more in the table")

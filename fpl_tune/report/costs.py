@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fpl_tune.core.formatting import signed, size, some, unit_of_gap
+from fpl_tune.core.formatting import gap, size, some
 from fpl_tune.core.nested import get_field
 from fpl_tune.findings.choice import choose
 from fpl_tune.findings.findings import Findings, Searched
@@ -38,13 +38,16 @@ def of_search(findings: Findings, search: Searched) -> dict[str, str]:
     return higher(findings, search.tuned, search.published)
 
 
-def text(findings: Findings, search: Searched) -> str:
-    """The costs of the chosen point of a search above its published or default one, as a phrase; empty if none.
+def text(findings: Findings, search: Searched, name: str) -> str:
+    """The costs of the chosen point of a search above its published or default one, as a sentence about `name`; empty
+    if there are none.
 
     The gain at no higher cost follows, by the best trial on validation that costs no more than that one.
     """
-    costs = [f"{words} {values}" for words, values in of_search(findings, search).items()]
-    return f"{', '.join(costs)}; {_at_no_higher_cost(findings, search)}" if costs else ""
+    costs = ", ".join(f"{words} {values}" for words, values in of_search(findings, search).items())
+    first = findings.first_point(search.published) if search.published is not None else ""
+    more = f"{costs}; {_at_no_higher_cost(findings, search)}"
+    return f"{name} costs more than the {first} setting: {more}." if costs else ""
 
 
 def _at_no_higher_cost(findings: Findings, search: Searched) -> str:
@@ -62,9 +65,8 @@ def _at_no_higher_cost(findings: Findings, search: Searched) -> str:
     gained = [value - other[seed] for seed, value in mine.items() if seed in other]
     if not gained:
         return "no seed is paired at no higher cost"
-    points = unit_of_gap(findings.metric)
-    mean = signed(math.fsum(gained) / len(gained), findings.metric)
-    return f"at no higher cost, trial {trial.trial_number} gains {mean}{points} on the seeds that chose it"
+    mean = gap(math.fsum(gained) / len(gained), findings.metric)
+    return f"at no higher cost, trial {trial.trial_number} gains {mean} on the seeds that chose it"
 
 
 def sentence(findings: Findings) -> str:
@@ -78,8 +80,4 @@ def sentence(findings: Findings) -> str:
 
 def texts(findings: Findings) -> list[str]:
     """A line for each search whose chosen point costs more than its published or default one."""
-    return [
-        f"{search.label} costs more than the {findings.first_point(search.published or search.tuned)} setting: {more}."
-        for search in findings.searches
-        if search.tuned is not None and (more := text(findings, search))
-    ]
+    return [*filter(None, (text(findings, search, search.label) for search in findings.searches))]

@@ -70,19 +70,3 @@ def judged(metric: str, row: Mapping[Any, Any]) -> list[str]:
     """Difference, interval and verdict of a comparison as texts; of declared looks also the one that decided."""
     verdict = f"{row['verdict']} at {counted(row['look'], 'seed')}" if row.get("look") else str(row["verdict"])
     return [signed(row["difference"], metric), interval(row, metric), verdict]
-
-
-def ruling(metric: str, row: Mapping[Any, Any], of: str = "") -> str:
-    """A comparison's interval and verdict in a sentence: `+0.12 to +0.80: better`, or why there is no interval.
-
-    Args:
-        metric: the metric that is compared.
-        row: the comparison; see `analysis.compare`.
-        of: what stands before an interval, such as `95 % interval `.
-    """
-    _, bounds, verdict = judged(metric, row)
-    if row["verdict"] == "identical":
-        return f"{verdict} on every seed"
-    if bounds == "–":
-        return "one seed: no interval" if row["seeds"] == 1 else "no interval"
-    return f"{of}{bounds}: {verdict}"

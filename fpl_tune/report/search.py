@@ -13,12 +13,8 @@ from fpl_tune.core.formatting import (
     axis_name,
     counted,
     numeric,
-    plus_minus,
-    signed,
     some,
     symbol,
-    unit_after,
-    unit_of_gap,
     upper,
     words,
 )
@@ -26,9 +22,9 @@ from fpl_tune.core.metrics import comparable
 from fpl_tune.findings.choice import sign
 from fpl_tune.findings.comparisons import compare_pairs
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import charts, costs, tuned
+from fpl_tune.report import charts, costs, sentences, tuned
 from fpl_tune.report.charts import Spec, column
-from fpl_tune.report.panels import Panel, ruling
+from fpl_tune.report.panels import Panel
 from fpl_tune.study import results
 from fpl_tune.study.cells import Cell, field_text, shown
 from fpl_tune.study.results import FAILURES
@@ -41,61 +37,47 @@ _FIELDS = 3  # of a trial that a sentence names
 
 
 def sentence(findings: Findings) -> str:
-    """The gain of the chosen point of a search over its published or default setting."""
+    """The chosen point of a search, and its gain over the published or default setting."""
     (search,) = findings.searches
-    best = search.tuned
+    best, published = search.tuned, search.published
     if best is None:
         return "No trial has completed yet."
-    row = findings.frame.loc[best.id]
-    unit = unit_after(findings.metric)
-    what = words(findings.metric)
-    reached = f"{plus_minus(row['mean'], row['std'], findings.metric)}{unit} {what}"
-    others = [cell for cell in findings.own if cell.id not in findings.published]
-    first = f"{findings.first_point(search.published or best)} setting"
+    first, value = f"{findings.first_point(published or best)} setting", findings.spread(best, findings.metric)
+    reached = sentences.reached(findings, *value)
     if best.published and len(findings.whole) == 1:
         return f"Only the {first} has completed, with {reached}; too early to judge tuning."
     if best.published:
-        than = f"No trial was better on {findings.chosen_on} than the {first}"
-        return f"{than}, which reaches {reached} ({counted(len(others), 'other trial')})."
-    if search.published is None:
+        others = counted(len(findings.own) - len(findings.published), "other trial")
+        return f"No trial was better on {findings.chosen_on} than the {first}, which reaches {reached} ({others})."
+    text = sentences.best(findings, _named(findings, best), *value, sentences.of_search(findings))
+    if search.best is not None and search.best.id in findings.costs:
+        text += f", found after {findings.costs[search.best.id]:.2g} of {max(findings.costs.values()):.2g} full trials"
+    if published is None:
         least = "" if len(findings.whole) > 1 else "it is the only trial that completed; "
         why = f"no {first} completed" if findings.published else f"there is no {first} to compare with"
-        return f"{_named(findings, best)} is best on {findings.chosen_on}, with {reached}; {least}{why}."
-    after = ""
-    if search.best is not None and search.best.id in findings.costs:
-        cost, total = findings.costs[search.best.id], max(findings.costs.values())
-        after = f", found after {cost:.2g} of {total:.2g} full trials"
-    ran, test = {*findings.values["cell"]}, None
-    if {best.id, search.published.id} <= ran:
-        pairs = {best.id: search.published.id}
+        return f"{text}; {least}{why}."
+    test = None
+    if {best.id, published.id} <= {*findings.values["cell"]}:
+        pairs = {best.id: published.id}
         test = compare_pairs(findings, pairs, chosen=not findings.confirmed).loc[best.id].to_dict()
     if test is None or not test["seeds"]:
-        reached = f"{_named(findings, best)} is best on {findings.chosen_on}, with {reached}{after}"
-        return f"{reached}; no seed is paired with the {first}."
-    points = unit_of_gap(findings.metric)
-    verdict = ruling(findings.metric, test, "95 % interval ")
-    seeds = "fresh seeds" if findings.confirmed else "the seeds that chose it, so the value is optimistic"
-    gained = signed(test["difference"], findings.metric)
-    if sign(findings.metric) * test["difference"] <= 0:  # validation saw a gain that the test set does not show
-        text = f"Tuning gained nothing: {_named(findings, best, inside=True)}, the best on "
-        text += f"{findings.chosen_on}, is {gained}{points} from the {first}"
-    else:
-        text = f"Tuning gained {gained}{points} over the {first} with {_named(findings, best, inside=True)}"
-    more = costs.text(findings, search)
-    return f"{text} on {seeds} ({verdict}){after}.{f' It costs more than the {first}: {more}.' if more else ''}"
+        return f"{text}; no seed is paired with the {first}."
+    # validation may have seen a gain that the test set does not show
+    gained = "tuning gained" if sign(findings.metric) * test["difference"] > 0 else "tuning gained nothing:"
+    against = sentences.differences(findings, {f"the {first}": test}, len(findings.seeds(best)))
+    return " ".join([f"{text}; {gained} {against}.", *filter(None, [costs.text(findings, search, "It")])])
 
 
-def _named(findings: Findings, cell: Cell, *, inside: bool = False) -> str:
-    """A trial in a sentence: `lr = 0.122, λ = 0.5 (trial 14)`, or its number alone if it has many fields.
+def _named(findings: Findings, cell: Cell) -> str:
+    """A trial at the start of a sentence: `lr = 0.122, λ = 0.5 (trial 14)`, or its number alone if it has many fields.
 
     Args:
         findings: the study.
         cell: the trial, or the one that confirms it.
-        inside: True within a sentence, False at its beginning.
     """
     fields = [name for name in cell.varied if name in findings.axes and name not in findings.grid_axes]
     if not 0 < len(fields) <= _FIELDS:
-        return f"{'trial' if inside else 'Trial'} {cell.trial_number}"
+        return f"Trial {cell.trial_number}"
     return f"{', '.join(f'{symbol(name)} = {field_text(cell, name)}' for name in fields)} (trial {cell.trial_number})"
 
 

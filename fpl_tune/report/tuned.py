@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,11 +22,8 @@ from fpl_tune.core.formatting import (
     percent,
     plus_minus,
     quantity,
-    signed,
     some,
     symbol,
-    unit_after,
-    unit_of_gap,
     upper,
     words,
 )
@@ -34,8 +31,8 @@ from fpl_tune.findings.choice import choose
 from fpl_tune.findings.comparisons import Comparisons, compare_pairs, turned
 from fpl_tune.findings.crossed import Crossed
 from fpl_tune.findings.findings import Findings, Searched
-from fpl_tune.report import costs
-from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table, ruling
+from fpl_tune.report import costs, sentences
+from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
 from fpl_tune.search.halving import limit, used
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import aggregate
@@ -430,42 +427,27 @@ def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
 def sentence(findings: Findings, asked: str | None) -> str:
     """The best tuned method on validation, and one method against each of the others."""
     columns, rows = _crossed(findings).columns, entries(findings)
-    unit, points = unit_after(findings.metric), unit_of_gap(findings.metric)
     column = _MEAN if len(columns) > 1 else columns[0]
-    text = _winner(findings, rows, column, unit)
-    compared = against(findings, asked)
-    if compared is None:
-        return f"{text}."
-    tests = compared.over_settings if len(columns) > 1 else {
-        other: by[columns[0]] for other, by in compared.by_setting.items() if columns[0] in by
-    }  # fmt: skip
-    parts = []
-    for other, test in list(tests.items())[:4]:
-        gap = f"{signed(test['difference'], findings.metric)}{points} against {other}"
-        parts.append(f"{gap} ({ruling(findings.metric, test)})")
-    if not parts:
-        return f"{text}."
-    if len(tests) > 4:
-        parts.append(f"{counted(len(tests) - 4, 'more')} in the table")
-    lead = "" if compared.method in _crossed(findings).rows_of(findings.chosen) else f"{compared.method} has "
-    return f"{text}; {lead}{', '.join(parts)}."
+    parts, compared = [_winner(findings, rows, column)], against(findings, asked)
+    if compared is not None:
+        by_setting = {other: by[columns[0]] for other, by in compared.by_setting.items() if columns[0] in by}
+        tests = compared.over_settings if len(columns) > 1 else by_setting
+        first = dict([*tests.items()][:4])
+        if first:
+            lead = "" if compared.method in _crossed(findings).rows_of(findings.chosen) else f"{compared.method} has "
+            parts.append(f"{lead}{sentences.differences(findings, first, rows[compared.method][column].seeds)}")
+        if more := len(tests) - len(first):
+            parts.append(f"{more} more in the table")
+    return f"{'; '.join(parts)}."
 
 
-def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column: str, unit: str) -> str:
-    crossed = _crossed(findings)
-    columns = crossed.columns
-    what = words(findings.metric)
-    value = partial(plus_minus, metric=findings.metric)
-    best = [m for m in crossed.own if {c.id for c in crossed.rows[m].values()} <= {*findings.chosen}]
-    on = f"on {counted(len(findings.table.design.confirm), 'fresh seed')}" if findings.confirmed else "so far"
-    if not findings.table.design.confirm:
-        on = "on the seeds that chose it"
+def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column: str) -> str:
+    crossed, on = _crossed(findings), sentences.of_search(findings)
+    columns, chosen = crossed.columns, {*findings.chosen}
+    winners = {m: [c for c in columns if c in crossed.rows[m] and crossed.rows[m][c].id in chosen] for m in crossed.own}
+    best = [method for method, where in winners.items() if len(where) == len(crossed.rows[method])]
     if len(best) == 1 and column in rows[best[0]]:
         entry = rows[best[0]][column]
-        over = f" over {counted(len(columns), 'setting')}" if len(columns) > 1 else ""
-        reached = f"{'a mean of ' if over else ''}{value(entry.mean, entry.std)}{unit} {what} {on}"
-        return f"Tuned, {best[0]} is best on {findings.chosen_on}{over}, with {reached}"
-    winners = {m: [c for c in columns if c in crossed.rows[m] and crossed.rows[m][c].id in findings.chosen]
-               for m in crossed.own}  # fmt: skip
-    named = [f"{method} ({', '.join(where)})" for method, where in winners.items() if where]
-    return f"Tuned in each setting, best on {findings.chosen_on}: {', '.join(named)} ({what} {on})"
+        return f"Tuned, {sentences.best(findings, best[0], entry.mean, entry.std, on, len(columns))}"
+    by_method = ", ".join(f"{method} ({', '.join(where)})" for method, where in winners.items() if where)
+    return f"Tuned in each setting, best on {findings.chosen_on}: {by_method}; {words(findings.metric)} {on}"
