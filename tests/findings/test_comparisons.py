@@ -6,7 +6,7 @@
 import pytest
 
 from fpl_tune import methods
-from fpl_tune.findings.comparisons import compare, offered_references
+from fpl_tune.findings.comparisons import compare, look, offered_references
 from fpl_tune.report import table
 
 from ..conftest import there
@@ -115,6 +115,19 @@ def test_the_region_of_equivalence_is_the_study_s(make_store):
     wide = compare(findings_of(make_store(["report.rope=40"], level=level))).frame
     assert set(wide["verdict"]) == {"equal"}
     assert set(compare(findings_of(make_store(["report.rope=0"], level=level))).frame["verdict"]) == {"undecided"}
+
+
+def test_cells_that_joined_later_are_looked_at_first(make_store):
+    """References are compared apart from the study's cells, of which n_ctx=4 has the seeds of the first look alone."""
+    store = make_store(
+        ["report.rope=0", "report.reference='n_ctx=2'"],
+        body="axes: {method: {n_ctx: [2, 4]}}\nreferences: [{method: coop}]\nseeds: until_decided\nlooks: [2, 3, 5]\n",
+        level=lambda cell: 0.5 + cell.number / 1e4,
+        fill=lambda cell, seed: seed <= (2 if cell.number == 1 else 3),
+    )
+    seen = there(look(findings_of(store)))
+    assert (seen.seeds, seen.further, seen.decided) == (2, (3,), 0)
+    assert [store.cell(key).label for key in seen.goes_on] == ["n_ctx=2", "n_ctx=4"]
 
 
 def test_the_page_offers_references_methods_and_cells(make_store):

@@ -162,6 +162,11 @@ def test_a_trial_costs_what_ran_and_at_least_its_first_leg(row: Row, rounds: int
     assert spent(row) == rounds
 
 
+def test_a_trial_costs_the_rounds_of_all_its_seeds() -> None:
+    row = trial(0, ROUNDS)
+    assert spent(replace(row, runs={1: row.runs[1], 2: replace(row.runs[1], rounds=4)})) == ROUNDS + 4
+
+
 def test_without_halving_a_trial_costs_all_rounds_of_all_seeds() -> None:
     whole = replace(DESIGN, reduction=None)
     rows = (replace(row, design=whole) for row in (trial(0), trial(0, 1, status="diverged")))

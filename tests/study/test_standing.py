@@ -140,6 +140,13 @@ def test_a_trial_pauses_at_a_rung_until_it_is_let_pass() -> None:
     assert Row(TRIAL, HALVED, {1: run(ROUNDS)}, frozenset({3})).standing.rung == ROUNDS, "before its other seeds"
 
 
+def test_a_trial_that_completed_its_first_seed_alone_does_not_count_yet() -> None:
+    passed = frozenset({3, ROUNDS})
+    assert Row(TRIAL, HALVED, {1: run(ROUNDS)}, passed).counts == ()
+    assert Row(TRIAL, HALVED, {1: run(ROUNDS), 2: run(ROUNDS)}, passed).counts == (1, 2)
+    assert Row(GRID, HALVED, {1: run(ROUNDS)}).counts == (1,)
+
+
 def test_a_cell_has_the_seeds_of_the_looks_that_it_passed() -> None:
     design = Design((1, 2, 3, 4, 5), looks=(2, 3, 5))
     assert Row(GRID, design).wanted == (1, 2)
