@@ -42,14 +42,10 @@ class ComposedStudy:
         """Builds and checks the cells and searches of a study.
 
         Raises:
-            ConfigError: an axis, a reference, the search, halving, looks or claims are invalid.
+            ConfigError: an axis, a reference, the search, halving or looks are invalid.
         """
         check_reported(spec.report.metric)
         looks.check(spec)
-        if spec.report.claims and spec.search.sampler is not None:
-            raise ConfigError(
-                f"Claims compare cells of axes, but {spec.name} searches. Remove report.claims, or search.sampler."
-            )
         points = Points.of(spec)
         study = cls(spec, points, Search.plan(spec, check_of_sizes(), points=points))
         halving.check(spec, study.search.runs if study.search else [c.run for c in study.cells if c.candidate])
@@ -90,6 +86,10 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> ComposedStudy:
                 f"{block}.{fields[0]} has no effect without a sampler. Set search.sampler=auto, or remove the {block} "
                 "block."
             )
+    if spec.report.claims and spec.search.sampler is not None:
+        raise ConfigError(
+            f"Claims compare cells of axes, but {spec.name} searches. Remove report.claims, or search.sampler."
+        )
     study = ComposedStudy.of(spec)
     _warn_of_equal_cells(study.points)
     named = {override.field.split(".")[0] for override in given}
