@@ -69,7 +69,7 @@ def test_what_was_pruned_decides_nothing_and_runs_whole_under_another_rule(compo
     assert outcome.skipped + outcome.done == 4
     assert set(states(tmp_path).values()) == {"done"}
     store = Store.open(tmp_path, "tiny")
-    assert "lr=0.3 90.0 against lr=0.1 70.0: +20.0" in evaluate(store.table(), store.spec().report)[0].reason
+    assert evaluate(store.table(), store.spec().report)[0].difference == pytest.approx(0.2)
     assert best(store.table()).label == "lr=0.3"
 
 
