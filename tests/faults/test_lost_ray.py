@@ -25,10 +25,11 @@ DRIVER = """
 import socket, sys, time
 from pathlib import Path
 import psutil
-from fpl_tune import config
+from fpl_tune.api import start_study
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.execute.callback import Callback
 from fpl_tune.execute.ray import connect
+from fpl_tune.search.compose import compose
 
 connect.LOST_SECONDS = 2.0
 study, root, kill = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
@@ -51,9 +52,9 @@ class Kill(Callback):
     def on_abort(self):
         print("abort heard", flush=True)
 
-spec = config.compose_study(study, [sys.argv[4], "execution.executor=ray", "execution.parallel=1"])
+composed = compose(study, [sys.argv[4], "execution.executor=ray", "execution.parallel=1"])
 try:
-    sys.exit(run_study(spec, root=root, callbacks=[Kill()]).exit_code)
+    sys.exit(start_study(composed, root=root, callbacks=[Kill()]).exit_code)
 except FplTuneError as problem:
     print(problem, flush=True)
     sys.exit(problem.exit_code)

@@ -19,12 +19,13 @@ from fpl_tune.study.store import Store
 DRIVER = """
 import sys
 from pathlib import Path
-from fpl_tune import config
+from fpl_tune.api import start_study
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.execute.ray import connect
+from fpl_tune.search.compose import compose
 
 connect.LOST_SECONDS = 2.0
-study = config.compose_study(sys.argv[1], sys.argv[3:])
+study = compose(sys.argv[1], sys.argv[3:])
 try:
     sys.exit(start_study(study, root=Path(sys.argv[2])).exit_code)
 except FplTuneError as problem:

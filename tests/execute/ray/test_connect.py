@@ -25,8 +25,9 @@ _STUDY = """
 import os, signal, subprocess, sys
 from pathlib import Path
 import psutil
-from fpl_tune import config
+from fpl_tune.api import start_study
 from fpl_tune.execute.callback import Callback
+from fpl_tune.search.compose import compose
 
 me, ours, refused = psutil.Process(), [], []
 
@@ -45,7 +46,7 @@ class Look(Callback):
             refused.append(b"InvalidAuthToken" in done.stderr or done)
 
 handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-study = config.compose_study(sys.argv[1], ["execution.executor=ray", "seeds=1"])
+study = compose(sys.argv[1], ["execution.executor=ray", "seeds=1"])
 assert start_study(study, root=Path(sys.argv[2]), callbacks=[Look()]).exit_code == 0
 _, alive = psutil.wait_procs(ours, timeout=5)
 assert len(ours) > 5 and not alive, alive
