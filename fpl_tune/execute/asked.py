@@ -52,7 +52,9 @@ class Asked:
         self.searches: Sequence[CellSearch] = search.parts if search is not None else []
         trials = search.restore(store.files()) if search is not None else []
         seen = {seed for cell in trials if cell.suggestion is not None for seed in cell.suggestion.seeds}
-        self.table = StudyTable(StudyFile.model_validate(spec.node), halving.design_of(spec, seen), folder=store.folder)
+        self.table = StudyTable(
+            StudyFile.model_validate(spec, from_attributes=True), halving.design_of(spec, seen), folder=store.folder
+        )
         self.prints = dict[str, dict[str, Any]]()
         """Fingerprints of the cells' runs, by id."""
         self.again: list[tuple[Cell, int]] = []
