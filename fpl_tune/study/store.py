@@ -480,7 +480,8 @@ class Store:
         else:
             learned.unlink(missing_ok=True)
         owner = {"cell": cell.id, "seed": seed, "history": digest(text, schema.DIGEST)}
-        write_text(folder / "result.json", json.dumps({**run.as_dict(), **owner}, indent=1))
+        stored = {"fingerprints": run.fingerprints, **run.as_dict(), **owner}
+        write_text(folder / "result.json", json.dumps(stored, indent=1))
         self._lost.discard(folder)
 
     def forget(self, cell: Cell, seed: int) -> None:
