@@ -20,10 +20,11 @@ from fpl_tune.execute.decide import rows_of
 from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Interrupted
 from fpl_tune.execute.plan import preflight
-from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
+from fpl_tune.execute.plan.profile import TRIAL_SECONDS, earlier_paces
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.findings import looks
 from fpl_tune.search.compose import ComposedStudy
+from fpl_tune.simulation.dummy import cost_key
 from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast, get_type_hints
 
-from fpl_tune import config
 from fpl_tune.config import RunSpec
 from fpl_tune.method import Method, Sizes
-from fpl_tune.simulation.dummy import dummy_task
+from fpl_tune.simulation.dummy import cost_key, dummy_task
 
 
 def check_of_sizes() -> Callable[[RunSpec], None]:
@@ -24,8 +22,7 @@ def check_of_sizes() -> Callable[[RunSpec], None]:
         for stage in run.stages:
             method = stage.method
             if method.requires or method.needs == "patches" or type(method).check is not Method.check:
-                node = config.as_dict(run)
-                key = json.dumps([node[name] for name in ("clip", "data", "partition", "protocol")], sort_keys=True)
+                key = cost_key(run, "clip", "data", "partition", "protocol")
                 if key not in by_key:
                     task = dummy_task(run)
                     sizes = SimpleNamespace(**{name: getattr(task, name) for name in get_type_hints(Sizes)})

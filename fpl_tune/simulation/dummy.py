@@ -1,9 +1,14 @@
-"""Tasks without images: for checks, estimates of memory and bytes, and the shapes of a method's leaves."""
+"""Tasks without images: for checks, estimates of memory and bytes, and the shapes of a method's leaves; and which runs
+share such an estimate."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import torch
 
+from fpl_tune import config
 from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec
 from fpl_tune.data import Dataset, load
@@ -37,3 +42,21 @@ def dummy_task(run: RunSpec, towers: Towers | None = None, dataset: Dataset | No
     first, second = views[: run.data.views], views[run.data.views :]
     world = SharedData(towers, dataset, run.clip, train, test, first, second, empty, passed)
     return task_of(world, run, 1)
+
+
+def cost_key(run: RunSpec, *groups: str) -> str:
+    """The cost key of a run, or of some of its groups. Runs with the same key cost the same per round: of the
+    hyper-parameters, only sizes matter."""
+    full = config.as_dict(run)
+    node = {name: full[name] for name in ("clip", "data", "partition", "protocol", "method", "stages")}
+    node["protocol"] = {k: v for k, v in node["protocol"].items() if k != "rounds"}
+    node["data"] = {k: v for k, v in node["data"].items() if k != "root"}
+    node["optim"] = {"batch": run.optim.batch, "name": run.optim.name}
+    node["method"] = _sizes(node["method"])
+    return json.dumps({name: node[name] for name in groups or node}, sort_keys=True)
+
+
+def _sizes(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {k: _sizes(v) for k, v in node.items() if not isinstance(v, float)}
+    return node

@@ -20,13 +20,14 @@ from fpl_tune.execute.asked import Asked
 from fpl_tune.execute.decide import remaining, rows_of
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
-from fpl_tune.execute.plan.profile import TRIAL_SECONDS, cost_key, earlier_paces
+from fpl_tune.execute.plan.profile import TRIAL_SECONDS, earlier_paces
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.findings import looks, rates
 from fpl_tune.findings.unasked import Unasked
 from fpl_tune.search import halving
 from fpl_tune.search.compose import ComposedStudy
 from fpl_tune.simulation import bounds
+from fpl_tune.simulation.dummy import cost_key
 from fpl_tune.study.standing import CellState, Row
 from fpl_tune.study.store import Store
 

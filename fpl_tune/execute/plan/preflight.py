@@ -22,14 +22,13 @@ from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import Dataset, load
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
-from fpl_tune.execute.plan.profile import cost_key
 from fpl_tune.execute.plan.traffic import bytes_sent
 from fpl_tune.method import State
 from fpl_tune.search import halving
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
-from fpl_tune.simulation.dummy import dummy_task
+from fpl_tune.simulation.dummy import cost_key, dummy_task
 from fpl_tune.simulation.task import ClientTask, towers_for
 from fpl_tune.simulation.worlds import needs_of, threads_of
 

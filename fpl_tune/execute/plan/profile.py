@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from fpl_tune import config
-from fpl_tune.config import RunSpec
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.simulation.dummy import cost_key
 from fpl_tune.study.store import Store
 
 TRIAL_SECONDS = 0.5
 """Typical seconds of a trial besides its rounds, for its setup and files."""
 _STUDIES = 20  # studies that are read, the newest first
-
-
-def cost_key(run: RunSpec, *groups: str) -> str:
-    """The cost key of a run, or of some of its groups. Runs with the same key cost the same per round: of the
-    hyper-parameters, only sizes matter."""
-    full = config.as_dict(run)
-    node = {name: full[name] for name in ("clip", "data", "partition", "protocol", "method", "stages")}
-    node["protocol"] = {k: v for k, v in node["protocol"].items() if k != "rounds"}
-    node["data"] = {k: v for k, v in node["data"].items() if k != "root"}
-    node["optim"] = {"batch": run.optim.batch, "name": run.optim.name}
-    node["method"] = _sizes(node["method"])
-    return json.dumps({name: node[name] for name in groups or node}, sort_keys=True)
-
-
-def _sizes(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {k: _sizes(v) for k, v in node.items() if not isinstance(v, float)}
-    return node
 
 
 def earlier_paces(root: Path, study: str, kinds: Collection[str]) -> dict[str, float]:
