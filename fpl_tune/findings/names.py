@@ -28,7 +28,9 @@ class Names:
     def __init__(
         self, cells: Sequence[Cell], own: Sequence[Cell], axes: Sequence[str], grid_axes: Sequence[str]
     ) -> None:
-        self._cells, self._own, self._axes, self._grid_axes = cells, own, axes, grid_axes
+        self._cells, self._own, self._grid_axes = cells, own, grid_axes
+        searched = any(cell.searched for cell in cells)
+        self._axes = [axis for axis in axes if not searched or axis in grid_axes]
         self.titles = titles(axes)
         """Titles of the axes in tables and charts."""
 
@@ -56,9 +58,7 @@ class Names:
 
     def axis_values(self, cell: Cell) -> dict[str, str]:
         """A cell's values on the axes, as texts. A value that only a reference has belongs to its name instead."""
-        searched = any(each.searched for each in self._cells)
-        axes = [axis for axis in self._axes if not searched or axis in self._grid_axes]
-        return {n: shown(v) for n, v in cell.varied.items() if n in axes and shown(v) in self.taken.get(n, ())}
+        return {n: shown(v) for n, v in cell.varied.items() if n in self._axes and shown(v) in self.taken.get(n, ())}
 
     def named(self, cell: Cell) -> list[str]:
         """The values of a cell on the axes, such as `lam=0` or `promptfl`; empty for references."""
