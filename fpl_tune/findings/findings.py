@@ -330,8 +330,10 @@ class Findings:
     @cached_property
     def searches(self) -> list[Searched]:
         """The searches of the study, one for each cell of its axes."""
-        rows = {cell.id: self.row(cell) for cell in self.cells}
-        return searches_of(rows, self.table.study, self.rule_of_trials) if self.searched else []
+        if not self.searched:
+            return []
+        rows = [*map(self.row, self.cells)]
+        return searches_of(rows, self.table.study, self.rule_of_trials, confirmed=self.confirmed)
 
     def first_point(self, cell: Cell) -> str:
         """The kind of the first points of a cell's search: `published`, or `default` where none is known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fpl_tune.findings.choice import choose
@@ -29,17 +29,17 @@ class Searched:
     """The published point that the objective chooses, likewise."""
 
 
-def searches_of(rows: Mapping[str, Row], study: StudyFile, rule: str) -> list[Searched]:
+def searches_of(rows: Sequence[Row], study: StudyFile, rule: str, *, confirmed: bool) -> list[Searched]:
     """The searches of a study, one for each cell of its axes.
 
     Args:
-        rows: the study's cells with their results, by id.
+        rows: the study's cells with their results.
         study: the study.
         rule: the reporting rule that chooses among trials.
+        confirmed: True if a search of the study has been confirmed on fresh seeds.
     """
     axes, searches = axes_of(study.axes), list[Searched]()
-    confirmed = any(row.cell.role == "tuned" and row.compared for row in rows.values())
-    trials = [row for row in rows.values() if row.cell.role == "trial"]
+    trials = [row for row in rows if row.cell.role == "trial"]
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     for varied in points:
         own = [row for row in trials if row.cell.search == label(varied)]
@@ -58,7 +58,7 @@ def searches_of(rows: Mapping[str, Row], study: StudyFile, rule: str) -> list[Se
         )
         tuned = best
         if confirmed:
-            after = [row.cell for row in rows.values() if row.cell.search == label(varied) and row.cell.role != "trial"]
+            after = [row.cell for row in rows if row.cell.search == label(varied) and row.cell.role != "trial"]
             tuned = next((cell for cell in after if cell.role == "tuned"), None)
             start = next((cell for cell in after if cell.published), None)
         searches.append(Searched(label(varied) if varied else "", cells, best, tuned, start))

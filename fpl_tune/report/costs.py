@@ -7,7 +7,8 @@ import math
 from fpl_tune.core.formatting import gap, size, some
 from fpl_tune.core.nested import get_field
 from fpl_tune.findings.choice import choose
-from fpl_tune.findings.findings import Findings, Searched
+from fpl_tune.findings.findings import Findings
+from fpl_tune.findings.searches import Searched
 from fpl_tune.study.cells import Cell, shown
 
 _FIELDS = {

@@ -30,7 +30,8 @@ from fpl_tune.core.formatting import (
 from fpl_tune.findings.choice import choose
 from fpl_tune.findings.comparisons import Comparisons, compare_pairs, turned
 from fpl_tune.findings.crossed import Crossed
-from fpl_tune.findings.findings import Findings, Searched
+from fpl_tune.findings.findings import Findings
+from fpl_tune.findings.searches import Searched
 from fpl_tune.report import costs, sentences
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
 from fpl_tune.search.halving import limit, used
