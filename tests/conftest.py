@@ -259,7 +259,7 @@ class Asked:
         self.search = there(Search.plan(spec, fits))
         trials = {cell.id: cell for cell in self.search.restore([row.cell for row in rows])}
         before = {row.cell.id: replace(row, cell=trials[row.cell.id]) for row in rows if row.cell.id in trials}
-        self.table = StudyTable(StudyFile.model_validate(spec.node), design_of(spec), before)
+        self.table = StudyTable(StudyFile.of(spec), design_of(spec), before)
         self._exhausted: set[str] = set()
 
     @property

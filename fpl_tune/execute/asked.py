@@ -52,9 +52,7 @@ class Asked:
         self.searches: Sequence[CellSearch] = search.parts if search is not None else []
         trials = search.restore(store.files()) if search is not None else []
         seen = {seed for cell in trials if cell.suggestion is not None for seed in cell.suggestion.seeds}
-        self.table = StudyTable(
-            StudyFile.model_validate(spec, from_attributes=True), halving.design_of(spec, seen), folder=store.folder
-        )
+        self.table = StudyTable(StudyFile.of(spec), halving.design_of(spec, seen), folder=store.folder)
         self.prints = dict[str, dict[str, Any]]()
         """Fingerprints of the cells' runs, by id."""
         self.again: list[tuple[Cell, int]] = []
@@ -67,10 +65,10 @@ class Asked:
         """Searches whose sampler has no new point."""
         self.add([*study.fixed, *trials])
         if spec.ablate is not None:
-            if trials := sum(trials_left(self.table, each, {}, self.exhausted) for each in self.searches):
+            if ahead := sum(trials_left(self.table, each, {}, self.exhausted) for each in self.searches):
                 raise ConfigError(
-                    f"ablate=best needs a finished search, but {counted(trials, 'trial')} of {spec.name} "
-                    f"{'is' if trials == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
+                    f"ablate=best needs a finished search, but {counted(ahead, 'trial')} of {spec.name} "
+                    f"{'is' if ahead == 1 else 'are'} left. Run fpl-tune study {spec.name} without it first."
                 )
             self.add(ablation_cells(spec, self.searches, self.table.rows))
         self.add(confirming(self.table, self.searches, {}, self.exhausted))
@@ -101,7 +99,7 @@ class Asked:
     def _row(self, cell: Cell) -> Row:
         """The row of a cell, with the seeds that run again set aside."""
         prints = self.prints[cell.id] = self._fingerprints(cell.run)
-        row = self._store.row(cell, self.table.design, prints)
+        row = self._store.row_under(self.table.design, cell, prints)
         again = [s for s in row.wanted if s in row.runs and row.runs[s].status in self._run_again]
         self.again += [(cell, seed) for seed in again]
         return replace(row, runs={seed: run for seed, run in row.runs.items() if seed not in again})

@@ -122,10 +122,7 @@ def _check_report(study: ComposedStudy) -> None:
 
     design, rest = Design.of(spec, halved=False), [axis for axis in axes if axis not in settings_of(axes)]
     rows = {cell.id: Row(cell, design) for cell in cells}
-    findings, names = (
-        Findings(spec, StudyTable(StudyFile.model_validate(spec, from_attributes=True), design, rows)),
-        list[str](),
-    )
+    findings, names = Findings(spec, StudyTable(StudyFile.of(spec), design, rows)), list[str]()
     for part in parts:  # the rows of the table of tuned methods, and the published trials
         names.append(row_title(part.varied, rest, str(part.node["method"]["name"])))
         names += [label({**part.varied, **point}) for point in part.points]

@@ -80,6 +80,11 @@ class StudyFile(Seeds, BaseModel):
     prune: _Prune
     report: _Report
 
+    @classmethod
+    def of(cls, study: Any) -> StudyFile:
+        """Those fields of a composed study."""
+        return cls.model_validate(study, from_attributes=True)
+
 
 class Effective(BaseModel):
     """Resolved values of fields in the last run of the study, so that readers need no other file of the user."""

@@ -357,19 +357,19 @@ class Store:
 
     # -- results ---------------------------------------------------------------------------------------------
 
-    def row(self, cell: Cell, design: Design | None = None, prints: Mapping[str, Any] | None = None) -> Row:
-        """A cell with its stored runs of the present version of its method and data.
+    def row(self, cell: Cell) -> Row:
+        """A cell with its stored runs, as the last start left it."""
+        return self.row_under(self.design(), cell, self.prints(cell), complete=self._order().complete)
+
+    def row_under(self, design: Design, cell: Cell, prints: Mapping[str, Any], *, complete: bool = False) -> Row:
+        """A cell with its stored runs of one version of its method and data.
 
         Args:
+            design: what the study asks of it.
             cell: the cell.
-            design: the design of a study that starts now; None: that of the last start.
-            prints: fingerprints of the cell's run today; None: those at the last start.
+            prints: fingerprints of the cell's run, of that version.
+            complete: see `Row.complete`.
         """
-        if design is None:
-            return self._row(cell, self.design(), self.prints(cell), complete=self._order().complete)
-        return self._row(cell, design, self.prints(cell) if prints is None else prints)
-
-    def _row(self, cell: Cell, design: Design, prints: Mapping[str, Any], *, complete: bool = False) -> Row:
         stale, runs = dict[str, None](), dict[int, Run]()
         for seed, run in self.runs(cell).items():
             if reasons := changed_parts(run.fingerprints, prints):
@@ -399,7 +399,7 @@ class Store:
         """A snapshot of the study's results. Figures that are shown together are computed from one snapshot."""
         order, design = self._order(), self.design()
         cells = self._readable(order.cells)
-        rows = {cell.id: self._row(cell, design, self.prints(cell), complete=order.complete) for cell in cells}
+        rows = {c.id: self.row_under(design, c, self.prints(c), complete=order.complete) for c in cells}
         return StudyTable(self.study(), design, rows, folder=self.folder, effective=self.effective())
 
     def seed_folder(self, cell: Cell | CellFile, seed: int) -> Path:

@@ -40,7 +40,7 @@ class Watch:
         self.cells = expand(spec)
         design = design_of(spec)
         rows = {cell.id: Row(cell, design) for cell in self.cells}
-        self.table = StudyTable(StudyFile.model_validate(spec.node), design, rows)
+        self.table = StudyTable(StudyFile.of(spec), design, rows)
         self.meter, self.jobs = ProgressMeter(self.table, [], spec, {}), dict[str, Job]()
 
     def start(self, cell: Cell, seeds: tuple[int, ...] = SEEDS) -> None:

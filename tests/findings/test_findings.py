@@ -64,7 +64,7 @@ def findings_on(spec: Study, left: Left) -> Findings:
                 history = records(cell.number, seed)[: 1 if status in BROKEN else 2]
                 runs[seed] = make_result(status, history, split_hash=f"split{seed}")
         rows[cell.id] = Row(cell, design, runs)
-    return Findings(spec, StudyTable(StudyFile.model_validate(spec.node), design, rows))
+    return Findings(spec, StudyTable(StudyFile.of(spec), design, rows))
 
 
 def said(findings: Findings) -> dict[str, Any]:
