@@ -147,8 +147,22 @@ def compare(findings: Findings, asked: str | None = None) -> Comparisons:
     every = pd.concat(
         [compare_pairs(findings, group, chosen=reference.chosen) for group in groups if group or group is own]
     )
-    rows = every.loc[[cell for cell in pairs if every.loc[cell, "seeds"] > 0]]
+    rows = every.loc[[cell for cell in pairs if every.loc[cell, "seeds"] > 0]].copy()
+    if findings.kind == "sweep" and findings.best is not None and reference.holds(findings.best):
+        open_ = rows.index[rows["verdict"] == "undecided"]
+        rows.loc[open_.intersection(_ends(findings)), "verdict"] = TREND
     return Comparisons(reference, rows, len(every) - len(rows))
+
+
+TREND = "worse (trend)"
+"""Verdict on a value of a sweep whose own interval decides nothing, but that lies where results fall towards an end of
+the axis; see `analysis.sweep`."""
+
+
+def _ends(findings: Findings) -> list[str]:
+    """Ids of the cells of a sweep in one setting from which on results fall."""
+    result = findings.sweep.result
+    return [] if result is None or len(findings.chosen) > 1 else [*result.lower, *result.upper]
 
 
 def compare_pairs(

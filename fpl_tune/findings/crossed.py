@@ -59,14 +59,15 @@ def crossed(
         missing = [axis for axis in where if axis not in own]
         if missing and (cell.run.learns or not all(axis.startswith("protocol.") for axis in missing)):
             return None
-        columns = {_title(each) for each in settings if own.items() <= each.items()}
+        columns = {setting_title(each) for each in settings if own.items() <= each.items()}
         row = rows.setdefault(name, {})
         if not columns or columns & row.keys():
             return None
         row.update(dict.fromkeys(columns, cell))
-    return Crossed(list(dict.fromkeys(map(_title, settings))), rows, list(dict.fromkeys(name for name, _ in named)))
+    titles = dict.fromkeys(map(setting_title, settings))
+    return Crossed([*titles], rows, list(dict.fromkeys(name for name, _ in named)))
 
 
-def _title(varied: Mapping[str, Any]) -> str:
+def setting_title(varied: Mapping[str, Any]) -> str:
     """The title of a column: values alone where they are words."""
     return ", ".join(shown(v) if isinstance(v, (str, Mapping)) else label({axis: v}) for axis, v in varied.items())

@@ -20,13 +20,13 @@ from fpl_tune.core.metrics import TOTAL_BYTES, check_rule, comparable
 from fpl_tune.findings import rates
 from fpl_tune.findings.choice import Choice, choose, objectives_of, selecting_rule, setting_of, sign
 from fpl_tune.findings.claims import Judged, evaluate
-from fpl_tune.findings.crossed import Crossed, crossed, row_title, settings_of
+from fpl_tune.findings.crossed import Crossed, crossed, row_title, setting_title, settings_of
 from fpl_tune.findings.foresight import Foresight, foresight
-from fpl_tune.findings.names import DATA, Names
+from fpl_tune.findings.names import DATA, Names, without_data
 from fpl_tune.findings.partition import ClassCounts, class_counts
 from fpl_tune.findings.searches import Searched, costs_of, searches_of
 from fpl_tune.findings.significance import SweptAxis, clients_of, letters_of, sweep_of, values_of
-from fpl_tune.study.cells import SETTING, Cell, axes_of, label, shown
+from fpl_tune.study.cells import Cell, axes_of, label, shown
 from fpl_tune.study.results import COSTS, VAL, Status, value_of
 from fpl_tune.study.standing import CellState, Row
 from fpl_tune.study.table import StudyTable
@@ -170,7 +170,31 @@ class Findings:
     @property
     def settings(self) -> list[str]:
         """The study's axes that say where a cell ran, not what it ran: data, partition, protocol."""
-        return [axis for axis in self.grid_axes if axis.split(".")[0] in SETTING or axis in DATA]
+        where = {*settings_of(axes_of(self.spec.axes)), *DATA}
+        return [axis for axis in self.grid_axes if axis in where]
+
+    @cached_property
+    def places(self) -> list[tuple[str, str, Cell]]:
+        """Setting, name within it, and cell, of what the study compares.
+
+        A cell that holds in several settings has an entry in each. In a study with one setting, or that compares
+        nothing else, the setting is empty and the name that of the cell.
+        """
+        if self.crossed is not None:
+            rows = self.crossed.rows.items()
+            return [(column, name, cell) for name, row in rows for column, cell in row.items()]
+        own = [cell for cell in self.entries if not cell.is_reference]
+        settings = {setting_title(each): each for each in map(self.setting, own)}
+        names = {cell.id: self.family(cell) if cell.is_reference else without_data(cell, self.settings)
+                 for cell in self.entries}  # fmt: skip
+        if self.searched or len(settings) < 2 or len({names[cell.id] for cell in own}) < 2:
+            return [("", self.names.of(cell), cell) for cell in self.entries]
+        return [(title, names[cell.id], cell) for cell in self.entries for title, setting in settings.items()
+                if self.setting(cell).items() <= setting.items()]  # fmt: skip
+
+    def setting(self, cell: Cell) -> dict[str, Any]:
+        """A cell's values on the axes that are settings."""
+        return {name: cell.varied[name] for name in self.settings if name in cell.varied}
 
     def family(self, cell: Cell) -> str:
         """A reference's name without the axes: there is one for every value of the axes that it leaves open.
@@ -178,8 +202,7 @@ class Findings:
         A method that is tuned is also a reference where it is not.
         """
         if cell.searched and cell.reference:  # a point of a search too
-            where = label({name: cell.varied[name] for name in self.settings if name in cell.varied})
-            name = cell.reference.removesuffix(f", {where}")
+            name = cell.reference.removesuffix(f", {label(self.setting(cell))}")
             return f"{name} (not tuned)" if name in dict(self._tuned_rows) else name
         if cell.candidate and cell.reference:
             return cell.reference

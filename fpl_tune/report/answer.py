@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Any
+
+import pandas as pd
 
 from fpl_tune.analysis import t_half_width
 from fpl_tune.core.formatting import (
@@ -19,8 +22,10 @@ from fpl_tune.core.formatting import (
     words,
 )
 from fpl_tune.findings import edited
+from fpl_tune.findings.choice import sign
 from fpl_tune.findings.claims import counts_sentence
-from fpl_tune.findings.comparisons import Comparisons
+from fpl_tune.findings.comparisons import TREND, Comparisons
+from fpl_tune.findings.crossed import setting_title
 from fpl_tune.findings.findings import Findings
 from fpl_tune.report import charts, costs, search, sentences, sweep, tuned
 from fpl_tune.report.charts import Spec
@@ -31,8 +36,6 @@ from fpl_tune.study.standing import CellState
 
 SERIES = 8
 """Series that a chart draws along an axis; cells of studies with more are rows."""
-ROWS = 24
-"""Cells that are drawn as rows, the best on validation."""
 
 
 def sentence(findings: Findings, comparisons: Comparisons) -> str:
@@ -65,11 +68,38 @@ def _answer(findings: Findings, comparisons: Comparisons) -> str:
     if findings.kind == "sweep":
         return f"{so_far}{sweep.sentence(findings)}"
     if findings.tuned_table is not None:
-        further = [tuned.at_edges(findings), costs.sentence(findings)] if not so_far else []
-        return " ".join(filter(None, [f"{so_far}{tuned.sentence(findings, comparisons.reference.asked)}", *further]))
+        return f"{so_far}{tuned.sentence(findings, comparisons.reference.asked)}"
     if findings.kind == "search" and len(findings.searches) == 1:
         return f"{so_far}{search.sentence(findings)}"
-    return f"{so_far}{_best(findings, comparisons)}"
+    return f"{so_far}{_from_reference(findings, comparisons) or _best(findings, comparisons)}"
+
+
+def _from_reference(findings: Findings, comparisons: Comparisons) -> str:
+    """What changes from one of the study's own cells, as in an ablation, in each setting; empty unless the study's
+    reference is one."""
+    reference, own = comparisons.reference, {cell.id for cell in findings.whole}
+    base = [(setting, cell) for setting, _, cell in findings.places if reference.holds(cell) and cell.id in own]
+    if reference.asked is None or not base:
+        return ""
+    tests = comparisons.frame.to_dict("index")
+    changes: dict[str, dict[str, Mapping[Any, Any]]] = {}
+    for setting, name, cell in findings.places:
+        if cell.id in tests and cell.id in own:
+            changes.setdefault(name, {})[setting] = tests[cell.id]
+    if not changes:
+        return ""
+    of, seeds = f" {words(findings.metric)}", counted(len(findings.seeds(base[0][1])), "seed")
+    values = list[str]()
+    for setting, cell in base:
+        mean, std = findings.spread(cell, findings.metric)
+        where = f" in {setting}" if setting else ""
+        values.append(f"{with_unit(mean, findings.metric, std)}{'' if values else of}{where}")
+    parts = [f"{reference.name} reaches {joined(values)} over {seeds}"]
+    for name, by in [*changes.items()][:SERIES]:
+        before = "in " if "" not in by else ""
+        parts.append(f"{name} {sentences.differences(findings, by, len(findings.seeds(base[0][1])), before)}")
+    parts += [f"{len(changes) - SERIES} more in the table"] if len(changes) > SERIES else []
+    return f"{'; '.join(parts)}."
 
 
 def _best(findings: Findings, comparisons: Comparisons) -> str:
@@ -123,6 +153,9 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
     if findings.choice is not None and findings.best is not None:
         panel.texts += sweep.references(findings, comparisons) if findings.kind == "sweep" else []
         panel.texts += search.texts(findings)
+        if findings.tuned_table is not None:
+            texts = tuned.counts(findings, comparisons), tuned.at_edges(findings), costs.sentence(findings)
+            panel.texts += [*filter(None, texts)]
     if tied := findings.tied:
         ties = some(list(map(findings.names.of, tied)), 3)
         panel.texts.append(f"On {findings.chosen_on} the choice ties with {ties}; the smaller values are taken.")
@@ -139,10 +172,10 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
             panel.texts.append(
                 f"{f'{foresight.label}: e' if foresight.label else 'E'}arly rounds: {foresight.figures()}."
             )
-    if len(comparisons.frame):
+    if len(comparisons.frame) and findings.tuned_table is None:
         number = comparisons.frame["verdict"].value_counts()
         summary = ", ".join(
-            f"{number[v]} {v}" for v in ("better", "worse", "equal", "identical", "undecided") if v in number
+            f"{number[v]} {v}" for v in ("better", "worse", TREND, "equal", "identical", "undecided") if v in number
         )
         width = ((comparisons.frame["high"] - comparisons.frame["low"]) / 2).dropna().median()
         points = unit_of_gap(findings.metric)
@@ -178,10 +211,14 @@ def _looks(findings: Findings, comparisons: Comparisons) -> str:
 
 
 def main_chart(findings: Findings) -> dict[str, tuple[Spec, str]]:
-    """History of a search, curve along the axis of a sweep, or rows of cells with their intervals."""
+    """History of one search, curve along the axis of a sweep, or rows of cells or tuned methods with intervals."""
     if not findings.finished:
         return {}
     dashed = ", dashed lines are references" if findings.references else ""
+    bars = "bars are 95 % intervals over seeds"
+    if findings.tuned_table is not None:
+        caption = f"{bars}; rings: best on {findings.chosen_on}; {findings.basis}."
+        return {"tuned": (dots(findings, tuned.best(findings)), f"{upper(words(findings.metric))}; {caption}")}
     if findings.searched:
         early = ", small and hollow if it was stopped early" if findings.pruned else ""
         of = " of each search" if len(findings.searches) > 1 else ""
@@ -193,64 +230,104 @@ def main_chart(findings: Findings) -> dict[str, tuple[Spec, str]]:
                 f"A point per trial, rings: {findings.choice.by}; {findings.basis}.",
             )
         return drawn
-    axes = [a for a in findings.axes if findings.frame.loc[[c.id for c in findings.own], a].notna().any()]
-    numbers = [a for a in axes if numeric(findings.frame[a])]
-    several = sorted(axes, key=lambda a: -findings.frame[a].nunique()) if len(axes) > 1 else []
-    x = findings.spec.report.x if findings.spec.report.x in axes else next(iter([*numbers, *several]), None)
-    if len({repr([cell.varied.get(a) for a in axes if a != x]) for cell in findings.own}) > SERIES:
-        x = None
-    spread = "bands are the standard deviation over seeds" if x in numbers else "bars are 95 % intervals over seeds"
-    if x is None and len(findings.own) > ROWS:
-        spread += f"; the {ROWS} cells that the objective puts first"
-    charted = {
-        "curve": findings.metric,
-        **({"curve_validation": VAL} if x in numbers and findings.metric != VAL else {}),
-    }
+    x = _along(findings)
+    if x is None:
+        caption = f"{bars}; the ring marks the choice by validation; {findings.basis}."
+        return {"curve": (dots(findings, findings.chosen), f"{upper(words(findings.metric))}; {caption}")}
+    numbers = numeric(findings.frame[x])
+    spread = "bands are the standard deviation over seeds" if numbers else bars
+    charted = {"curve": findings.metric, **({"curve_validation": VAL} if numbers and findings.metric != VAL else {})}
     caption = f"{spread}; the ring marks the choice by validation{dashed}; {findings.basis}."
     return {
         name: (curve(findings, x, metric), f"{upper(words(metric))}; {caption}") for name, metric in charted.items()
     }
 
 
-def curve(findings: Findings, axis: str | None, metric: str) -> Spec:
-    """A metric along an axis, a series for each combination of the other axes, or by cell; references are dashed."""
-    x = charts.channel(findings, axis, "x") if axis else charts.names("x", None)
+def _along(findings: Findings) -> str | None:
+    """The axis along which a grid is drawn: `report.x`, the first of numbers or, of several axes of names that are no
+    settings, the longest. None: its cells are rows."""
+    varied = findings.frame.loc[[cell.id for cell in findings.own]]
+    axes = [axis for axis in findings.axes if varied[axis].notna().any()]
+    numbers = [axis for axis in axes if numeric(findings.frame[axis])]
+    named = sorted((a for a in axes if a not in findings.settings), key=lambda a: -findings.frame[a].nunique())
+    named = named if len(named) > 1 else []
+    x = findings.spec.report.x if findings.spec.report.x in axes else next(iter([*numbers, *named]), None)
+    others = [axis for axis in axes if axis not in (x, *_panel_axes(findings, x))]
+    series = {repr([cell.varied.get(axis) for axis in others]) for cell in findings.own}
+    return x if len(series) <= SERIES else None
+
+
+def _panel_axes(findings: Findings, x: str | None) -> list[str]:
+    """The axes of settings, beside x, whose values have a panel each."""
+    axes = [axis for axis in findings.settings if axis in findings.axes and axis != x]
+    settings = {repr([cell.varied.get(axis) for axis in axes]) for cell in findings.own}
+    return axes if len(settings) <= charts.PANELS else []
+
+
+def dots(findings: Findings, best: Collection[str]) -> Spec:
+    """What the study compares as rows, a panel for each setting: means with their 95 % intervals over seeds.
+
+    Args:
+        findings: the study.
+        best: ids of the cells that have rings.
+    """
+    places, title = charts.notable(findings)
+    rows = []
+    for setting, name, cell in places:
+        (mean, std), seeds = findings.spread(cell, findings.metric), findings.seeds(cell)
+        half = t_half_width(std / math.sqrt(len(seeds)), len(seeds))
+        own = charts.point(findings, cell, findings.metric, mean, half, seeds)
+        rows.append({**own, "x": name, "panel": setting, "series": "cells", "best": cell.id in best})
+    means = {str(name): mean for name, mean in pd.DataFrame(rows).groupby("x")["mean"].mean().items()}
+    order = sorted(means, key=lambda name: -(sign(findings.metric) or 1) * means[name])
+    x = charts.names("x", None, order)
+    return {**charts.lines(rows, x, charts.measured(findings.metric), charts.colours({"cells": 0})), **title}
+
+
+def curve(findings: Findings, axis: str, metric: str) -> Spec:
+    """A metric along an axis: a panel for each setting, a series for each combination of the other axes; references are
+    dashed."""
+    x = charts.channel(findings, axis, "x")
     numbers = x["type"] == "quantitative"
-    families = {cell.id: findings.family(cell) for cell in findings.cells if cell.is_reference}
-    own = [cell for cell in findings.finished if cell.candidate]
-    references = [cell for cell in findings.finished if cell.id in families]
-    if axis is None:
-        own, references = (findings.best_first(cells)[:most] for cells, most in ((own, ROWS), (references, SERIES)))
+    where = _panel_axes(findings, axis)
+
+    def values(cell: Cell, axes: Collection[str]) -> dict[str, Any]:
+        return {name: value for name, value in cell.varied.items() if name in axes}
+
+    settings = {setting_title(own): own for own in (values(cell, where) for cell in findings.own)}
+    families = {cell.id: findings.family(cell) for cell in findings.finished if cell.is_reference}
     rows: list[dict[str, Any]] = []
-    levels: dict[str, dict[str, Any]] = {}
+    levels: dict[tuple[str, str], dict[str, Any]] = {}
     ranks: dict[str, int] = {}
-    for cell in [*own, *references]:
+    for cell in sorted(findings.finished, key=lambda cell: cell.id in families):
+        if cell.id not in families and not cell.candidate:
+            continue
         seeds, (mean, std) = findings.seeds(cell), findings.spread(cell, metric)
         half = std if numbers else t_half_width(std / math.sqrt(len(seeds)), len(seeds))
-        others = {name: value for name, value in cell.varied.items() if axis and name in findings.axes and name != axis}
+        others = values(cell, {*findings.axes} - {axis, *where})
         name = families.get(cell.id, label(others) if others else "cells")
-        position = findings.frame.loc[cell.id, axis] if axis else findings.names.of(cell)
+        position = findings.frame.loc[cell.id, axis]
+        positioned = position is not None and position == position
         row = {
             **charts.point(findings, cell, metric, mean, half, seeds),
             "series": name,
             "best": cell.id in findings.chosen,
         }
-        positioned = position is not None and position == position
-        if cell.id in families and (not positioned or list(families.values()).count(name) == 1):
-            levels.setdefault(name, row)
-        elif positioned:
-            rows.append({**row, "x": position if numbers else shown(position)})
+        for panel in (title for title, setting in settings.items() if values(cell, where).items() <= setting.items()):
+            if cell.id not in families or (positioned and list(families.values()).count(name) > len(settings)):
+                rows += [{**row, "panel": panel, "x": position if numbers else shown(position)}] if positioned else []
+            else:
+                levels[panel, findings.names.of(cell) if (panel, name) in levels else name] = {**row, "panel": panel}
         ranks[name] = min(findings.ages[cell.id], ranks.get(name, len(findings.cells)))
-    y, shown_levels, far = charts.measured(metric), list(levels.values()), dict[str, str]()
+    y, shown_levels, far = charts.measured(metric), list[Mapping[str, Any]](levels.values()), list[Mapping[str, Any]]()
     if numbers:
         band = [row[end] for row in rows for end in ("low", "high")]
         y, shown_levels, far = charts.focused(y, band, shown_levels, "mean", metric)
-        ranks = {
-            name: rank for name, rank in ranks.items() if name in {row["series"] for row in [*rows, *shown_levels]}
-        }
     else:
         x["sort"] = list(dict.fromkeys(row["x"] for row in sorted(rows, key=lambda row: -row["mean"])))
-    return charts.lines(rows, x, y, charts.colours(ranks), shown_levels, height=340, far=far)
+    drawn = {row["series"] for row in [*rows, *shown_levels]}
+    colour = charts.colours({name: rank for name, rank in ranks.items() if name in drawn})
+    return charts.lines(rows, x, y, colour, shown_levels, height=340, far=far)
 
 
 def claims(findings: Findings, comparisons: Comparisons) -> Panel | None:

@@ -7,6 +7,7 @@ parameter `kept`: numbers of the cells that the page's filter leaves, or null fo
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,21 +33,33 @@ Rows = Sequence[Mapping[str, Any]]
 CELLS: Spec = {"name": "cells"}
 """The page's data set of cells."""
 _KEPT = "kept === null || indexof(kept, datum.number) >= 0"
-COLOURS = ["#1f77b4", "#d1582a", "#1a936f", "#b5649b", "#b58900", "#4f9fcf", "#8c6d4f", "#7a7a7a"]
+MOST = 60
+"""Cells that a chart draws; of more, those that the objective puts first, which its title says."""
+PANELS = 12
+"""Settings that have a panel each in a chart."""
+COLOURS = ["#1f77b4", "#d1582a", "#1a936f", "#b5649b", "#b58900", "#4f9fcf", "#8c6d4f"]
 """Distinct for colour-blind readers, on light and on dark ground."""
+GREY = "#8888"
+"""Of series beyond these."""
 SHOWN: Spec = {"name": "shown", "select": {"type": "point", "fields": ["series"], "toggle": "true"}, "bind": "legend"}
 """The parameter of a chart's legend."""
 
 
-def colours(ranks: Mapping[str, int]) -> Spec:
-    """The colour channel of series. Ranks say which came first: those that come later take the colours that are left,
-    so that a series keeps its colour when others join it."""
+def colours(ranks: Mapping[str, int], others: str | None = None) -> Spec:
+    """The colour channel of series. Of many, the first have a colour of their own, and the others are grey.
+
+    Args:
+        ranks: the series, each with its rank by age: one that comes later takes a colour that is left, so that a series
+            keeps its colour when others join it.
+        others: name of a further series, of all that have no colour.
+    """
     taken: dict[str, int] = {}
-    for name in sorted(ranks, key=lambda name: ranks[name]):
-        free = [i for i in range(len(COLOURS)) if i not in taken.values()] or [*range(len(COLOURS))]
+    for name in sorted(ranks, key=lambda name: ranks[name])[: len(COLOURS)]:
+        free = [i for i in range(len(COLOURS)) if i not in taken.values()]
         taken[name] = min(free, key=lambda i: (i - ranks[name]) % len(COLOURS))
-    scale = {"domain": list(ranks), "range": [COLOURS[taken[name]] for name in ranks]}
-    return {**names("series", None), "scale": scale, **({} if len(ranks) > 1 else {"legend": None})}
+    domain = [*ranks, *([others] if others else [])]
+    scale = {"domain": domain, "range": [COLOURS[taken[name]] if name in taken else GREY for name in domain]}
+    return {**names("series", None), "scale": scale, **({} if len(domain) > 1 else {"legend": None})}
 
 
 def measured(metric: str, field: str = "mean") -> Spec:
@@ -61,6 +74,11 @@ def measured(metric: str, field: str = "mean") -> Spec:
 def column(axis: str) -> str:
     """A field's name in the page's data: Vega-Lite reads dots as nesting."""
     return axis.replace(".", "_")
+
+
+def file_name(*parts: str) -> str:
+    """The name of a chart and of its files: words with underscores between them."""
+    return "_".join(re.findall(r"\w+", " ".join(parts)))
 
 
 def cell_rows(findings: Findings) -> list[dict[str, Any]]:
@@ -101,13 +119,37 @@ def curve_of(findings: Findings, cell: Cell, metric: str) -> pd.DataFrame:
     return pd.DataFrame(series).sort_index()
 
 
-def notable(findings: Findings, limit: int) -> list[Cell]:
-    """About `limit` cells to draw, in the study's order: one of each reference, and the best by the objective."""
-    families = {findings.family(cell): cell for cell in reversed(findings.finished) if cell.is_reference}
-    compared = {cell.id for cell in findings.entries}
-    own = findings.best_first(cell for cell in findings.finished if cell.candidate and cell.id in compared)
-    drawn_cells = [*own[: max(limit - len(families), 1)], *families.values()]
-    return sorted(drawn_cells, key=lambda cell: cell.number)
+def notable(findings: Findings) -> tuple[list[tuple[str, str, Cell]], Spec]:
+    """The entries of `Findings.places` that a chart draws, and its title, which says what is left out, if anything is.
+
+    Names are sorted by the objective, the best first; all entries of a name are drawn, or none.
+    """
+    finished = {cell.id for cell in findings.finished}
+    places = [place for place in findings.places if place[2].id in finished]
+    order = list(dict.fromkeys(name for cell in findings.best_first(cell for *_, cell in places)
+                               for _, name, other in places if other is cell))  # fmt: skip
+    kept = {name: rank for rank, name in enumerate(order[:MOST])}
+    drawn = sorted((place for place in places if place[1] in kept), key=lambda place: kept[place[1]])
+    if len(order) <= MOST:
+        return drawn, {}
+    return drawn, {"title": f"The best {MOST} of {len(order):,} on {findings.chosen_on}"}
+
+
+def panels(spec: Spec, titles: Sequence[str], labels: Iterable[str] = ()) -> Spec:
+    """A panel for each value of the rows' field `panel`; of a single one, the chart as it is.
+
+    Args:
+        spec: a chart whose layers have no data of their own.
+        titles: the values in their order.
+        labels: those of the vertical axis, if they are names; the page leaves room for them.
+    """
+    if len(titles) < 2:
+        return spec
+    columns = min(len(titles), 3)
+    inner = {key: spec.pop(key) for key in ("layer", "height")}
+    facet = {**names("panel", None, titles), "header": {"labelFontSize": 12, "labelLimit": 300}}
+    room = {"left": 60 + 6 * max(map(len, labels), default=0)}
+    return {**spec, "facet": facet, "columns": columns, "spec": inner, "usermeta": room}
 
 
 def channel(findings: Findings, axis: str, field: str) -> Spec:
@@ -171,49 +213,58 @@ RING: Spec = {"filled": False, "size": 260, "stroke": "currentColor"}
 
 def focused(
     channel: Spec, values: Sequence[float], levels: Rows, field: str, metric: str
-) -> tuple[Spec, list[Mapping[str, Any]], dict[str, str]]:
+) -> tuple[Spec, list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Scales a channel to values; levels that lie far off are named at the edge, and values beyond it are drawn there.
 
     Args:
         channel: quantitative.
         values: what must be seen.
-        levels: rows with `series` and the level in `field`.
+        levels: rows with `series`, the level in `field` and, in a chart with panels, `panel`.
         field, metric: of the levels.
 
     Returns:
-        The channel, the levels near by, and by edge (`low`, `high`) what lies beyond it.
+        The channel, the levels near by, and rows for `edges` about the others.
     """
     if not values:
-        return channel, list(levels), {}
+        return channel, list(levels), []
     low, high = min(values), max(values)
     room = (high - low) or max(abs(high), 1e-9) * 0.02
     nearby = [row for row in levels if low - room / 2 <= row[field] <= high + room / 2]
     low, high = (end([end(values), *(row[field] for row in nearby)]) for end in (min, max))
     scale = {"domain": [low - room / 12, high + room / 12], "zero": False, "nice": True, "clamp": True}
-    far: dict[str, str] = {}
-    for side, beyond in (
-        ("low", [r for r in levels if r[field] < low]),
-        ("high", [r for r in levels if r[field] > high]),
-    ):
-        texts = [f"{row['series']} {figure(row[field], metric)}{unit_after(metric)}" for row in beyond]
-        if texts:
-            far[side] = some(list(dict.fromkeys(texts)), 3)
-    return {**channel, "scale": scale}, nearby, far
+    beyond: dict[tuple[str, str], list[str]] = {}
+    for row in levels:
+        if row[field] < low or row[field] > high:
+            text = f"{row['series']} {figure(row[field], metric)}{unit_after(metric)}"
+            beyond.setdefault((row.get("panel", ""), "low" if row[field] < low else "high"), []).append(text)
+    arrows = {"low": "↓", "high": "↑"}
+    far = [
+        {"panel": panel, "kind": side, "text": f"{arrows[side]} {some(list(dict.fromkeys(texts)), 3)}"}
+        for (panel, side), texts in beyond.items()
+    ]
+    return {**channel, "scale": scale}, nearby, [*far]
 
 
-def edges(far: Mapping[str, str]) -> list[Spec]:
+def edges(far: Rows) -> list[Spec]:
     """Texts at the lower and upper edge of a chart, see `focused`."""
-    places = {"low": ("↓", "height", "bottom", -9), "high": ("↑", 0, "top", 9)}
+    places = {"low": ("height", "bottom", -9), "high": (0, "top", 9)}
     return [
-        layer("text", {"x": {"value": 6}, "y": {"value": places[side][1]}}, [{}], text=f"{places[side][0]} {text}",
-              align="left", baseline=places[side][2], dy=places[side][3], fontSize=12)
-        for side, text in far.items()
+        {**layer("text", {"x": {"value": 6}, "y": {"value": at}, "text": {"field": "text"}}, align="left",
+                 baseline=baseline, dy=dy, fontSize=12), "transform": [{"filter": f"datum.kind == '{side}'"}]}
+        for side, (at, baseline, dy) in places.items() if any(row["kind"] == side for row in far)
     ]  # fmt: skip
 
 
-def trials(encoding: Mapping[str, Any]) -> list[Spec]:
-    """Points of the page's trials that have an objective; those that were stopped early are small and hollow."""
-    exists, early = "datum.role == 'trial' && isValid(datum.objective)", f"datum.status == '{CellState.PRUNED}'"
+def trials(encoding: Mapping[str, Any], numbers: Sequence[int] | None = None) -> list[Spec]:
+    """Points of the page's trials that have an objective; those that were stopped early are small and hollow.
+
+    Args:
+        encoding: channels of the points.
+        numbers: the trials; None: all of them.
+    """
+    own = "" if numbers is None else f" && indexof({[*numbers]}, datum.number) >= 0"
+    exists = f"datum.role == 'trial' && isValid(datum.objective){own}"
+    early = f"datum.status == '{CellState.PRUNED}'"
     return [
         {**layer("point", encoding, size=65), "transform": [{"filter": f"{exists} && !({early})"}]},
         {**layer("point", encoding, size=24, filled=False), "transform": [{"filter": f"{exists} && {early}"}]},
@@ -222,14 +273,14 @@ def trials(encoding: Mapping[str, Any]) -> list[Spec]:
     ]  # fmt: skip
 
 
-def lines(
-    rows: Rows, x: Spec, y: Spec, colour: Spec, levels: Rows = (), *, height: int = 300, far: Mapping[str, str] = {}
-) -> Spec:
+def lines(rows: Rows, x: Spec, y: Spec, colour: Spec, levels: Rows = (), *, height: int = 300, far: Rows = ()) -> Spec:
     """Means over seeds along an axis, a series for each colour: numbers are joined, names are rows with bars.
+
+    There is a panel for each value of the rows' `panel`, if they have any.
 
     Args:
         rows: `series`, the fields of x and y, `low` and `high` (ends of the band), `best` (whether it is ringed),
-            `label`, `seeds` and `number`.
+            `label`, `seeds` and `number`; `line`, if a series has several.
         x, y: channels.
         colour: see `colours`.
         levels: rows without x, drawn as dashed lines across the chart.
@@ -246,21 +297,24 @@ def lines(
     point = {**where, "color": colour, "tooltip": tips(*tooltip, x, y, *ends), "opacity": visible()}
     band = {**point, value: {**y, "field": "low"}, f"{value}2": {"field": "high"}}
     if nominal:
-        drawn = [layer("rule", band, strokeWidth=2)]
+        drawn = [layer("rule", band, strokeWidth=2), layer("point", point, size=55)]
     else:
-        drawn = [layer("area", {**band, "opacity": visible(0.28)}), layer("line", point)]
-    drawn += [
-        layer("point", point, size=55),
-        {"transform": [{"filter": "datum.best"}], **layer("point", where, **RING)},
-    ]
+        line = {"detail": names("line", None)}
+        drawn = [layer("area", {**band, **line, "opacity": visible(0.28)}), layer("line", {**point, **line})]
+        drawn.append(layer("point", point, size=55))
+    drawn = [{**each, "transform": [{"filter": "!datum.kind"}]} for each in drawn]
+    drawn.append({**layer("point", where, **RING), "transform": [{"filter": "datum.best && !datum.kind"}]})
     if levels:
         rule = {value: y, "color": colour, "opacity": visible(), "tooltip": tips(*tooltip, y, *ends)}
-        drawn.append(layer("rule", rule, levels, strokeDash=[6, 3], strokeWidth=2))
+        dashes = layer("rule", rule, strokeDash=[6, 3], strokeWidth=2)
+        drawn.append({**dashes, "transform": [{"filter": "datum.kind == 'level'"}]})
     drawn[0]["params"] = [SHOWN]
     drawn += edges(far)
-    return chart(
-        rows, *drawn, height={"step": max(24, 11 * len(series)), "for": "position"} if nominal else height, **KEPT
-    )
+    step = {"step": max(24, 11 * len(series)), "for": "position"}
+    data = [*rows, *({**row, "kind": "level"} for row in levels), *far]
+    spec = chart(data, *drawn, height=step if nominal else height, **KEPT)
+    titles = dict.fromkeys(row.get("panel", "") for row in data)
+    return panels(spec, [*titles], [str(row[x["field"]]) for row in rows] if nominal else ())
 
 
 def shares(rows: Rows) -> Spec:

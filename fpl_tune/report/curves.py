@@ -24,7 +24,7 @@ from fpl_tune.core.formatting import (
 )
 from fpl_tune.findings.comparisons import Comparisons, compare_pairs
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import charts, search
+from fpl_tune.report import charts, search, vega
 from fpl_tune.report.charts import Spec, layer, measured, names
 from fpl_tune.report.panels import PageTable, Panel, judged, plain_table
 from fpl_tune.report.reproduce import study_file
@@ -33,49 +33,50 @@ from fpl_tune.search.search import stored_searches
 from fpl_tune.study.cells import shown
 from fpl_tune.study.results import VAL
 
-SHOWN = 8
-"""Cells drawn at once; of more, those that the objective puts first."""
-
 
 def learning(findings: Findings, comparisons: Comparisons) -> Panel | None:
-    """How fast is it learned?"""
-    cells = charts.notable(findings, SHOWN)
+    """How fast is it learned? All that the study compares, a panel for each setting."""
+    places, title = charts.notable(findings)
     panel = Panel("Learning curves")
-    if left := [findings.names.of(cell) for cell in findings.finished if cell not in cells]:
-        more = f" and {len(left) - 6} more" if len(left) > 6 else ""
-        panel.texts.append(f"Left out, since {findings.chosen_on} puts them lower: {'; '.join(left[:6])}{more}.")
     own = [name for name in findings.further_metrics if not name.startswith("test/")]
     for metric in dict.fromkeys([VAL, findings.metric, *own]):
-        curves = [(cell, curve) for cell in cells if len(curve := charts.curve_of(findings, cell, metric)) > 1]
+        curves = [(*place, curve) for place in places if len(curve := charts.curve_of(findings, place[2], metric)) > 1]
+        ages: dict[str, int] = {}
+        for _, name, cell, _ in curves:
+            ages[name] = min(findings.ages[cell.id], ages.get(name, len(findings.cells)))
+        references = {name for _, name, cell, _ in curves if cell.is_reference}
+        named = sorted(ages, key=lambda name: name not in references)[: len(charts.COLOURS)]  # then the best first
+        others = f"{len(ages) - len(named)} others"
         rows = [
             {
-                **charts.point(findings, cell, metric, *at, curve.columns),
-                "round": number,
-                "series": findings.names.of(cell),
+                **charts.point(findings, cell, metric, mean, std if name in named else math.nan, curve.columns),
+                "round": number, "panel": setting, "line": name, "series": name if name in named else others,
             }
-            for cell, curve in curves
-            for number, at in zip(curve.index, zip(curve.mean(axis=1), curve.std(axis=1), strict=True), strict=True)
-        ]
+            for setting, name, cell, curve in curves
+            for number, mean, std in zip(curve.index, curve.mean(axis=1), curve.std(axis=1), strict=True)
+        ]  # fmt: skip
         if rows:
-            colour = charts.colours({findings.names.of(cell): findings.ages[cell.id] for cell, _ in curves})
+            ranks = {name: age for name, age in ages.items() if name in named}
+            colour = charts.colours(ranks, others if len(ages) > len(named) else None)
             drawn = charts.lines(rows, charts.number("round", "communication round", "d"), measured(metric), colour)
-            caption = f"{upper(words(metric))}, mean and standard deviation over seeds."
-            panel.charts[f"learning_{metric.replace('/', '_')}"] = drawn, caption
+            caption = f"{upper(words(metric))}, mean and standard deviation over seeds; {findings.basis}."
+            panel.charts[charts.file_name("learning", metric)] = {**drawn, **title}, caption
     return panel if panel.charts else None
 
 
 def explore(findings: Findings, comparisons: Comparisons) -> Panel | None:
-    """Which combinations of values are good? Parallel coordinates of all fields, validation and the metric."""
-    if len(findings.own) < 4 or len(findings.axes) < 2:
+    """Which combinations of values are good? Parallel coordinates of fields that all cells have, and of results."""
+    axes = [axis for axis in findings.axes if all(axis in cell.varied for cell in findings.own)]
+    if len(findings.own) < 4 or len(axes) < 2:
         return None
     # The data hold a row per cell with its places on all axes, from 0 to 1, which the chart unfolds. A rectangle drawn
     # with the pointer is the parameter `brush`, by which the page filters.
     cells = [cell for cell in findings.own if not math.isnan(findings.frame.loc[cell.id, "val"])]
     table = findings.frame.loc[[cell.id for cell in cells]]
-    columns = {name: table[axis] for axis, name in findings.names.titles.items()}
+    columns = {findings.names.title(axis): table[axis] for axis in axes}
     for metric, key in ((VAL, "val"), (findings.metric, "mean")):
-        columns[quantity(metric, over="")] = scaled(table[key], metric)
-    logs = [name for axis, name in findings.names.titles.items() if findings.names.logarithmic(axis)]
+        columns[quantity(metric, over="").replace(" accuracy", "")] = scaled(table[key], metric)
+    logs = [findings.names.title(axis) for axis in axes if findings.names.logarithmic(axis)]
     heights: list[list[float | None]] = [[] for _ in cells]
     labels = list[dict[str, Any]]()
     for axis, column in columns.items():
@@ -93,9 +94,10 @@ def explore(findings: Findings, comparisons: Comparisons) -> Panel | None:
         for height, value in zip(heights, column, strict=True):
             height.append(round(float(at[value]), 4) if value in at else None)
     rows = [{"number": findings.numbers[cell.id], "place": height} for cell, height in zip(cells, heights, strict=True)]
-    colour = measured(VAL, "validation")
-    x: Spec = {"field": "axis", "type": "nominal", "sort": list(columns), "title": None,
-               "axis": {"labelAngle": 0, "orient": "top", "grid": True, "domain": False, "labelLimit": 130},
+    colour, room = measured(VAL, "validation"), vega.WIDTH // len(columns)
+    place = {"orient": "top", "labelAngle": 0, "labelFontSize": 11, "labelLimit": room, "labelOverlap": False}
+    place |= {"grid": True, "domain": False}
+    x: Spec = {"field": "axis", "type": "nominal", "sort": list(columns), "title": None, "axis": place,
                "scale": {"type": "point", "padding": 0.4}}  # fmt: skip
     y: Spec = {"field": "place", "type": "quantitative", "axis": None, "scale": {"domain": [-0.04, 1.04]}}
     legend = {"type": "gradient", "format": colour["axis"]["format"], "title": colour["title"], "gradientLength": 160}
@@ -110,7 +112,8 @@ def explore(findings: Findings, comparisons: Comparisons) -> Panel | None:
     points["params"] = [{"name": "brush", "select": {"type": "interval", "encodings": ["x", "y"]}}]
     order = {"calculate": f"indexof({list(columns)}, datum.axis)", "as": "order"}
     line = layer("line", {**seen, "detail": {"field": "number"}, "order": {"field": "order"}}, strokeWidth=1.4)
-    text = layer("text", {"x": x, "y": y, "text": {"field": "text"}}, labels, align="left", dx=5, fontSize=11)
+    ends = {"x": x, "y": y, "text": {"field": "text"}}
+    text = layer("text", ends, labels, align="left", dx=5, fontSize=11, limit=room - 8)
     layers = {**line, "transform": [*unfold, order]}, {**points, "transform": unfold}, text
     text = "Draw a rectangle over an axis: the table and all charts of cells keep the lines that pass through it."
     caption = "One line per cell, coloured by validation accuracy."
@@ -142,6 +145,11 @@ def grid(findings: Findings, comparisons: Comparisons) -> Panel | None:
     )
     title = f"Validation accuracy by {findings.names.title(down)} and {findings.names.title(across)}"
     return Panel(title, charts={"heat_map": (drawn, f"Mean over seeds; {findings.basis}.")})
+
+
+def history(findings: Findings, comparisons: Comparisons) -> Panel | None:
+    """How did the searches of tuned methods proceed?"""
+    return search.histories(findings) if findings.tuned_table is not None else None
 
 
 def slices(findings: Findings, comparisons: Comparisons) -> Panel | None:

@@ -120,7 +120,11 @@ const small = matchMedia("(max-width: 520px)");  // legends in one column
 async function draw(element) {
   const name = element.dataset.name, narrow = small.matches;
   views[name]?.finalize();
-  const spec = { ...charts[name], width: "container", autosize: { type: "fit-x", contains: "padding" } };
+  let spec = { ...charts[name], width: "container", autosize: { type: "fit-x", contains: "padding" } };
+  if (spec.facet) {  // Vega-Lite fits no panels
+    const columns = narrow ? 1 : spec.columns, room = element.clientWidth - Math.min(spec.usermeta.left, narrow ? 110 : 220);
+    spec = { ...charts[name], columns, spec: { ...spec.spec, width: Math.max(room / columns - 24, 80) } };
+  }
   spec.datasets = { cells: data.cells };
   const legend = { ...config.legend, columns: narrow ? 1 : 3 };
   const axis = { ...config.axis, labelLimit: narrow ? 110 : 220 };

@@ -21,7 +21,7 @@ SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.decided, answer.claims)),
     ("table", "Table", False, (tuned.panel, tuned.each, tuned.details, table.cells, table.each, table.settings, paper)),
     ("curves", "Curves and search", False,
-     (curves.matters, curves.slices, curves.learning, curves.explore, curves.grid, curves.ablation)),
+     (curves.matters, curves.slices, curves.learning, curves.history, curves.explore, curves.grid, curves.ablation)),
     ("robustness", "Robustness", True, (robustness.clients, robustness.diagnoses, robustness.rules)),
     ("reproduce", "Reproduce", True, (reproduce.commands, reproduce.partition)),
 )  # fmt: skip

@@ -11,22 +11,23 @@ from fpl_tune.core.metrics import TEST_SELECTED_RULES
 from fpl_tune.findings.comparisons import Comparisons
 from fpl_tune.findings.findings import Findings
 from fpl_tune.report import charts
-from fpl_tune.report.curves import SHOWN
 from fpl_tune.report.panels import Panel
 
 
 def clients(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Who gains, who loses?"""
+    places, title = charts.notable(findings)
     rows = [
-        {"name": findings.names.of(cell), "seed": seed, "client": client, "value": value}
-        for cell in charts.notable(findings, SHOWN)
+        {"name": name, "panel": setting, "seed": seed, "client": client, "value": value}
+        for setting, name, cell in places
         for seed in findings.seeds(cell)
         for client, value in enumerate(findings.clients(cell, seed).tolist(), 1)
         if math.isfinite(value)
     ]
     if not rows:
         return None
-    x, y = charts.measured(findings.metric, "value"), charts.names("name", None, [row["name"] for row in rows])
+    order = list(dict.fromkeys(row["name"] for row in rows))
+    x, y = charts.measured(findings.metric, "value"), charts.names("name", None, order)
     tooltip = charts.tips(y, charts.names("seed", "seed"), charts.names("client", "client"), x)
     drawn = charts.chart(
         rows,
@@ -35,7 +36,9 @@ def clients(findings: Findings, comparisons: Comparisons) -> Panel | None:
         ),
         charts.layer("point", {"x": x, "y": y, "tooltip": tooltip}, size=14, opacity=0.55),
         height={"step": 28},
+        **title,
     )
+    drawn = charts.panels(drawn, list(dict.fromkeys(row["panel"] for row in rows)), order)
     caption = f"One point per client and seed; box: quartiles, line: median, whiskers: extremes. {findings.basis}."
     return Panel("Clients", charts={"clients": (drawn, caption)})
 
@@ -53,7 +56,7 @@ def diagnoses(findings: Findings, comparisons: Comparisons) -> Panel | None:
             f"{what}; validation images, last round, mean over clients, n = {counted(len(values), 'seed')}; whiskers: "
             "standard deviation over seeds."
         )
-        panel.charts[name.replace("/", "_")] = charts.bars(rows, f"{what} (%)"), caption
+        panel.charts[charts.file_name(name)] = charts.bars(rows, f"{what} (%)"), caption
     return panel if panel.charts else None
 
 

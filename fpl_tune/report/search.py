@@ -21,6 +21,7 @@ from fpl_tune.core.formatting import (
 from fpl_tune.core.metrics import comparable
 from fpl_tune.findings.choice import sign
 from fpl_tune.findings.comparisons import compare_pairs
+from fpl_tune.findings.crossed import setting_title
 from fpl_tune.findings.findings import Findings
 from fpl_tune.report import charts, costs, sentences, tuned
 from fpl_tune.report.charts import Spec, column
@@ -122,27 +123,43 @@ def leads(findings: Findings) -> str:
     return f"Ahead on {findings.chosen_on} at equal cost: {', '.join(leaders)}; {changes}."
 
 
-def history(findings: Findings) -> Spec:
-    """The first objective of the trials over the search's cost, the best so far of each search, references as lines."""
-    objective = findings.objectives[0]
+def histories(findings: Findings) -> Panel:
+    """The history of the searches of each setting."""
+    panel = Panel("Searches", [f"Best so far on {findings.chosen_on}; small hollow points were stopped early."])
+    settings: dict[str, list[Cell]] = {}
+    for searched in findings.searches:
+        for cell in searched.trials:
+            settings.setdefault(setting_title(findings.setting(cell)), []).append(cell)
+    for setting, cells in settings.items():
+        panel.charts[charts.file_name("history", setting)] = history(findings, cells), setting or "All searches"
+    return panel
+
+
+def history(findings: Findings, cells: Sequence[Cell] | None = None) -> Spec:
+    """The first objective of trials over the search's cost, the best so far of each search, references as lines.
+
+    Args:
+        findings: the study.
+        cells: the trials of one setting; None: of all, in a study with one.
+    """
+    objective, cells = findings.objectives[0], findings.own if cells is None else cells
     better = max if sign(objective) > 0 else min
-    rows, best, ranks = [], dict[str, float](), _ranks(findings)
-    trials = sorted(
-        (cell for cell in findings.own if cell.id in findings.costs), key=lambda cell: findings.costs[cell.id]
-    )
-    for cell in trials:
+    rows, best, ranks = [], dict[str, float](), _ranks(findings, cells)
+    for cell in sorted((c for c in cells if c.id in findings.costs), key=lambda cell: findings.costs[cell.id]):
         value, series = findings.objective(cell), findings.names.axes_label(cell) or "cells"
         if not math.isnan(value):
             if cell.id not in findings.pruned:
                 best[series] = better(best.get(series, value), value)
             if series in best:
                 rows.append({"cost": findings.costs[cell.id], "objective": best[series], "series": series})
+    settings = [findings.setting(cell) for cell in cells]
     levels = [{"objective": findings.objective(cell), "label": findings.names.of(cell),
-               "series": findings.family(cell) or cell.label} for cell in findings.references]  # fmt: skip
+               "series": findings.family(cell) or cell.label} for cell in findings.references
+              if any(findings.setting(cell).items() <= setting.items() for setting in settings)]  # fmt: skip
     levels = [row for row in levels if not math.isnan(row["objective"])]
     y, nearby, far = charts.focused(
-        charts.measured(objective, "objective"), _range(findings), levels, "objective", objective
-    )  # fmt: skip
+        charts.measured(objective, "objective"), _range(findings, cells), levels, "objective", objective
+    )
     x = charts.number("cost", "cost (full trials)")
     ranks |= {row["series"]: len(ranks) + i for i, row in enumerate(nearby)}
     where, colour = {"x": x, "y": y}, charts.colours(ranks)
@@ -151,28 +168,30 @@ def history(findings: Findings) -> Spec:
         *(charts.names(column(axis), name) for axis, name in findings.names.titles.items()),
         y, charts.measured(findings.metric), charts.number("seeds", "seeds"), charts.number("MB", "MB"),
     )  # fmt: skip
-    first, *rest = charts.trials({**where, "color": colour, "tooltip": tooltip, "opacity": charts.visible()})
+    points = {**where, "color": colour, "tooltip": tooltip, "opacity": charts.visible()}
+    first, *rest = charts.trials(points, [findings.numbers[cell.id] for cell in cells])
     layers = [
         {**first, "params": [charts.SHOWN]},
         charts.layer("line", {**where, "color": colour}, rows, interpolate="step-after"),
         charts.layer("rule", {"y": y, "color": colour}, nearby, strokeDash=[6, 3]),
         *rest,
-        *charts.edges(far),
+        *({**each, "data": {"values": far}} for each in charts.edges(far)),
     ]
     return {"data": charts.CELLS, "layer": layers, "height": 340, **charts.KEPT}
 
 
-def _range(findings: Findings) -> list[float]:
+def _range(findings: Findings, cells: Sequence[Cell]) -> list[float]:
     """Objectives that a chart must show: of whole trials, and of the better three quarters of all."""
-    reached = [value for value in map(findings.reached, findings.own) if not math.isnan(value)]
+    reached = [value for value in map(findings.reached, cells) if not math.isnan(value)]
     every = sorted(reached, key=lambda value: -sign(findings.objectives[0]) * value)
-    return [*map(findings.objective, findings.whole), *every[: math.ceil(0.75 * len(every))]]
+    whole = [findings.objective(cell) for cell in findings.whole if cell in cells]
+    return [*whole, *every[: math.ceil(0.75 * len(every))]]
 
 
-def _ranks(findings: Findings) -> dict[str, int]:
+def _ranks(findings: Findings, cells: Sequence[Cell]) -> dict[str, int]:
     """The searches by the age of their first trial, for their colours."""
     ranks: dict[str, int] = {}
-    for cell in sorted(findings.own, key=lambda cell: findings.ages[cell.id]):
+    for cell in sorted(cells, key=lambda cell: findings.ages[cell.id]):
         ranks.setdefault(findings.names.axes_label(cell) or "cells", findings.ages[cell.id])
     return ranks
 
@@ -180,7 +199,7 @@ def _ranks(findings: Findings) -> dict[str, int]:
 def scatter(findings: Findings) -> Spec:
     """The completed trials over the first two objectives; the front of all objectives has rings."""
     across, up = findings.objectives[1], findings.objectives[0]
-    rows, ranks = list[dict[str, Any]](), _ranks(findings)
+    rows, ranks = list[dict[str, Any]](), _ranks(findings, findings.own)
     for cell in sorted(findings.own, key=lambda cell: cell.number):
         position = {"x": findings.spread(cell, across)[0], "y": findings.objective(cell)}
         if cell.id not in findings.pruned and not any(map(math.isnan, position.values())):
@@ -282,8 +301,10 @@ def slices(findings: Findings) -> Panel | None:
     fields = [axis for axis in findings.axes if axis not in findings.grid_axes][:SLICES]
     if len(findings.own) < 4 or not fields:
         return None
-    y, _, _ = charts.focused(charts.measured(findings.objectives[0], "objective"), _range(findings), [], "", "")
-    ranks = _ranks(findings)
+    y, _, _ = charts.focused(
+        charts.measured(findings.objectives[0], "objective"), _range(findings, findings.own), [], "", ""
+    )
+    ranks = _ranks(findings, findings.own)
     panel = Panel("One field at a time", [
         f"{upper(words(findings.objectives[0]))} of each trial. Small hollow points were stopped early, "
         "and stand where they were then; dashed lines are published values; points on the lower edge lie below it."
@@ -293,13 +314,20 @@ def slices(findings: Findings) -> Panel | None:
         x = {**charts.channel(findings, axis, column(axis)), "title": axis_name(axis)}
         numbers = x["type"] == "quantitative"
         tooltip = charts.tips(charts.names("label", "cell"), x, y, charts.number("seeds", "seeds"))
-        points = charts.trials({"x": x, "y": y, "tooltip": tooltip, "opacity": charts.visible(legend=False),
-                                "color": {**charts.colours(ranks), "legend": None}})  # fmt: skip
+        points = charts.trials(
+            {
+                "x": x,
+                "y": y,
+                "tooltip": tooltip,
+                "opacity": charts.visible(legend=False),
+                "color": charts.colours(ranks),
+            }
+        )
         levels = [{column(axis): value if numbers else shown(value)} for value in
                   dict.fromkeys(cell.varied[axis] for cell in published if axis in cell.varied)]  # fmt: skip
         drawn = [charts.layer("rule", {"x": x}, levels, strokeDash=[4, 3], opacity=0.6)] if levels else []
         layers = [*drawn, *points]
-        panel.charts[f"slice_{column(axis)}"] = (
+        panel.charts[charts.file_name("slice", column(axis))] = (
             {"data": charts.CELLS, "layer": layers, "height": 190, **charts.KEPT}, axis_name(axis)
         )  # fmt: skip
     return panel

@@ -41,13 +41,16 @@ def of_search(findings: Findings) -> str:
     return f"{'so far ' if confirm else ''}on the seeds that chose it (optimistic)"
 
 
-def differences(findings: Findings, tests: Mapping[str, Mapping[Any, Any]], seeds: int) -> str:
+def differences(
+    findings: Findings, tests: Mapping[str, Mapping[Any, Any]], seeds: int, before: str = "against "
+) -> str:
     """`+1.20 points against A (95 % interval +0.30 to +2.10: better), +2.00 points against B (+1.10 to +2.90: better)`.
 
     Args:
         findings: the study.
         tests: comparisons by the name of what is compared with; see `analysis.compare`.
         seeds: number of seeds that the sentence gives; where fewer are paired, their number is added.
+        before: stands before each name.
     """
     parts, of = [], f"{findings.confidence} interval "
     for name, test in tests.items():
@@ -59,7 +62,7 @@ def differences(findings: Findings, tests: Mapping[str, Mapping[Any, Any]], seed
         else:
             paired = "" if test["seeds"] in (seeds, test.get("look")) else f", {counted(test['seeds'], 'seed')}"
             ruling, of = f"{of}{bounds}{paired}: {verdict.replace('equal', f'equal {within(findings)}')}", ""
-        parts.append(f"{gap(test['difference'], findings.metric)} against {name} ({ruling})")
+        parts.append(f"{gap(test['difference'], findings.metric)} {before}{name}".rstrip() + f" ({ruling})")
     return ", ".join(parts)
 
 

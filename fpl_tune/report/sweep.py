@@ -80,7 +80,7 @@ def sentence(findings: Findings) -> str:
         parts.append(f"not decided at {', '.join(rest)}")
     first, *_, last = means
     side = "smallest" if best == first else "largest"
-    edge = f" The best value is the {side} that was tried." if verdicts.plateau in ((first,), (last,)) else ""
+    edge = f" The best value is the {side} that was tried." if best in (first, last) else ""
     return f"{'; '.join(parts)}.{edge}"
 
 

@@ -21,7 +21,7 @@ from fpl_tune.core.formatting import (
     signed,
 )
 from fpl_tune.findings.choice import sign
-from fpl_tune.findings.comparisons import Comparisons, compare, turned
+from fpl_tune.findings.comparisons import TREND, Comparisons, compare, turned
 from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.names import without_data
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
@@ -117,15 +117,19 @@ def note(findings: Findings, comparisons: Comparisons) -> str:
     """Explains the values of the table."""
     rope = f"± {findings.spec.report.rope:g} points (report.rope)"
     equal = f" A cell is equal if its interval lies within {rope}, and better or worse if it lies on one side of 0."
-    groups = (
-        " Cells that share a letter do not differ significantly (all pairs are compared)." if findings.letters else ""
-    )
+    of = " of a setting" if len({setting for setting, *_ in findings.places}) > 1 else ""
+    groups = f" Cells{of} that share a letter do not differ significantly (all pairs are compared)."
+    groups = groups if findings.letters else ""
+    trend = (comparisons.frame["verdict"] == TREND).any()
+    ends = f" {TREND}: the interval contains 0, but results fall significantly up to this end of the axis."
     together = "hold for the study's cells together, and for its references together"
     if any(comparisons.reference.holds(cell) for cell in findings.references):
-        together = "hold for all rows together"
+        trend = (comparisons.frame["verdict"] == TREND).any()
+    ends = f" {TREND}: the interval contains 0, but results fall significantly up to this end of the axis."
+    together = "hold for all rows together"
     return (
         f"± is the standard deviation over seeds; {findings.basis}. {bold(findings)}. Δ is paired over seeds; its "
-        f"{findings.confidence} intervals {together}, and decide the verdict.{groups}"
+        f"{findings.confidence} intervals {together}, and decide the verdict.{ends if trend else ''}{groups}"
         f"{equal if percent(findings.metric) else ''}{f' {findings.rates}' if findings.rates else ''}"
     )
 

@@ -7,6 +7,7 @@ ended with less is marked.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +28,8 @@ from fpl_tune.core.formatting import (
     upper,
     words,
 )
-from fpl_tune.findings.choice import choose
+from fpl_tune.core.metrics import comparable
+from fpl_tune.findings.choice import choose, sign
 from fpl_tune.findings.comparisons import Comparisons, compare_pairs, turned
 from fpl_tune.findings.crossed import Crossed
 from fpl_tune.findings.findings import Findings
@@ -113,6 +115,11 @@ def _best(findings: Findings, column: str) -> set[str]:
     return {cell.id for cell in choice.cells} if choice is not None else set()
 
 
+def best(findings: Findings) -> set[str]:
+    """Ids of the tuned cells that the objective chooses in their settings."""
+    return set[str]().union(*(_best(findings, column) for column in _crossed(findings).columns))
+
+
 def _groups(findings: Findings) -> dict[str, list[Cell]]:
     """The cells of each method that has results in all settings, in the order of the columns."""
     columns = _crossed(findings).columns
@@ -164,6 +171,12 @@ def frame(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("method")
 
 
+def _spent(findings: Findings) -> str:
+    """The costs of the searches in full trials: `5.2 to 6.5`."""
+    last = [max((findings.costs.get(cell.id, 0.0) for cell in each.trials), default=0.0) for each in findings.searches]
+    return " to ".join(dict.fromkeys([f"{min(last):.3g}", f"{max(last):.3g}"]))
+
+
 def _short(findings: Findings) -> dict[str, float]:
     """The searches that have used less of the budget than others, by label, with their trials or full trials."""
     search, rows = findings.spec.search, {each.label: map(findings.row, each.trials) for each in findings.searches}
@@ -181,7 +194,8 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
     where, chooses = "in every setting", f"{findings.chosen_on} chooses"
     if search.across:
         where, chooses = "once for all settings", f"the mean of {findings.chosen_on} over settings chooses"
-    text = f"Every method is tuned {where} with {'at most' if short else 'the same budget:'} {budget} ({chooses})"
+    text = f"Every method is tuned {where} with {'at most' if short else 'the same budget:'} {budget} ({chooses}; "
+    text += f"spent: {_spent(findings)} full trials)"
     if findings.confirmed:
         text += f" and measured on {counted(len(confirm), 'fresh seed')}"
     elif confirm:
@@ -426,20 +440,43 @@ def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
 
 
 def sentence(findings: Findings, asked: str | None) -> str:
-    """The best tuned method on validation, and one method against each of the others."""
+    """The best tuned method on validation, against the next; or a method that is asked for, against the best."""
     columns, rows = _crossed(findings).columns, entries(findings)
     column = _MEAN if len(columns) > 1 else columns[0]
-    parts, compared = [_winner(findings, rows, column)], against(findings, asked)
-    if compared is not None:
-        by_setting = {other: by[columns[0]] for other, by in compared.by_setting.items() if columns[0] in by}
-        tests = compared.over_settings if len(columns) > 1 else by_setting
-        first = dict([*tests.items()][:4])
-        if first:
-            lead = "" if compared.method in _crossed(findings).rows_of(findings.chosen) else f"{compared.method} has "
-            parts.append(f"{lead}{sentences.differences(findings, first, rows[compared.method][column].seeds)}")
-        if more := len(tests) - len(first):
-            parts.append(f"{more} more in the table")
-    return f"{'; '.join(parts)}."
+    text, compared = _winner(findings, rows, column), against(findings, asked)
+    if compared is None:
+        return f"{text}."
+    tests = compared.over_settings or {other: by[column] for other, by in compared.by_setting.items() if column in by}
+    tuned_too = [method for method in _ranked(findings) if method in tests]
+    if not tests:
+        return f"{text}."
+    best, other = compared.method in _crossed(findings).rows_of(findings.chosen), next(iter([*tuned_too, *tests]))
+    name = f"{other}, the next on {findings.chosen_on}" if best and tuned_too else other
+    against_it = sentences.differences(findings, {name: tests[other]}, rows[compared.method][column].seeds)
+    return f"{text}; {'' if best else f'{compared.method} has '}{against_it}."
+
+
+def _ranked(findings: Findings) -> list[str]:
+    """The tuned methods by the objective, as means over their settings, the best first."""
+    rows = {method: row.values() for method, row in _crossed(findings).rows.items() if method in _searched(findings)}
+    values = {m: np.mean([comparable(findings.objective(cell)) for cell in cells]) for m, cells in rows.items()}
+    return sorted(values, key=lambda method: -sign(findings.objectives[0]) * values[method])
+
+
+def counts(findings: Findings, comparisons: Comparisons) -> str:
+    """The verdicts on one method against each of the others, in each setting; empty if nothing is compared.
+
+    Example: `pfedmoap against each of the others: 3 better in disjoint; 2 better, 1 undecided in Dirichlet.`
+    """
+    compared = against(findings, comparisons.reference.asked)
+    if compared is None or not compared.by_setting:
+        return ""
+    parts = []
+    for column in _crossed(findings).columns:
+        verdicts = Counter(str(tests[column]["verdict"]) for tests in compared.by_setting.values() if column in tests)
+        where = f" in {column}" if column else ""
+        parts += [f"{', '.join(f'{n} {word}' for word, n in verdicts.most_common())}{where}"] if verdicts else []
+    return f"{compared.method} against each of the others: {'; '.join(parts)}."
 
 
 def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column: str) -> str:

@@ -36,7 +36,8 @@ CONFIG: dict[str, Any] = {
     "text": {"color": "currentColor"}, "rect": {"tooltip": True},
 }  # fmt: skip
 """Colours of text and rules follow the page's theme; in pictures they are black."""
-_WIDTH = 620
+WIDTH = 620
+"""Of a chart's files, in pixels, without labels."""
 SCALE = 2
 """Pixels of a PNG for one of the page."""
 
@@ -70,23 +71,25 @@ def files(spec: Spec, cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     import vl_convert
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = _whole(spec, cells)
-    path.with_name(f"{path.name}.svg").write_text(vl_convert.vegalite_to_svg(whole), encoding="utf-8")
+    drawn = whole(spec, cells)
+    path.with_name(f"{path.name}.svg").write_text(vl_convert.vegalite_to_svg(drawn), encoding="utf-8")
     path.with_name(f"{path.name}.png").write_bytes(png(spec, cells))
-    path.with_name(f"{path.name}.pdf").write_bytes(vl_convert.vegalite_to_pdf(whole))
+    path.with_name(f"{path.name}.pdf").write_bytes(vl_convert.vegalite_to_pdf(drawn))
 
 
 def png(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> bytes:
     """A chart as PNG of `SCALE` pixels for each of the page's."""
     import vl_convert
 
-    drawn = vl_convert.vegalite_to_png(_whole(spec, cells), scale=SCALE)
+    drawn = vl_convert.vegalite_to_png(whole(spec, cells), scale=SCALE)
     packed = io.BytesIO()  # a sixth of the size: the picture has no transparency, and vl-convert packs loosely
     Image.open(io.BytesIO(drawn)).convert("RGB").save(packed, "PNG", optimize=True)
     return packed.getvalue()
 
 
-def _whole(spec: Spec, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A specification with its data, width and colours, on white."""
-    named = {"datasets": {"cells": list(cells)}} if spec.get("data") == {"name": "cells"} else {}
-    return plain({"width": _WIDTH, **spec, **named, "config": CONFIG, "background": "white"})
+def whole(spec: Spec, cells: Sequence[Mapping[str, Any]], width: int = WIDTH) -> dict[str, Any]:
+    """A specification with its data, width and colours, on white. Panels share the width."""
+    sized = {"width": width, **spec}
+    if "facet" in spec:
+        sized = {**spec, "spec": {**spec["spec"], "width": width // spec["columns"] - 12}}
+    return plain({**sized, "datasets": {"cells": list(cells)}, "config": CONFIG, "background": "white"})

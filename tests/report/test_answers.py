@@ -5,9 +5,9 @@ import re
 import pytest
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import upper
-from fpl_tune.findings.comparisons import compare
-from fpl_tune.report import answer, charts, search, sweep, table
+from fpl_tune.core.formatting import gap, upper
+from fpl_tune.findings.comparisons import TREND, compare
+from fpl_tune.report import answer, charts, curves, search, sweep, table
 from fpl_tune.study.cells import label
 from fpl_tune.study.results import make_result
 
@@ -110,6 +110,36 @@ def test_missing_cells_are_left_out_and_said(make_store):
     assert "0.005" not in text
 
 
+def test_where_a_sweep_falls_the_table_says_so_too(make_store):
+    findings = along(make_store, [0.9, 0.9, 0.885, 0.88, 0.87, 0.86], noise=0.012)
+    comparisons, result = compare(findings), there(findings.sweep.result)
+    verdicts = comparisons.frame["verdict"]
+    assert {verdicts[key] for key in (*result.lower, *result.upper)} == {TREND, "worse"}
+    assert {key for key in verdicts.index[verdicts == TREND]} <= {*result.lower, *result.upper}
+    assert f"{TREND}: the interval contains 0" in table.note(findings, comparisons)
+    others = compare(findings, "zeroshot")
+    assert TREND not in {*others.frame["verdict"]}
+
+
+def test_an_ablation_says_what_changes_from_its_reference_in_each_setting(make_store):
+    split = "split: [{label: disjoint, partition: disjoint}, {label: equal, partition: iid}]"
+    variants = "variant: [{label: full}, {label: short, method.n_ctx: 4}, {label: long, method.n_ctx: 32}]"
+    for body, settings in ((f"{{{variants}, {split}}}", ["disjoint", "equal"]), (f"{{{variants}}}", [""])):
+        store = make_store(body=f"axes: {body}\nreport: {{reference: full}}\nseeds: 3\n", clients=4)
+        reach(store, lambda cell: 0.8 - 0.05 * (cell.number > 1) - 0.1 * (cell.number % 2))
+        findings = findings_of(store)
+        tests, parts = compare(findings).frame, said(findings).removesuffix(".").split("; ")
+        assert parts[0].startswith("full reaches ")
+        assert [part.split(" ")[0] for part in parts] == ["full", "short", "long"]
+        for name, part in zip(("short", "long"), parts[1:], strict=True):
+            for setting, text in zip(settings, part.split("), "), strict=True):
+                where = f" in {setting}" if setting else ""
+                label = ", ".join(filter(None, [name, setting]))
+                test = tests.loc[there(next((c.id for c in findings.cells if c.label == label), None))]
+                assert f"{gap(test['difference'], findings.metric)}{where} (" in text
+                assert f": {test['verdict']}" in text
+
+
 def test_a_sweep_over_settings_is_of_the_mean_over_them(make_store):
     body = "axes: {data: [dtd, food101], optim.lr: [0.001, 0.01, 0.1]}\nseeds: 5\n"
     store = make_store(["clip=vit_b16"], body=body, clients=4)
@@ -117,7 +147,9 @@ def test_a_sweep_over_settings_is_of_the_mean_over_them(make_store):
     reach(store, lambda cell: level[cell.run.optim.lr] - (0.3 if cell.run.data.name == "dtd" else 0))
     text = said(findings_of(store))
     assert text.startswith("Over 2 settings, lr from 0.001 to 0.01 equal within ± 1 point (6")
-    assert re.search(r"accuracy falls to 5[45]\.\d % at lr = 0\.1\.$", text)
+    assert re.search(
+        r"accuracy falls to 5[45]\.\d % at lr = 0\.1\. The best value is the smallest that was tried\.$", text
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,9 +194,8 @@ def test_the_chart_of_a_sweep_is_scaled_to_its_cells(make_store):
     y = drawn["layer"][1]["encoding"]["y"]
     low, high = y["scale"]["domain"]
     assert 0.8 < low < 0.85 < 0.9 < high < 0.95
-    texts = [layer["mark"]["text"] for layer in drawn["layer"] if layer["mark"]["type"] == "text"]
-    assert len(texts) == 1
-    assert texts[0].startswith("↓ zeroshot ")
+    (text,) = (row["text"] for row in drawn["data"]["values"] if "text" in row)
+    assert text.startswith("↓ zeroshot ")
     near = along(make_store, [0.3, 0.25, 0.22, 0.21, 0.2, 0.15])
     drawn, _ = answer.main_chart(near)["curve"]
     assert not [layer for layer in drawn["layer"] if layer["mark"]["type"] == "text"]
@@ -371,10 +402,10 @@ def test_searches_of_several_methods_are_compared_at_equal_budgets(trials):
     text = said(findings)
     assert re.fullmatch(
         r"Tuned, fedprox is best on validation, with (90\.|89\.).* test accuracy on the seeds that chose it "
-        r"\(optimistic\); \+(9|10)\.\d+ points against promptfl \(95 % interval \+\d.*: better\), "
-        r"\+(69|70)\.\d+ points against zeroshot \(\+\d.*: better\)\."
-        r"( Chosen at .* to see whether more can be gained\.)?", text,
+        r"\(optimistic\); \+(9|10)\.\d+ points against promptfl, the next on validation "
+        r"\(95 % interval \+\d.*: better\)\.", text,
     ), text  # fmt: skip
+    assert "fedprox against each of the others: 2 better." in there(answer.decided(findings, compare(findings))).texts
     assert search.leads(findings).startswith("Ahead on validation at equal cost: fedprox from ")
     assert search.leads(findings).endswith("the lead never changes.")
     assert compare(findings).reference.name == "zeroshot"
@@ -391,8 +422,7 @@ def test_a_lead_that_changes_is_said_with_its_cost(trials):
     found = there(re.fullmatch(r"Ahead on validation at equal cost: promptfl from (\S+) full trials on, "
                                r"fedprox from (\S+) full trials on; 1 change of the lead\.", text))  # fmt: skip
     assert float(found[1]) < float(found[2])
-    assert "the line is the best so far of each search" in answer.main_chart(findings)["history"][1]
-    assert " of each search" not in answer.main_chart(trials(lambda cell, published: 0.8))["history"][1]
+    assert there(curves.history(findings, compare(findings))).charts.keys() == {"history"}
 
 
 # -- tables --------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What the charts of a page draw: marks where values say, colours, rings, and what the page's filter fades."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import vl_convert
 
-from fpl_tune.core.formatting import axis_name, plain
+from fpl_tune.core.formatting import axis_name
 from fpl_tune.findings.comparisons import compare
 from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.partition import class_counts
@@ -23,32 +24,59 @@ Mark = Mapping[str, Any]
 PLACES = {"x": "x", "y": "y", "x2": "x", "y2": "y"}
 
 
-def marks(spec: charts.Spec, findings: Findings, width: int = 620) -> dict[int, list[Mark]]:
-    """What a chart draws, by the number of the layer."""
-    data = {"datasets": {"cells": charts.cell_rows(findings)}}
-    whole = plain({"width": width, **spec, **data, "config": vega.CONFIG})
-    found: dict[int, list[Mark]] = {}
+def marks(spec: charts.Spec, findings: Findings) -> list[dict[int, list[Mark]]]:
+    """What the file of a chart draws, in each of its panels by the number of the layer."""
+    found: list[dict[int, list[Mark]]] = []
 
-    def walk(node: Mark) -> None:
+    def walk(node: Mark, into: dict[int, list[Mark]]) -> None:
         for item in node.get("items", []):
-            walk(item)
-        if (name := re.fullmatch(r"(?:layer_(\d+)_)?marks", node.get("name") or "")) is not None:
-            found.setdefault(int(name[1] or 0), []).extend(node["items"])
+            walk(item, into)
+        if (name := re.fullmatch(r"(?:child_)?(?:layer_(\d+)_)?marks", node.get("name") or "")) is not None:
+            into.setdefault(int(name[1] or 0), []).extend(node["items"])
 
-    walk(vl_convert.vegalite_to_scenegraph(whole)["scenegraph"])
+    def cells(node: Mark) -> Iterator[Mark]:
+        yield from node["items"] if node.get("name") == "cell" else ()
+        for item in node.get("items", []):
+            yield from cells(item)
+
+    graph = vl_convert.vegalite_to_scenegraph(vega.whole(spec, charts.cell_rows(findings)))["scenegraph"]
+    for panel in [*cells(graph)] or [graph]:
+        found.append({})
+        walk(panel, found[-1])
     return found
 
 
-def layers(spec: charts.Spec) -> list[charts.Spec]:
-    """The layers of a chart, each with its rows as `rows`; those that transform their data have none."""
+def all_marks(spec: charts.Spec, findings: Findings) -> dict[int, list[Mark]]:
+    """The same of a chart with a single panel."""
+    (drawn,) = marks(spec, findings)
+    return drawn
+
+
+FILTERS: Mapping[str, Callable[[Mark], bool]] = {
+    "datum.best": lambda row: row.get("best", False),
+    "!datum.kind": lambda row: "kind" not in row,
+    "datum.best && !datum.kind": lambda row: "kind" not in row and row.get("best", False),
+    "datum.kind == 'level'": lambda row: row.get("kind") == "level",
+}
+"""The conditions of layers on the rows of their chart."""
+
+
+def layers(spec: charts.Spec, panel: str | None = None) -> list[charts.Spec]:
+    """The layers of a chart, each with its rows in a panel as `rows`; those that transform their data have none."""
     found = []
-    for layer in spec.get("layer", [spec]):
+    for layer in spec.get("spec", spec).get("layer", [spec]):
         data = layer.get("data", spec.get("data"))
         steps = [step.get("filter") for step in layer.get("transform", [])]
-        known = "values" in data and steps in ([], ["datum.best"]) and "transform" not in spec
-        rows = [row for row in data["values"] if not steps or row.get("best")] if known else None
+        known = "values" in data and {*steps} <= FILTERS.keys() and "transform" not in spec
+        here = [row for row in data["values"] if panel in (None, row.get("panel"))] if known else []
+        rows = [row for row in here if all(FILTERS[step](row) for step in steps)] if known else None
         found.append({**layer, "rows": rows})
     return found
+
+
+def panels_of(spec: charts.Spec) -> list[str | None]:
+    """The titles of a chart's panels; None for a chart without."""
+    return spec["facet"]["sort"] if "facet" in spec else [None]
 
 
 def charts_of(findings: Findings) -> dict[str, charts.Spec]:
@@ -64,7 +92,13 @@ def name_of(mark: Mark) -> str:
     return found[1] if found else ""
 
 
-@pytest.fixture(params=["sweep", "names", "search", "several"])
+METHODS = """
+  variant: [{label: full, method: promptfl}, {label: other, method: coop}, {label: wide, method.n_ctx: 8}]
+  split: [{label: disjoint, partition: disjoint}, {label: equal, partition: iid}]
+"""
+
+
+@pytest.fixture(params=["sweep", "names", "settings", "search", "several", "front"])
 def findings(request: pytest.FixtureRequest, make_store: MakeStore, trials: Callable[..., Findings]) -> Findings:
     """Studies of all kinds: numbers and names along an axis, one search and several."""
     if request.param == "search":
@@ -72,13 +106,60 @@ def findings(request: pytest.FixtureRequest, make_store: MakeStore, trials: Call
     if request.param == "several":
         body = "axes: {method: [promptfl, fedprox]}\nreferences: [{method: zeroshot}]\n" + SEARCH.replace("14", "5")
         return trials(lambda cell, published: 0.7 + 0.002 * (cell.number * 7 % 12), body=body)
-    axes = {"sweep": "method.n_ctx: [2, 4, 8], optim.lr: [0.001, 0.01, 0.1]", "names": "method: [promptfl, coop]"}
-    body = f"axes: {{{axes[request.param]}}}\nreferences: [{{method: zeroshot}}]\nseeds: 2\n"
+    if request.param == "front":
+        body = SEARCH.replace("trials: 14", "trials: 8, objectives: [val/acc_mean, comm/total_bytes]")
+        return trials(lambda cell, published: 0.7 + 0.002 * (cell.number * 7 % 12), body=body)
+    axes = {"sweep": "{method.n_ctx: [2, 4, 8], optim.lr: [0.001, 0.01, 0.1]}", "names": "{method: [promptfl, coop]}",
+            "settings": METHODS}  # fmt: skip
+    body = f"axes: {axes[request.param]}\nreferences: [{{method: zeroshot}}]\nseeds: 2\n"
     store = make_store(body=body, level=lambda cell: 0.6 + 0.01 * (cell.number * 5 % 9), clients=4)
     for cell in store.cells():
         for seed in store.seeds(cell):
             put(store, cell, seed, split_hash=class_counts(cell.run, seed).hash)
     return findings_of(store)
+
+
+def test_every_chart_has_its_data_in_its_file_and_a_plain_name(findings: Findings) -> None:
+    for name, spec in charts_of(findings).items():
+        assert re.fullmatch(r"\w+", name)
+        empty = [drawn for drawn in marks(spec, findings) if not any(drawn.values())]
+        assert not empty or name == "slice_method_mu", name
+
+
+def test_methods_in_settings_are_rows_and_curves_of_a_panel_each(make_store: MakeStore) -> None:
+    """With the references, which reach another level in each setting."""
+    body = f"axes: {METHODS}\nreferences: [{{method: fedprox}}]\nseeds: 3\n"
+    findings = findings_of(make_store(body=body, level=lambda cell: 0.4 + 0.05 * cell.number))
+    drawn = charts_of(findings)
+    assert len(findings.references) == 2
+    for name, of_a_cell in (("curve", 1), ("learning_test_acc_mean", 4)):
+        assert panels_of(drawn[name]) == ["disjoint", "equal"]
+        for panel in panels_of(drawn[name]):
+            points = next(each for each in layers(drawn[name], panel) if each["mark"]["type"] == "point")["rows"]
+            assert len(points) == 4 * of_a_cell
+            labels = {row["x"] if name == "curve" else row["series"] for row in points}
+            assert labels == {"full", "other", "wide", "fedprox"}
+            for row in points if name == "curve" else ():
+                cell = findings.cells[row["number"]]
+                assert cell.varied["split"]["label"] == panel
+                assert row["mean"] == findings.frame.loc[cell.id, "mean"]
+
+
+def test_a_reference_of_a_sweep_is_a_level_of_its_own_in_each_setting(make_store: MakeStore) -> None:
+    split = "split: [{label: disjoint, partition: disjoint}, {label: equal, partition: iid}]"
+    body = f"axes: {{method.mu: [0.1, 0.2, 0.4], {split}}}\nreferences: [{{method: coop}}]\nseeds: 2\n"
+    store = make_store(["method=fedprox"], body=body, level=lambda cell: 0.5 + 0.01 * cell.number)
+    findings = findings_of(store)
+    spec = charts_of(findings)["curve"]
+    levels = {
+        panel: [row["mean"] for row in each["rows"]]
+        for panel in panels_of(spec)
+        for each in layers(spec, panel)
+        if each["mark"]["type"] == "rule"
+    }
+    means = {cell.varied["split"]["label"]: findings.frame.loc[cell.id, "mean"] for cell in findings.references}
+    assert levels == {panel: [mean] for panel, mean in means.items()}
+    assert len({*means.values()}) == 2
 
 
 def quantities(layer: charts.Spec) -> Iterator[tuple[str, charts.Spec]]:
@@ -90,8 +171,13 @@ def quantities(layer: charts.Spec) -> Iterator[tuple[str, charts.Spec]]:
 
 def test_marks_lie_where_their_values_say_and_have_the_colour_of_their_series(findings: Findings) -> None:
     for name, spec in charts_of(findings).items():
-        drawn, colours = marks(spec, findings), dict[str, str]()
-        for number, layer in enumerate(layers(spec)):
+        colours, panels = dict[str, str](), marks(spec, findings)
+        assert len(panels) == len(panels_of(spec)), name
+        for drawn, number, layer in (
+            (drawn, *each)
+            for drawn, panel in zip(panels, panels_of(spec), strict=True)
+            for each in enumerate(layers(spec, panel))
+        ):
             rows, kind = layer["rows"], layer["mark"]["type"]
             if not rows or kind in ("boxplot", "area", "line", "text"):
                 continue
@@ -111,7 +197,7 @@ def test_marks_lie_where_their_values_say_and_have_the_colour_of_their_series(fi
                     colour = mark["stroke"] if kind == "rule" else mark["fill"]
                     assert colours.setdefault(row["series"], colour) == colour
                     assert mark.get("opacity", 1) == 1
-        assert len({*colours.values()}) == len(colours) <= len(charts.COLOURS), name
+        assert len({*colours.values()}) == len(colours) <= len(charts.COLOURS) + 1, name
 
 
 def test_the_page_s_filter_fades_the_other_cells_in_every_chart_of_cells(findings: Findings) -> None:
@@ -119,25 +205,29 @@ def test_the_page_s_filter_fades_the_other_cells_in_every_chart_of_cells(finding
     for name, spec in charts_of(findings).items():
         if "params" not in spec:
             continue
-        drawn = marks({**spec, "params": [{"name": "kept", "value": [kept]}]}, findings)
-        for number, layer in enumerate(layers(spec)):
-            rows = layer["rows"]
-            if rows and layer["mark"]["type"] == "point" and "opacity" in layer["encoding"]:
-                clear = [row["number"] == kept for row in rows]
-                assert [mark["opacity"] == 1 for mark in drawn[number]] == clear, name
-                assert all(mark["opacity"] in (1, 0.08) for mark in drawn[number])
-        if spec.get("data") == charts.CELLS and name != "parallel":
-            clear = {name_of(mark) for of in drawn.values() for mark in of if name_of(mark) and mark["opacity"] == 1}
-            assert clear <= {findings.names.of(findings.own[0])}
-            assert clear or name == "slice_method_mu", "which only FedProx has"
+        filtered = marks({**spec, "params": [{"name": "kept", "value": [kept]}]}, findings)
+        for drawn, panel in zip(filtered, panels_of(spec), strict=True):
+            for number, layer in enumerate(layers(spec, panel)):
+                rows = layer["rows"]
+                if rows and layer["mark"]["type"] == "point" and "opacity" in layer["encoding"]:
+                    clear = [row["number"] == kept for row in rows]
+                    assert [mark["opacity"] == 1 for mark in drawn[number]] == clear, name
+                    assert all(mark["opacity"] in (1, 0.08) for mark in drawn[number])
+            if spec.get("data") == charts.CELLS:
+                bright = {
+                    name_of(mark) for of in drawn.values() for mark in of if name_of(mark) and mark["opacity"] == 1
+                }
+                assert bright <= {findings.names.of(findings.own[0])}
+                assert bright or name == "slice_method_mu", "which only FedProx has"
 
 
 def test_the_best_cell_has_a_ring_in_every_chart_that_marks_it(findings: Findings) -> None:
     best = {findings.names.of(findings.by_id[key]) for key in findings.marked}
     for name, spec in charts_of(findings).items():
-        drawn = marks(spec, findings)
-        for number, layer in enumerate(spec.get("layer", [])):
-            if layer["mark"].get("size") == charts.RING["size"] and not name.startswith("learning"):
+        if name.startswith("learning"):
+            continue
+        for drawn, (number, layer) in itertools.product(marks(spec, findings), enumerate(layers(spec))):
+            if layer["mark"].get("size") == charts.RING["size"]:
                 points = {(mark["x"], mark["y"]): name_of(mark) for of in drawn.values() for mark in of
                           if "shape" in mark and name_of(mark)}  # fmt: skip
                 rings = [(mark["x"], mark["y"]) for mark in drawn.get(number, [])]
@@ -154,7 +244,7 @@ def test_trials_stand_at_their_cost_and_objective_and_those_stopped_early_are_sm
         early=lambda number: number > 9,
     )
     rows = {row["label"]: row for row in charts.cell_rows(findings)}
-    drawn = marks(search.history(findings), findings)
+    drawn = all_marks(search.history(findings), findings)
     points = [mark for of in drawn.values() for mark in of if name_of(mark)]
     at = [name_of(mark) for mark in points]
     assert sorted(at) == sorted(name for name, row in rows.items() if row["role"] == "trial")
@@ -199,7 +289,7 @@ def test_the_map_of_a_search_fills_its_chart_with_means_of_trials_near_by(trials
             (min(row[low] for row in points), max(row[low] for row in points))
         )
         assert len({(tile[low], tile[other]) for tile in tiles}) == len(tiles)
-    drawn = marks(spec, findings)[0]
+    drawn = all_marks(spec, findings)[0]
     assert min(mark["x"] for mark in drawn) == pytest.approx(0)
     assert max(mark["x"] + mark["width"] for mark in drawn) == pytest.approx(620)
     assert min(mark["y"] for mark in drawn) == pytest.approx(0)
@@ -214,9 +304,9 @@ def test_levels_far_below_and_above_what_must_be_seen_are_texts_at_the_edges() -
     low, high = channel["scale"]["domain"]
     assert 0.7 < low < 0.8 < 0.85 < high < 0.9
     assert [row["series"] for row in nearby] == ["r4"]
-    assert far == {"low": "r0 10.00 %, r1 20.00 %, r2 30.00 % and 1 more", "high": "r5 98.00 %"}
-    texts = {layer["mark"]["text"]: layer["mark"]["baseline"] for layer in charts.edges(far)}
-    assert texts == {f"↓ {far['low']}": "bottom", f"↑ {far['high']}": "top"}
+    texts = {row["kind"]: row["text"] for row in far}
+    assert texts == {"low": "↓ r0 10.00 %, r1 20.00 %, r2 30.00 % and 1 more", "high": "↑ r5 98.00 %"}
+    assert [layer["mark"]["baseline"] for layer in charts.edges(far)] == ["bottom", "top"]
 
 
 def test_the_worst_quarter_of_trials_lies_on_the_lower_edge_of_the_chart(trials: Callable[..., Findings]) -> None:
@@ -227,7 +317,7 @@ def test_the_worst_quarter_of_trials_lies_on_the_lower_edge_of_the_chart(trials:
     numbers = {findings.names.of(cell): cell.number for cell in findings.own}
     for spec in (search.history(findings), *charts_of(findings).values()):
         if spec.get("data") == charts.CELLS and spec["layer"][0]["mark"]["type"] != "line":
-            drawn = marks(spec, findings)
+            drawn = all_marks(spec, findings)
             low = {numbers[name_of(mark)] for of in drawn.values() for mark in of
                    if name_of(mark) and mark["y"] >= spec["height"] - 0.01}  # fmt: skip
             assert low == {12, 13, 14}

@@ -107,14 +107,20 @@ def test_one_series_has_no_legend_and_two_have():
         assert legend == (None if count == 1 else "drawn")
 
 
-def test_of_many_cells_the_best_by_validation_are_drawn(make_store):
-    names = ", ".join(f"{{label: v{i:02d}, optim.lr: {0.01 * i}}}" for i in range(1, 31))
-    store = make_store(body=f"axes: {{variant: [{names}]}}\nseeds: 1\n", level=lambda cell: 0.3 + 0.02 * cell.number)
+@pytest.mark.parametrize("kind", ["curve", "learning_test_acc_mean"])
+def test_of_many_cells_the_best_by_validation_are_drawn_and_the_chart_says_so(make_store, kind):
+    most = charts.MOST
+    names = ", ".join(f"{{label: v{i:02d}, optim.lr: {0.001 * i}}}" for i in range(1, most + 7))
+    store = make_store(body=f"axes: {{variant: [{names}]}}\nseeds: 1\n", level=lambda cell: 0.3 + 0.01 * cell.number)
     findings = findings_of(store)
-    ((drawn, caption),) = answer.main_chart(findings).values()
-    rows = {row["label"] for row in drawn["data"]["values"]}
-    assert rows == {cell.label for cell in findings.best_first(findings.own)[: answer.ROWS]}
-    assert f"the {answer.ROWS} cells that the objective puts first" in caption
+    panels = (
+        answer.main_chart(findings) if kind == "curve" else there(curves.learning(findings, compare(findings))).charts
+    )
+    drawn, _ = panels[kind]
+    assert {row["label"] for row in drawn["data"]["values"]} == {
+        cell.label for cell in findings.best_first(findings.own)[:most]
+    }
+    assert drawn["title"] == f"The best {most} of {most + 6} on validation"
 
 
 def test_an_axis_names_the_values_that_cells_have_and_none_where_it_is_one(make_store):
@@ -126,9 +132,9 @@ def test_an_axis_names_the_values_that_cells_have_and_none_where_it_is_one(make_
 
 def test_a_chart_has_the_references_before_a_cell_has_run(make_store):
     findings = findings_of(make_store(fill=lambda cell, seed: cell.is_reference))
-    drawn = answer.main_chart(findings)["curve"][0]["layer"][-1]
+    drawn, _ = answer.main_chart(findings)["curve"]
     (level,) = drawn["data"]["values"]
-    assert (level["series"], drawn["mark"]["type"]) == ("zeroshot", "rule")
+    assert (level["series"], level["kind"], drawn["layer"][-1]["mark"]["type"]) == ("zeroshot", "level", "rule")
 
 
 def test_only_axes_of_a_wide_range_are_logarithmic(make_store):
@@ -138,14 +144,17 @@ def test_only_axes_of_a_wide_range_are_logarithmic(make_store):
     assert charts.measured("test/acc_mean")["scale"].get("type") is None
 
 
-def test_learning_curves_name_what_they_leave_out(make_store):
+def test_learning_curves_are_drawn_of_all_cells_beyond_the_colours_in_grey(make_store):
     rates = ", ".join(f"{0.01 * i:.2f}" for i in range(1, 13))
     findings = findings_of(make_store(body=f"axes: {{optim.lr: [{rates}]}}\nseeds: 1\n"))
-    part = there(curves.learning(findings, compare(findings)))
-    drawn = {row["series"] for row in part.charts["learning_test_acc_mean"][0]["data"]["values"]}
-    left = {cell.label for cell in findings.own} - drawn
-    assert len(left) == 4
-    assert all(label in part.texts[0] for label in left)
+    drawn, _ = there(curves.learning(findings, compare(findings))).charts["learning_test_acc_mean"]
+    own = len(charts.COLOURS)
+    assert {row["label"] for row in drawn["data"]["values"]} == {cell.label for cell in findings.own}
+    best = [cell.label for cell in findings.best_first(findings.own)[:own]]
+    scale = drawn["layer"][1]["encoding"]["color"]["scale"]
+    assert scale["domain"] == [*best, f"{12 - own} others"]
+    assert len({*scale["range"]}) == own + 1
+    assert scale["range"][-1] == charts.GREY
 
 
 def test_a_page_loads_itself_again_only_while_its_study_runs(make_store):
@@ -170,14 +179,14 @@ def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     findings = findings_of(make_store())
     spec = answer.curve(findings, "method.n_ctx", findings.metric)
     assert spec["layer"][0]["mark"]["type"] == "area"
-    rows = {row["number"]: row for row in spec["data"]["values"]}
+    rows = {row["number"]: row for row in spec["data"]["values"] if "kind" not in row}
     for cell in findings.own:
         values = list(findings.by_seed(cell, findings.metric).values())
         row, mean, std = rows[findings.numbers[cell.id]], np.mean(values), np.std(values, ddof=1)
         assert [row["mean"], row["low"], row["high"]] == pytest.approx([mean, mean - std, mean + std])
         assert row["best"] == (cell.id in findings.chosen)
-    (level,) = spec["layer"][-1]["data"]["values"]
-    assert level["series"] == "zeroshot"
+    (level,) = (row for row in spec["data"]["values"] if "kind" in row)
+    assert (level["kind"], level["series"]) == ("level", "zeroshot")
 
 
 def test_an_axis_of_one_value_names_no_series(make_store):

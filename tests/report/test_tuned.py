@@ -387,7 +387,7 @@ def test_a_method_that_is_tuned_is_also_a_reference_where_it_is_not(compose):
     findings = findings_of(store)
     assert list(there(findings.crossed).rows) == ["promptfl", "fedprox", "promptfl (not tuned)", "zeroshot"]
     report.build(store)
-    assert " against promptfl (not tuned) (" in said(findings)
+    assert "promptfl (not tuned)" in there(tuned.against(findings, "promptfl")).over_settings
 
 
 # -- chosen values -------------------------------------------------------------------------------------------
@@ -456,11 +456,11 @@ def test_values_at_an_end_of_their_range_are_marked_and_named_in_the_sentence(fi
             if edge:
                 marked.add("μ" if name == "method.mu" else name.rpartition(".")[2])
     assert marked
-    named = said(findings).partition("better). ")[2]
+    named = tuned.at_edges(findings)
     for name in marked:
         assert re.search(rf"\b{name}\b", named)
-    assert tuned.at_edges(findings) in named
-    assert tuned.at_edges(findings).endswith(". Widen search.space to see whether more can be gained.")
+    assert named in there(answer.decided(findings, compare(findings))).texts
+    assert named.endswith(". Widen search.space to see whether more can be gained.")
 
 
 def test_chosen_values_that_cost_more_than_the_published_ones_are_named_with_what_they_cost(findings):
@@ -476,8 +476,8 @@ def test_chosen_values_that_cost_more_than_the_published_ones_are_named_with_wha
     assert all(part in of for label, (of,) in ((k, v) for k, v in said_of.items() if v) for part in more[label])
     named = re.search(
         r"The chosen values of ((?:(?!The chosen).)*) cost more than those before tuning \((.*)\)\.$",
-        said(findings),
-    )
+        " ".join(there(answer.decided(findings, compare(findings))).texts), re.MULTILINE,
+    )  # fmt: skip
     assert there(named)[1] == "; ".join(label for label, own in more.items() if own)
 
 
@@ -562,7 +562,7 @@ def test_a_method_that_is_tuned_in_settings_of_the_protocol_is_compared_within_e
 
 
 @pytest.mark.parametrize(
-    ("body", "words"), [(AXES, " against zeroshot (one seed: no interval)."), ("", " (one seed: no interval)")]
+    ("body", "words"), [(AXES, ", the next on validation (one seed: no interval)."), ("", " (one seed: no interval)")]
 )
 def test_one_fresh_seed_has_no_interval(compose, body, words):
     assert words in said(findings_of(compose(body, "search.confirm=1").store()))
@@ -578,7 +578,7 @@ def test_two_fresh_seeds_tell_methods_apart_over_settings_and_one_does_not(compo
 
 def test_costs_that_do_not_vary_are_identical_and_have_no_points(kept, compose):
     text = said(findings_of(kept, metric="time/seconds"))
-    assert "; +0 s against fedprox (identical on every seed), +0 s against zeroshot (identical on every seed)." in text
+    assert text.endswith("; +0 s against fedprox, the next on validation (identical on every seed).")
     assert " points" not in text
     assert " (identical on every seed)" in said(findings_of(compose("").store(), metric="time/seconds"))
 
