@@ -1,9 +1,9 @@
 """Reports: one self-contained page, charts, and the table in Markdown, LaTeX and CSV.
 
 It reads a study's store; no lower package imports it. The page has five sections, each in the file of its name:
-`answer`, `table` (with `paper`), `curves`, `robustness`, `reproduce`. A section has parts, which are functions of the
-findings of a study and of the comparisons with its reference: they write figures and compute none. `charts.py` holds
-the forms of charts, which `vega.py` draws; `page.js` links table and charts.
+`answer` (with `main_chart`), `table` (with `paper`), `curves`, `robustness`, `reproduce`. A section has parts, which
+are functions of the findings of a study and of the comparisons with its reference: they write figures and compute none.
+`charts.py` holds the forms of charts, which `vega.py` draws; `page.js` links table and charts.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def summary(store: Store, *, pictured: bool = True) -> Summary:
         return Summary(f"{store.name} has no results yet: none of {counted(len(results.rows), 'cell')} has run.")
     from fpl_tune.findings.comparisons import compare
     from fpl_tune.findings.findings import Findings
-    from fpl_tune.report import answer, charts, table, tuned, vega  # these take their time to load
+    from fpl_tune.report import answer, charts, main_chart, table, tuned, vega  # these take their time to load
 
     findings = Findings(store.spec(), results)
     comparisons = compare(findings)
@@ -97,7 +97,7 @@ def summary(store: Store, *, pictured: bool = True) -> Summary:
     whole = tuned.table(findings) if by_setting else table.table(findings, comparisons, listed)
     first_rows = {findings.numbers[c.id] for c in findings.cells if c.is_reference or c.id in findings.marked}
     shown = cut(whole, first_rows)
-    spec, caption = next(iter(answer.main_chart(findings).values()), (None, ""))
+    spec, caption = next(iter(main_chart.drawn(findings).values()), (None, ""))
     return Summary(
         answer.sentence(findings, comparisons),
         shown,

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
-from fpl_tune.analysis import t_half_width
 from fpl_tune.core.formatting import (
     counted,
     figure,
     gap,
     joined,
-    numeric,
     some,
     unit_of_gap,
     upper,
@@ -22,20 +17,17 @@ from fpl_tune.core.formatting import (
     words,
 )
 from fpl_tune.findings import edited
-from fpl_tune.findings.choice import sign
 from fpl_tune.findings.claims import counts_sentence
 from fpl_tune.findings.comparisons import TREND, Comparisons
-from fpl_tune.findings.crossed import setting_title
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import charts, costs, search, sentences, sweep, tuned
-from fpl_tune.report.charts import Spec
+from fpl_tune.report import costs, main_chart, search, sentences, sweep, tuned
 from fpl_tune.report.panels import Panel, plain_table
-from fpl_tune.study.cells import Cell, label, shown
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import VAL
 from fpl_tune.study.standing import CellState
 
-SERIES = 8
-"""Series that a chart draws along an axis; cells of studies with more are rows."""
+NAMED = 8
+"""Cells that a sentence names; further ones are counted."""
 
 
 def sentence(findings: Findings, comparisons: Comparisons) -> str:
@@ -95,10 +87,10 @@ def _from_reference(findings: Findings, comparisons: Comparisons) -> str:
         where = f" in {setting}" if setting else ""
         values.append(f"{with_unit(mean, findings.metric, std)}{'' if values else of}{where}")
     parts = [f"{reference.name} reaches {joined(values)} over {seeds}"]
-    for name, by in [*changes.items()][:SERIES]:
+    for name, by in [*changes.items()][:NAMED]:
         before = "in " if "" not in by else ""
         parts.append(f"{name} {sentences.differences(findings, by, len(findings.seeds(base[0][1])), before)}")
-    parts += [f"{len(changes) - SERIES} more in the table"] if len(changes) > SERIES else []
+    parts += [f"{len(changes) - NAMED} more in the table"] if len(changes) > NAMED else []
     return f"{'; '.join(parts)}."
 
 
@@ -130,13 +122,13 @@ def _by_setting(findings: Findings, comparisons: Comparisons) -> str:
     if len(cells) < 2:
         return ""
     tests, parts = comparisons.frame.to_dict("index"), list[str]()
-    for cell in cells[:SERIES]:
+    for cell in cells[:NAMED]:
         text = f"{with_unit(findings.frame.loc[cell.id, 'mean'], findings.metric)} at {findings.names.of(cell)}"
         if (test := tests.get(cell.id)) is not None:
             text += f" ({gap(test['difference'], findings.metric)}: {test['verdict']})"
         parts.append(text)
-    if len(cells) > SERIES:
-        parts.append(f"{len(cells) - SERIES} more in the table")
+    if len(cells) > NAMED:
+        parts.append(f"{len(cells) - NAMED} more in the table")
     against = f", in parentheses against {comparisons.reference.title} there" if tests else ""
     what = upper(words(findings.metric))
     return f"{what} is {joined(parts)}{against}. Values of data and partitions are not ranked against each other"
@@ -149,7 +141,7 @@ def _diverged(findings: Findings) -> list[Cell]:
 
 def decided(findings: Findings, comparisons: Comparisons) -> Panel:
     """Who won, and how sure is that?"""
-    panel = Panel(charts=main_chart(findings))
+    panel = Panel(charts=main_chart.drawn(findings))
     if findings.choice is not None and findings.best is not None:
         panel.texts += sweep.references(findings, comparisons) if findings.kind == "sweep" else []
         panel.texts += search.texts(findings)
@@ -208,126 +200,6 @@ def _looks(findings: Findings, comparisons: Comparisons) -> str:
     open_ = int((comparisons.frame["look"] == 0).sum())
     so_far = "after the last look" if comparisons.frame["seen"].max() == findings.looks[-1] else "so far"
     return f"{text}; {counted(open_, 'comparison')} undecided {so_far}." if open_ else f"{text}."
-
-
-def main_chart(findings: Findings) -> dict[str, tuple[Spec, str]]:
-    """History of one search, curve along the axis of a sweep, or rows of cells or tuned methods with intervals."""
-    if not findings.finished:
-        return {}
-    dashed = ", dashed lines are references" if findings.references else ""
-    bars = "bars are 95 % intervals over seeds"
-    if findings.tuned_table is not None:
-        caption = f"{bars}; rings: best on {findings.chosen_on}; {findings.basis}."
-        return {"tuned": (dots(findings, tuned.best(findings)), f"{upper(words(findings.metric))}; {caption}")}
-    if findings.searched:
-        early = ", small and hollow if it was stopped early" if findings.pruned else ""
-        of = " of each search" if len(findings.searches) > 1 else ""
-        caption = f"A point per trial when it ended{early}; the line is the best so far{of}{dashed}"
-        drawn = {"history": (search.history(findings), f"{caption}; {findings.basis}.")}
-        if findings.choice is not None and findings.choice.front:
-            drawn["front"] = (
-                search.scatter(findings),
-                f"A point per trial, rings: {findings.choice.by}; {findings.basis}.",
-            )
-        return drawn
-    x = _along(findings)
-    if x is None:
-        caption = f"{bars}; the ring marks the choice by validation; {findings.basis}."
-        return {"curve": (dots(findings, findings.chosen), f"{upper(words(findings.metric))}; {caption}")}
-    numbers = numeric(findings.frame[x])
-    spread = "bands are the standard deviation over seeds" if numbers else bars
-    charted = {"curve": findings.metric, **({"curve_validation": VAL} if numbers and findings.metric != VAL else {})}
-    caption = f"{spread}; the ring marks the choice by validation{dashed}; {findings.basis}."
-    return {
-        name: (curve(findings, x, metric), f"{upper(words(metric))}; {caption}") for name, metric in charted.items()
-    }
-
-
-def _along(findings: Findings) -> str | None:
-    """The axis along which a grid is drawn: `report.x`, the first of numbers or, of several axes of names that are no
-    settings, the longest. None: its cells are rows."""
-    varied = findings.frame.loc[[cell.id for cell in findings.own]]
-    axes = [axis for axis in findings.axes if varied[axis].notna().any()]
-    numbers = [axis for axis in axes if numeric(findings.frame[axis])]
-    named = sorted((a for a in axes if a not in findings.settings), key=lambda a: -findings.frame[a].nunique())
-    named = named if len(named) > 1 else []
-    x = findings.spec.report.x if findings.spec.report.x in axes else next(iter([*numbers, *named]), None)
-    others = [axis for axis in axes if axis not in (x, *_panel_axes(findings, x))]
-    series = {repr([cell.varied.get(axis) for axis in others]) for cell in findings.own}
-    return x if len(series) <= SERIES else None
-
-
-def _panel_axes(findings: Findings, x: str | None) -> list[str]:
-    """The axes of settings, beside x, whose values have a panel each."""
-    axes = [axis for axis in findings.settings if axis in findings.axes and axis != x]
-    settings = {repr([cell.varied.get(axis) for axis in axes]) for cell in findings.own}
-    return axes if len(settings) <= charts.PANELS else []
-
-
-def dots(findings: Findings, best: Collection[str]) -> Spec:
-    """What the study compares as rows, a panel for each setting: means with their 95 % intervals over seeds.
-
-    Args:
-        findings: the study.
-        best: ids of the cells that have rings.
-    """
-    places, title = charts.notable(findings)
-    rows = []
-    for setting, name, cell in places:
-        (mean, std), seeds = findings.spread(cell, findings.metric), findings.seeds(cell)
-        half = t_half_width(std / math.sqrt(len(seeds)), len(seeds))
-        own = charts.point(findings, cell, findings.metric, mean, half, seeds)
-        rows.append({**own, "x": name, "panel": setting, "series": "cells", "best": cell.id in best})
-    means = {str(name): mean for name, mean in pd.DataFrame(rows).groupby("x")["mean"].mean().items()}
-    order = sorted(means, key=lambda name: -(sign(findings.metric) or 1) * means[name])
-    x = charts.names("x", None, order)
-    return {**charts.lines(rows, x, charts.measured(findings.metric), charts.colours({"cells": 0})), **title}
-
-
-def curve(findings: Findings, axis: str, metric: str) -> Spec:
-    """A metric along an axis: a panel for each setting, a series for each combination of the other axes; references are
-    dashed."""
-    x = charts.channel(findings, axis, "x")
-    numbers = x["type"] == "quantitative"
-    where = _panel_axes(findings, axis)
-
-    def values(cell: Cell, axes: Collection[str]) -> dict[str, Any]:
-        return {name: value for name, value in cell.varied.items() if name in axes}
-
-    settings = {setting_title(own): own for own in (values(cell, where) for cell in findings.own)}
-    families = {cell.id: findings.family(cell) for cell in findings.finished if cell.is_reference}
-    rows: list[dict[str, Any]] = []
-    levels: dict[tuple[str, str], dict[str, Any]] = {}
-    ranks: dict[str, int] = {}
-    for cell in sorted(findings.finished, key=lambda cell: cell.id in families):
-        if cell.id not in families and not cell.candidate:
-            continue
-        seeds, (mean, std) = findings.seeds(cell), findings.spread(cell, metric)
-        half = std if numbers else t_half_width(std / math.sqrt(len(seeds)), len(seeds))
-        others = values(cell, {*findings.axes} - {axis, *where})
-        name = families.get(cell.id, label(others) if others else "cells")
-        position = findings.frame.loc[cell.id, axis]
-        positioned = position is not None and position == position
-        row = {
-            **charts.point(findings, cell, metric, mean, half, seeds),
-            "series": name,
-            "best": cell.id in findings.chosen,
-        }
-        for panel in (title for title, setting in settings.items() if values(cell, where).items() <= setting.items()):
-            if cell.id not in families or (positioned and list(families.values()).count(name) > len(settings)):
-                rows += [{**row, "panel": panel, "x": position if numbers else shown(position)}] if positioned else []
-            else:
-                levels[panel, findings.names.of(cell) if (panel, name) in levels else name] = {**row, "panel": panel}
-        ranks[name] = min(findings.ages[cell.id], ranks.get(name, len(findings.cells)))
-    y, shown_levels, far = charts.measured(metric), list[Mapping[str, Any]](levels.values()), list[Mapping[str, Any]]()
-    if numbers:
-        band = [row[end] for row in rows for end in ("low", "high")]
-        y, shown_levels, far = charts.focused(y, band, shown_levels, "mean", metric)
-    else:
-        x["sort"] = list(dict.fromkeys(row["x"] for row in sorted(rows, key=lambda row: -row["mean"])))
-    drawn = {row["series"] for row in [*rows, *shown_levels]}
-    colour = charts.colours({name: rank for name, rank in ranks.items() if name in drawn})
-    return charts.lines(rows, x, y, colour, shown_levels, height=340, far=far)
 
 
 def claims(findings: Findings, comparisons: Comparisons) -> Panel | None:

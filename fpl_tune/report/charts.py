@@ -145,7 +145,7 @@ def panels(spec: Spec, titles: Sequence[str], labels: Iterable[str] = ()) -> Spe
     """
     if len(titles) < 2:
         return spec
-    columns = min(len(titles), 3)
+    columns = 2 if len(titles) == 4 else min(len(titles), 3)
     inner = {key: spec.pop(key) for key in ("layer", "height")}
     facet = {**names("panel", None, titles), "header": {"labelFontSize": 12, "labelLimit": 300}}
     room = {"left": 60 + 6 * max(map(len, labels), default=0)}

@@ -7,7 +7,7 @@ import pytest
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import gap, upper
 from fpl_tune.findings.comparisons import TREND, compare
-from fpl_tune.report import answer, charts, curves, search, sweep, table
+from fpl_tune.report import answer, charts, curves, main_chart, search, sweep, table
 from fpl_tune.study.cells import label
 from fpl_tune.study.results import make_result
 
@@ -190,14 +190,14 @@ def test_intervals_of_a_sweep_are_explained_where_there_are_any(make_store):
 
 def test_the_chart_of_a_sweep_is_scaled_to_its_cells(make_store):
     findings = along(make_store, [0.9, 0.9, 0.9, 0.9, 0.87, 0.85])
-    drawn, _ = answer.main_chart(findings)["curve"]
+    drawn, _ = main_chart.drawn(findings)["curve"]
     y = drawn["layer"][1]["encoding"]["y"]
     low, high = y["scale"]["domain"]
     assert 0.8 < low < 0.85 < 0.9 < high < 0.95
     (text,) = (row["text"] for row in drawn["data"]["values"] if "text" in row)
     assert text.startswith("↓ zeroshot ")
     near = along(make_store, [0.3, 0.25, 0.22, 0.21, 0.2, 0.15])
-    drawn, _ = answer.main_chart(near)["curve"]
+    drawn, _ = main_chart.drawn(near)["curve"]
     assert not [layer for layer in drawn["layer"] if layer["mark"]["type"] == "text"]
     assert drawn["layer"][-1]["mark"]["type"] == "rule", "a reference among the cells is a dashed line"
 

@@ -12,7 +12,7 @@ from fpl_tune.core import formatting
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.findings.comparisons import compare
 from fpl_tune.findings.partition import class_counts
-from fpl_tune.report import answer, charts, curves, reproduce, robustness, table
+from fpl_tune.report import charts, curves, main_chart, reproduce, robustness, table
 from fpl_tune.study import tracking
 from fpl_tune.study.cells import Cell, field_text, shown
 from fpl_tune.study.results import make_result
@@ -114,7 +114,7 @@ def test_of_many_cells_the_best_by_validation_are_drawn_and_the_chart_says_so(ma
     store = make_store(body=f"axes: {{variant: [{names}]}}\nseeds: 1\n", level=lambda cell: 0.3 + 0.01 * cell.number)
     findings = findings_of(store)
     panels = (
-        answer.main_chart(findings) if kind == "curve" else there(curves.learning(findings, compare(findings))).charts
+        main_chart.drawn(findings) if kind == "curve" else there(curves.learning(findings, compare(findings))).charts
     )
     drawn, _ = panels[kind]
     assert {row["label"] for row in drawn["data"]["values"]} == {
@@ -132,7 +132,7 @@ def test_an_axis_names_the_values_that_cells_have_and_none_where_it_is_one(make_
 
 def test_a_chart_has_the_references_before_a_cell_has_run(make_store):
     findings = findings_of(make_store(fill=lambda cell, seed: cell.is_reference))
-    drawn, _ = answer.main_chart(findings)["curve"]
+    drawn, _ = main_chart.drawn(findings)["curve"]
     (level,) = drawn["data"]["values"]
     assert (level["series"], level["kind"], drawn["layer"][-1]["mark"]["type"]) == ("zeroshot", "level", "rule")
 
@@ -168,7 +168,7 @@ def test_a_page_loads_itself_again_only_while_its_study_runs(make_store):
 def test_methods_are_drawn_with_their_intervals(make_store):
     body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}]}\nseeds: 3\n"
     findings = findings_of(make_store(body=body))
-    ((name, (drawn, _)),) = answer.main_chart(findings).items()
+    ((name, (drawn, _)),) = main_chart.drawn(findings).items()
     assert name == "curve"
     for row in drawn["data"]["values"]:
         (cell,) = [cell for cell in findings.cells if cell.label == row["label"]]
@@ -177,7 +177,7 @@ def test_methods_are_drawn_with_their_intervals(make_store):
 
 def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
     findings = findings_of(make_store())
-    spec = answer.curve(findings, "method.n_ctx", findings.metric)
+    spec = main_chart.curve(findings, "method.n_ctx", findings.metric)
     assert spec["layer"][0]["mark"]["type"] == "area"
     rows = {row["number"]: row for row in spec["data"]["values"] if "kind" not in row}
     for cell in findings.own:
@@ -191,14 +191,14 @@ def test_curve_goes_through_the_means_and_its_band_is_the_std(make_store):
 
 def test_an_axis_of_one_value_names_no_series(make_store):
     findings = findings_of(make_store(body="axes: {method: [promptfl], optim.lr: [0.01, 0.1]}\nseeds: 2\n"))
-    spec = answer.curve(findings, "optim.lr", findings.metric)
+    spec = main_chart.curve(findings, "optim.lr", findings.metric)
     assert {row["series"] for row in spec["data"]["values"]} == {"cells"}
 
 
 def test_names_are_rows_with_bars_the_best_on_top(make_store):
     body = "axes: {variant: [{label: a, method.n_ctx: 2}, {label: b, method.n_ctx: 4}], clip.dtype: [float32, float16]}"
     findings = findings_of(make_store(body=body))
-    spec = answer.curve(findings, "variant", findings.metric)
+    spec = main_chart.curve(findings, "variant", findings.metric)
     assert [layer["mark"]["type"] for layer in spec["layer"]] == ["rule", "point", "point"]
     assert spec["layer"][0]["encoding"]["y"]["sort"] == ["b", "a"]
     found = {(row["x"], row["series"]): row["mean"] for row in spec["data"]["values"]}
