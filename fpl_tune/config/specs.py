@@ -223,9 +223,12 @@ class SearchSpec:
     """Instead of `trials`: the budget of each axis cell, in full trials of all rounds and seeds. None for both: a
     budget of 20 if halving stops trials early, else 20 trials."""
     space: dict[str, Any] = field(default_factory=dict)
-    """Overrides of the space in search_spaces/<method>.yaml, by dotted field."""
+    """Overrides of the space in search_spaces/<method>.yaml, by dotted field. A method that lacks a field is searched
+    without it."""
     only: list[str] = field(default_factory=list)
-    """Dotted fields that are searched; empty: the whole space."""
+    """Dotted fields that are searched, in each method those that it has; empty: the whole space."""
+    without: list[str] = field(default_factory=list)
+    """Dotted fields that are not searched."""
     published: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     """Points that are tried first, by dotted field, and that tuning is compared with. None: those of the space's file,
     and without any the run's own values."""

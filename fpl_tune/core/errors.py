@@ -56,13 +56,17 @@ def did_you_mean(name: str, options: Iterable[str], first: Sequence[str] = (), l
 def nearest(name: str, options: Iterable[str]) -> list[str]:
     """At most three of the options that are similar to a name: the most similar one, and those nearly as similar.
 
-    Case does not count, nor what stands before the last dot of a field.
+    Case does not count, nor what stands before the last dot of a field, unless it differs.
     """
+    name = name.lower()
 
     def likeness(option: str) -> float:
-        field = option.rpartition(".")[2] if option.replace(".", "").isidentifier() else option
-        forms = {option.lower(), field.lower()}
-        return max(SequenceMatcher(None, form, name.lower()).ratio() for form in forms)
+        inside, _, field = option.lower().rpartition(".")
+        if not option.replace(".", "").isidentifier():
+            return SequenceMatcher(None, option.lower(), name).ratio()
+        if inside and name.startswith(f"{inside}."):
+            return SequenceMatcher(None, field, name.removeprefix(f"{inside}.")).ratio()
+        return max(SequenceMatcher(None, form, name).ratio() for form in (option.lower(), field))
 
     ratios = {option: likeness(option) for option in options}
     least = max([0.6, *(ratio - 0.15 for ratio in ratios.values())])

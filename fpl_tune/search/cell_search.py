@@ -28,6 +28,11 @@ from fpl_tune.study.schema import CellFile
 from fpl_tune.study.standing import Row
 
 
+def space_file(varied: Mapping[str, Any], run: RunSpec) -> dict[str, Any]:
+    """The content of the file of a run's space; `varied`: the values of the axes in its cell."""
+    return read_file(names_of(config.as_dict(run)["method"], varied.get("method")), type(run.method))
+
+
 @dataclass
 class CellSearch:
     """The search in one cell of the axes.
@@ -41,14 +46,14 @@ class CellSearch:
     """The values of the axes in their cell."""
     run: RunSpec
     """The run of that cell, which the search varies."""
+    file: dict[str, Any]
+    """Content of the space's file."""
     numbers: range
     """Numbers of the trials' cells in the study, indexed by the trials' numbers."""
     confirming: tuple[int, int]
     """Numbers of the cells that confirm the chosen and the published point."""
     fits: Callable[[RunSpec], object] | None = None
     """Raises `ConfigError` for a run that cannot run."""
-    file: dict[str, Any] | None = None
-    """Content of the space's file, from a stored study; None: the file is read."""
     settings: Sequence[CellSearch] = field(default=(), repr=False, compare=False)
     """The searches in all settings if they share their trials (`search.across`), this one included. The first one asks
     the sampler, the others repeat its suggestions."""
@@ -58,8 +63,6 @@ class CellSearch:
         self.rule = selecting_rule(self.spec.report.rule)
         names = names_of(self.node["method"], self.varied.get("method"))
         bundled = [name for name in fields_of(self.varied) if name not in GROUPS]
-        if self.file is None:
-            self.file = read_file(names, type(self.run.method))
         try:
             self.space = read_space(names, self.search, [*axes_of(self.spec.axes), *bundled], self.node, self.file)
         except ConfigError as problem:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fpl_tune import config
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.metrics import objectives
@@ -53,7 +54,8 @@ class Search:
         search = spec.search
         if search.sampler is None:
             return None
-        from fpl_tune.search.cell_search import CellSearch
+        from fpl_tune.search.cell_search import CellSearch, space_file
+        from fpl_tune.search.space import check_names
 
         if not search.objectives:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
@@ -76,12 +78,15 @@ class Search:
         ]  # fmt: skip
         if any(not run.data.val for _, run in points.grid):
             raise ConfigError("A search needs validation metrics, but data.val is 0. Set it above 0, such as 0.25.")
+        stored = files or {}
+        spaces = [stored[name] if (name := label(varied)) in stored else space_file(varied, run)
+                  for varied, run in points.grid]  # fmt: skip
+        check_names(search, [config.as_dict(run) for _, run in points.grid], spaces)
         parts = []
         first = len(cells) + (len(points.grid) if confirmed else 0)  # the confirmed published points come before
         for i, (varied, run) in enumerate(points.grid):
             numbers = range(first + i, sys.maxsize, len(points.grid))  # the parts take turns
-            file = (files or {}).get(label(varied))
-            parts.append(CellSearch(spec, varied, run, numbers, (i, len(cells) + i), fits, file))
+            parts.append(CellSearch(spec, varied, run, spaces[i], numbers, (i, len(cells) + i), fits))
         for part in parts if search.across else ():
             method = {axis: value for axis, value in part.varied.items() if axis not in settings}
             part.settings = [other for other in parts if method.items() <= other.varied.items()]
@@ -90,7 +95,7 @@ class Search:
     @property
     def files(self) -> dict[str, dict[str, Any]]:
         """Contents of the files of the spaces, by the label of the cell of the axes."""
-        return {part.label: dict(part.file or {}) for part in self.parts}
+        return {part.label: dict(part.file) for part in self.parts}
 
     @property
     def runs(self) -> list[RunSpec]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import field
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -160,13 +162,20 @@ def names_of(node: Mapping[str, Any], option: Any = None) -> list[str]:
     Its option, compositions of the same methods, and its own name; for a method of a user's file, such as `mine:Mine`,
     also that file's name.
     """
-    alike, own = [], str(node["name"])
+    own, inner = str(node["name"]), _name(node.get("inner"))
+    alike = [stem for stem, method in _options().items() if method == (own, inner)]
+    return list(dict.fromkeys([*([option] if isinstance(option, str) else []), *alike, own, own.partition(":")[0]]))
+
+
+@cache
+def _options() -> dict[str, tuple[Any, Any]]:
+    """The names of each shipped option's method and of the method inside it."""
+    options = {}
     for path in sorted(shipped("conf", "method").glob("*.yaml")):
         composed = yaml.safe_load(path.read_text())
         composed = composed.get("method", composed)
-        if composed.get("name") == node["name"] and _name(composed.get("inner")) == _name(node.get("inner")):
-            alike.append(path.stem)
-    return list(dict.fromkeys([*([option] if isinstance(option, str) else []), *alike, own, own.partition(":")[0]]))
+        options[path.stem] = composed.get("name"), _name(composed.get("inner"))
+    return options
 
 
 def read_space(
@@ -176,7 +185,7 @@ def read_space(
     node: Mapping[str, Any] | None = None,
     file: Mapping[str, Any] | None = None,
 ) -> Space:
-    """The space of a method: that of its file with the study's own overrides.
+    """The space of a method: that of its file with the study's own overrides, of fields that the method has.
 
     Args:
         names: possible names of its file, see `names_of`.
@@ -186,9 +195,8 @@ def read_space(
         file: content of the file, from `read_file`; None: it is read.
 
     Raises:
-        ConfigError: the space is empty; a field has an unknown key, or an empty or inverted range; `only` names a field
-            twice, or it or `published` one that the space lacks; a searched field is also an axis, or decides on which
-            clients and images trials are compared.
+        ConfigError: the space is empty; a field has an unknown key, or an empty or inverted range; a searched field is
+            also an axis, or decides on which clients and images trials are compared.
     """
     file = read_file(names) if file is None else file
     overrides = config.flatten(search.space, whole=_is_entry)
@@ -197,40 +205,34 @@ def read_space(
     if node and "method" not in every:
         own = str(node["method"]["name"])
         every = _of_method(every, {own, *names} - {own.rpartition(":")[0]})
+        every = {name: param for name, param in every.items() if name not in overrides or _is_field(name, node)}
     if node:
-        _check_fields(every, overrides, node)
-    for name in search.only:
-        if name not in entries or search.only.count(name) > 1:
-            twice = "Remove one." if name in entries else did_you_mean(name, every)
-            raise ConfigError(f"search.only names {name!r}{' twice' if name in entries else ''}. {twice}")
-    searched = {name: param for name, param in every.items() if name in (search.only or every)}
-    if not searched:
+        _check_conditions(every, node)
+    searched = {n: param for n, param in every.items() if n in (search.only or every) and n not in search.without}
+    if not every:
         raise ConfigError(
             f"A search needs a space, but there is no search_spaces/{names[-1]}.yaml. "
             "Write search.space={<field>: {low: ..., high: ...}}."
         )
-    for name in {name for point in search.published or () for name in config.flatten(point)} - every.keys():
+    if not searched:
         raise ConfigError(
-            f"search.published names {name!r}, which is not in the space. {did_you_mean(name, every)} Points of one "
-            f"method among several are `published` in search_spaces/{names[-1]}.yaml."
+            f"search.only and search.without leave nothing to search. Keep one of {', '.join(sorted(every))}."
         )
     for name in searched:
         clash = next((a for a in axes if name == a or (name.startswith(f"{a}.") and a != "method")), None)
         if clash is not None:
             raise ConfigError(
                 f"A field is an axis or searched, not both, but {name} is both. "
-                f"Remove {clash} from axes, or name what is searched in search.only."
+                f"Remove {clash} from axes, or leave it out: search.without=[{name}]."
             )
         if name.partition(".")[0] in SETTING and name not in TUNABLE:
             raise ConfigError(
                 "Trials compare on the same data, clients and evaluation, so a search can only vary how clients train, "
                 f"but {name} is searched. Make it an axis, axes.{name}=[...], and remove search.space.{name}."
             )
-    stated = [config.flatten(point) for point in search.published or ()]
-    points = stated if search.published is not None else file.get("published", [])
-    named = {name for point in points for name in point}
+    points = file.get("published", []) if search.published is None else map(config.flatten, search.published)
     points = [{n: v for n, v in point.items() if n in searched} for point in points]
-    known = not named.isdisjoint(search.only or named)
+    known = any(points)
     if not known:
         own = {name: config.get_field(node or {}, name) for name in searched}
         points = [{name: value for name, value in own.items() if value is not None}]
@@ -295,15 +297,42 @@ def _of_method(space: Mapping[str, Param], names: Set[str]) -> dict[str, Param]:
     return own
 
 
-def _check_fields(space: Mapping[str, Param], overrides: Iterable[str], node: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` if a run lacks a field that a study searches, or that a condition names."""
+def check_names(search: SearchSpec, nodes: Sequence[Mapping[str, Any]], files: Iterable[Mapping[str, Any]]) -> None:
+    """Checks that each field that a study's search names is one of at least one of its methods.
+
+    Args:
+        search: the study's `search`.
+        nodes: the runs that are searched, as plain dicts.
+        files: the contents of the files of their spaces.
+
+    Raises:
+        ConfigError: no run has a field of `space`, or no space one of `only`, `without` or `published`; or `only` or
+            `without` name one twice.
+    """
+    overrides = config.flatten(search.space, whole=_is_entry)
+    owners = {name: node for node in reversed(nodes) for name in config.flatten(node)}
     for name in overrides:
-        if name in space and not _is_field(name, node):
-            hint = " For one method of several, add when: {method: <its name>}." if name.startswith("method.") else ""
-            raise ConfigError(f"search.space.{name}: {config.no_field(name, node)}{hint}")
+        if not any(_is_field(name, node, any_method="method" in overrides) for node in nodes):
+            (nearest,) = get_close_matches(name, owners, n=1, cutoff=0.0)
+            raise ConfigError(f"search.space.{name}: {config.no_field(name, owners[nearest])}")
+    space = {*overrides, *(name for file in files for name in file.get("space", {}))}
+    published = list(dict.fromkeys(name for point in search.published or () for name in config.flatten(point)))
+    for key, names in (("only", search.only), ("without", search.without), ("published", published)):
+        for name in names:
+            if name not in space:
+                ways = f"Give it a range: search.space.{name}={{low: ..., high: ...}}." if name in owners else ""
+                ways = ways if key != "without" else "Remove it." * (name in owners)
+                raise ConfigError(f"search.{key} names {name!r}, which is not in the space. "
+                                  f"{ways or did_you_mean(name, space)}")  # fmt: skip
+            if names.count(name) > 1:
+                raise ConfigError(f"search.{key} names {name!r} twice. Remove one.")
+
+
+def _check_conditions(space: Mapping[str, Param], node: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` if no run has a field that a condition names."""
     for name, param in space.items():
         for other in param.when.keys() - space.keys():
-            if not _is_field(other, node):
+            if not _is_field(other, node, any_method=True):
                 raise ConfigError(f"search.space.{name}.when: {config.no_field(other, node)}")
 
 
@@ -323,11 +352,11 @@ def _is_entry(_: str, node: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_field(name: str, node: Mapping[str, Any]) -> bool:
-    """True if a run has a field, or can have it with another method or as the rate of a leaf."""
+def _is_field(name: str, node: Mapping[str, Any], *, any_method: bool = False) -> bool:
+    """True if a run has a field, also as the rate of a leaf, or, with `any_method`, can have it with another method."""
     inside, _, last = name.rpartition(".")
     parent = config.get_field(node, inside) if inside else node
-    if inside.partition(".")[0] == "method" and methods.owners(last):
+    if any_method and inside.partition(".")[0] == "method" and methods.owners(last):
         return True
     return inside in MAPPINGS or (isinstance(parent, Mapping) and last in parent)
 

@@ -194,7 +194,10 @@ def test_conditions_choose_what_is_sampled(compose: Compose) -> None:
             ["+axes.v=[{label: a, optim.lr: 0.1}]"],
             "searched, not both, but optim.lr is both. Remove optim.lr from axes",
         ),
-        (["search.only=[optim.lrr]"], "search.only names 'optim.lrr'. Did you mean 'optim.lr'"),
+        (["search.only=[optim.lrr]"], r"only names 'optim.lrr', which is not in the space\. Did you mean 'optim.lr'\?"),
+        (["search.without=[method.n_ctxs]"], r"without names 'method.n_ctxs'.* Did you mean 'method.n_ctx'\?"),
+        (["search.only=[optim.momentum]"], r"range: search\.space\.optim\.momentum=\{low: \.\.\., high: \.\.\.\}"),
+        (["search.only=[optim.lr]", "search.without=[optim.lr]"], r"leave nothing to search\. Keep one of method"),
         (["+axes.optim.lr=[0.1]"], "an axis or searched, not both"),
         (["data.val=0"], "needs validation metrics"),
     ],
@@ -354,12 +357,11 @@ def test_a_field_of_ones_own_is_searched_beside_methods_that_lack_it(own, compos
         body = f"axes: {{method: [promptfl, 'twice:Twice']}}\nsearch: {{sampler: random, {only}, space: {{{space}}}}}"
         return there(Search.plan(compose(body))).parts
 
-    first, second = planned(", when: {method: 'twice:Twice'}")
-    assert names(first) == {"optim.lr"}
-    assert names(second) == {"optim.lr", "method.beta"}
-    assert all("method.beta" in point for point in second.points)
-    with pytest.raises(ConfigError, match=r"promptfl has no field 'beta'.*add when: \{method: <its name>\}"):
-        planned("")
+    for when in ("", ", when: {method: 'twice:Twice'}"):
+        first, second = planned(when)
+        assert names(first) == {"optim.lr"}
+        assert names(second) == {"optim.lr", "method.beta"}
+        assert all("method.beta" in point for point in second.points)
     with pytest.raises(
         ConfigError, match=r"search\.space\.method\.beta\.when: There is no method 'pfedmop'.*'pfedmoap'"
     ):
@@ -384,10 +386,37 @@ def test_a_study_states_the_points_that_run_first(own) -> None:
         own("published: [{method.n_ctxt: 4}]")
 
 
-def test_what_is_wrong_with_a_space_names_its_search(compose: Compose) -> None:
-    body = "axes: {method: [promptfl, pfedmoap]}\nsearch: {sampler: random, only: [method.lam]}"
-    with pytest.raises(ConfigError, match=r"^promptfl: search.only names 'method.lam'"):
-        Search.plan(compose(body))
+BOTH = "axes: {method: [promptfl, pfedmoap]}\nsearch: {sampler: random}"
+
+
+def test_each_method_is_searched_in_those_of_the_named_fields_that_it_has(compose: Compose) -> None:
+    def planned(*overrides: str) -> list[CellSearch]:
+        return there(Search.plan(compose(BOTH, *overrides))).parts
+
+    both = planned("search.only=[optim.lr,method.lam]")
+    assert [names(search) for search in both] == [{"optim.lr"}, {"optim.lr", "method.lam"}]
+    every, rest = planned(), planned("search.without=[optim.batch,method.lam]")
+    assert [names(a) - names(b) for a, b in zip(every, rest, strict=True)] == [
+        {"optim.batch"},
+        {"optim.batch", "method.lam"},
+    ]
+    own = planned("search.published=[{optim.lr: 0.05, method.lam: 0.25}]", "search.only=[optim.lr,method.lam]")
+    assert [search.points for search in own] == [[{"optim.lr": 0.05}], [{"optim.lr": 0.05, "method.lam": 0.25}]]
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("search.only=[method.lam]", r"^promptfl: search.only and search.without leave nothing to search"),
+        ("search.only=[optim.lr,method.lamm]", r"only names 'method.lamm', which is .* Did you mean 'method.lam'\?$"),
+        ("search.space.method.d_gatin=[8]", r"pfedmoap has no field 'd_gatin'. Did you mean 'd_gating'\?"),
+    ],
+)
+def test_a_field_that_no_method_has_gets_a_name_near_to_it_from_any_of_them(
+    compose: Compose, override: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Search.plan(compose(BOTH, override))
 
 
 def test_no_shipped_space_searches_what_a_budget_of_rounds_does_not_count() -> None:
