@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.analysis.compare import indices_of
-from fpl_tune.analysis.significance import estimate, resolution_of
+from fpl_tune.analysis.significance import estimate, resolution_of, striking
 from fpl_tune.analysis.tables import present, read, seed_means
 
 ClaimStatus = Literal["holds", "fails", "undecided"]
@@ -39,7 +39,7 @@ class ClaimResult:
     """Means of both cells over the same seeds."""
     seeds: int
     outlier: bool
-    """True if a seed of either cell is an outlier; the interval also holds without it."""
+    """True if a seed of either cell is a striking outlier; the interval also holds without it."""
 
 
 def judge(
@@ -90,5 +90,5 @@ def judge(
     return ClaimResult(
         ("fails", "undecided", "holds")[status[nearest]], contrasts[nearest], float(estimates.difference[nearest]),
         float(low[nearest]), float(high[nearest]), dict(zip(contrasts[nearest], means, strict=True)),
-        int(estimates.seeds[nearest]), bool(estimates.outlier[nearest]),
+        int(estimates.seeds[nearest]), bool(striking(by_seed)[indices[nearest]].any()),
     )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fpl_tune.analysis.significance import estimate, outliers, resolution_of
+from fpl_tune.analysis.significance import estimate, outliers, resolution_of, striking
 from fpl_tune.analysis.tables import Bools, Floats, Values, present, read, seed_means
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.metrics import STEP
@@ -147,20 +147,20 @@ def _identical(table: Values, indices: npt.NDArray[np.intp]) -> Bools:
 
 
 def _notes(table: Values, indices: npt.NDArray[np.intp], paired: npt.NDArray[np.int_], shares: bool) -> list[str]:
-    """Remarks on each row: seeds that are outliers, and seeds that are not paired."""
+    """Remarks on each row: seeds that are striking outliers, and seeds that are not paired."""
     ran: Bools = np.any(present(table.values), axis=2)
     means = seed_means(table.values)
-    strange, unit, points = outliers(means), 100 if shares else 1, " points" if shares else ""
+    strange, named, unit, points = outliers(means), striking(means), 100 if shares else 1, " points" if shares else ""
     notes_by_row = []
     for (cell, reference), seeds in zip(indices, paired, strict=True):
         notes = []
         holds = (ran & ~strange)[[cell, reference]].all(axis=0).sum() > 1
         for at, whose in ((cell, "its"), (reference, "the reference's")):
-            gaps = means[at] - np.nanmedian(means[at]) if strange[at].any() else []
+            gaps = means[at] - np.nanmedian(means[at]) if named[at].any() else []
             notes += [
                 f"seed {table.seeds[s]} is an outlier, {unit * gaps[s]:+.3g}{points} from {whose} other seeds"
                 + ("; the interval also holds without it" if holds else "")
-                for s in np.flatnonzero(strange[at])
+                for s in np.flatnonzero(named[at])
             ]
         if lost := int((ran[cell] | ran[reference]).sum() - seeds):
             notes.append(f"{counted(lost, 'seed')} left out: of one cell only, or with other splits")

@@ -28,6 +28,7 @@ from fpl_tune.analysis.tables import Bools, Floats, present, seed_means
 _FITS = 50  # sweeps over rows and columns; values without gaps need one
 _APART = 5.0  # robust standard deviations of an outlier from its cell's median
 _APART_POINTS = 0.05
+_FAR, _FAR_POINTS = 8.0, 0.15  # of an outlier that is named
 _CALM = 2.0  # variance of a cell relative to the others', above which its own interval has error / 4
 
 
@@ -126,10 +127,23 @@ def _paired(
     return Estimates(difference, half, seeds.astype(int), odd)
 
 
-def outliers(values: Floats) -> Bools:
+def striking(values: Floats) -> Bools:
+    """Finds the outliers [..., cells, seeds] that a reader is told of, which ordinary noise hardly makes.
+
+    They lie 15 points or eight robust standard deviations apart, and twice as far from the cell's other seeds as these
+    from each other.
+    """
+    others = np.where(np.eye(values.shape[-1], dtype=bool), np.nan, values[..., None, :])
+    reach = np.fmax.reduce(others, -1, initial=-np.inf) - np.fmin.reduce(others, -1, initial=np.inf)
+    gap = np.abs(values - _median(others, -1)[..., 0])
+    far = (gap >= _FAR_POINTS) | outliers(values, _FAR)
+    return outliers(values) & far & (gap > 2 * reach)
+
+
+def outliers(values: Floats, deviations: float = _APART) -> Bools:
     """Finds outliers [..., cells, seeds] among the seeds of each cell, as after a collapse.
 
-    A run is an outlier if it is five points and five robust standard deviations of all runs from its cell's median,
+    A run is an outlier if it is five points and some robust standard deviations of all runs from its cell's median,
     after effects of the seeds. A majority never is: such a cell is unstable. Of two seeds none is.
     """
     exists = present(values)
@@ -141,7 +155,7 @@ def outliers(values: Floats) -> Bools:
     flat = size.reshape(*size.shape[:-2], -1)
     spread = 1.4826 * _median(np.where(flat > 0, flat, np.nan), -1)[..., None]  # the median itself is no deviation
     enough = exists.sum(-1, keepdims=True) > 2
-    apart = np.nan_to_num(size) > np.maximum(_APART_POINTS, np.nan_to_num(_APART * spread))
+    apart = np.nan_to_num(size) > np.maximum(_APART_POINTS, np.nan_to_num(deviations * spread))
     return apart & enough & (2 * apart.sum(-1, keepdims=True) <= exists.sum(-1, keepdims=True))
 
 

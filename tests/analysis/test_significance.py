@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fpl_tune.analysis import compare, letters
-from fpl_tune.analysis.significance import estimate, outliers, resolution_of, two_way
+from fpl_tune.analysis.significance import estimate, outliers, resolution_of, striking, two_way
 from fpl_tune.analysis.tables import seed_means
 
 from .test_comparisons import long
@@ -61,6 +61,18 @@ def test_a_run_lies_apart_by_five_robust_deviations_where_runs_vary(rng: np.rand
         moved = values.copy()
         moved[1, 4] = 0.5 - 0.02 * deviations
         assert outliers(moved).sum() == found
+
+
+@pytest.mark.parametrize(("cells", "seeds"), [(3, 3), (6, 3), (4, 10)])
+def test_ordinary_noise_is_hardly_ever_named_and_a_collapse_is(
+    rng: np.random.Generator, cells: int, seeds: int
+) -> None:
+    """Also where one cell varies three times as much as the others."""
+    noise = 0.7 + np.r_[np.full(cells - 1, 0.02), 0.06][:, None] * rng.normal(size=(500, cells, seeds))
+    assert striking(noise).any((1, 2)).mean() < 0.1 < outliers(noise).any((1, 2)).mean() + 0.05
+    steady = 0.7 + 0.01 * rng.normal(size=(500, cells, seeds))
+    steady[:, 0, 0] -= 0.5
+    assert striking(steady)[:, 0, 0].mean() > 0.9
 
 
 def test_the_smallest_step_is_one_image_of_one_client() -> None:
