@@ -152,7 +152,8 @@ def _print_tuned(store: Store, table: StudyTable, rule: str, title: str) -> bool
 
     best, note = [methods.index(method) for method in chosen], tuned.note(findings, bold="*")
     output.emit(rows(tuned.table(findings)), "table", title=title, best=best, caption=note, narrow=True)
-    output.emit(rows(tuned.values(findings)), "table", title="chosen values", caption=tuned.MARKED, narrow=True)
+    chosen = tuned.values(findings)
+    output.emit(rows(chosen), "table", title="chosen values", caption=tuned.marked(chosen), narrow=True)
     return True
 
 

@@ -73,7 +73,7 @@ def values(findings: Findings) -> str:
     page_table = tuned.values(findings)
     rows = [[text_of(td.text) for td in row.cells] for row in page_table.rows]
     head = rf"{' & '.join(map(text_of, page_table.header))} \\ \midrule"
-    return _tabular(findings, f"Chosen values. {tuned.MARKED}", "l" * len(page_table.header), [head], rows)
+    return _tabular(findings, "Chosen values.", "l" * len(page_table.header), [head], rows, tuned.marked(page_table))
 
 
 def _by_setting(findings: Findings, crossed: Crossed) -> str:
@@ -97,7 +97,12 @@ def _by_setting(findings: Findings, crossed: Crossed) -> str:
     return _tabular(findings, " ".join([caption, findings.rates]), f"l{'c' * n}", head, body)
 
 
-def _tabular(findings: Findings, caption: str, columns: str, head: list[str], rows: list[list[str]]) -> str:
+def _tabular(
+    findings: Findings, caption: str, columns: str, head: list[str], rows: list[list[str]], foot: str = ""
+) -> str:
+    """A table whose caption is a comment; `foot` explains marks below it."""
     comment = " ".join(f"{findings.spec.title or findings.spec.name}. {caption}".split())
     top = [f"% {comment}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *head]
-    return "\n".join([*top, *(rf"{' & '.join(row)} \\" for row in rows), r"\bottomrule", r"\end{tabular}", ""])
+    below = [rf"\multicolumn{{{len(columns)}}}{{l}}{{\footnotesize {text_of(foot)}}} \\"] if foot else []
+    body = (rf"{' & '.join(row)} \\" for row in rows)
+    return "\n".join([*top, *body, r"\bottomrule", *below, r"\end{tabular}", ""])

@@ -45,8 +45,10 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
     cells = next(each for *_, panels in sections for panel in panels for each in panel.tables if each.main)
     by_setting = findings.tuned_table is not None
     listing = table.table(findings, comparisons, findings.entries) if findings.confirmed else cells
-    note = f"{tuned.note(findings)} {tuned.MARKED}" if by_setting else table.note(findings, comparisons)
-    tables = [tuned.table(findings), tuned.values(findings)] if by_setting else [listing]
+    tables, note = [listing], table.note(findings, comparisons)
+    if by_setting:
+        tables = [tuned.table(findings), tuned.values(findings)]
+        note = f"{tuned.note(findings)} {tuned.marked(tables[1])}".strip()
     write_text(folder / "table.md", table.markdown(tables, note))
     write_text(folder / "table.tex", latex.table(findings, comparisons, listing))
     if by_setting:

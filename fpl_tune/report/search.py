@@ -253,10 +253,10 @@ def matters(findings: Findings) -> Panel | None:
     drawn: dict[str, tuple[Spec, str]] = {}
     objective = words(findings.objectives[0])
     few: dict[int, list[str]] = {}
-    for search, space in tuned.spaces(findings):
+    for search, part in tuned.searched(findings):
         mine, before = search.trials, f"{search.label}: " if len(findings.searches) > 1 else ""
         rounds, values = early(findings, mine)
-        importance = searched.importance(mine, values, space, higher=sign(findings.objectives[0]) > 0)
+        importance = searched.importance(mine, values, part.space, higher=sign(findings.objectives[0]) > 0)
         if importance.empty:
             few.setdefault(len(values), []).append(search.label)
             continue

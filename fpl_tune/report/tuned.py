@@ -42,7 +42,8 @@ from fpl_tune.study.results import aggregate
 from fpl_tune.study.standing import CellState
 
 if TYPE_CHECKING:
-    from fpl_tune.search.space import Param, Space
+    from fpl_tune.search.cell_search import CellSearch
+    from fpl_tune.search.space import Param
 
 EDGE = 0.05
 """Share of a range, on its own scale, within which a chosen value is at an end of the range."""
@@ -213,17 +214,19 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
 # -- chosen values -------------------------------------------------------------------------------------------
 
 
-MARKED = f"† lies within {100 * EDGE:g} % of an end of its range."
-"""Explains the marks of the chosen values."""
+def marked(chosen: PageTable) -> str:
+    """Explains the marks of the chosen values; empty if none is marked."""
+    marks = any("†" in td.text for row in chosen.rows for td in row.cells)
+    return f"† lies within {100 * EDGE:g} % of an end of its range, which can be wider." * marks
 
 
 def values(findings: Findings) -> PageTable:
     """The chosen values: a row for each method and field, a column for each setting; † marks the end of a range."""
-    crossed, ranges = _crossed(findings), _ranges(findings)
+    crossed, parts = _crossed(findings), _parts(findings)
     rows = []
     for method in _searched(findings):
         cells = map(crossed.rows[method].get, crossed.columns)
-        chosen = [_chosen(findings, cell, ranges) if cell is not None else {} for cell in cells]
+        chosen = [_chosen(findings, cell, parts) if cell is not None else {} for cell in cells]
         for i, name in enumerate(dict.fromkeys(name for values in chosen for name in values)):
             rows.append([method if i == 0 else "", name, *(values.get(name, "–") for values in chosen)])
     return plain_table(["method", "field", *(column or "chosen value" for column in crossed.columns)], rows)
@@ -234,10 +237,10 @@ def _searched(findings: Findings) -> list[str]:
     return _crossed(findings).rows_of(cell.id for _, cell in findings.tuned)
 
 
-def _chosen(findings: Findings, cell: Cell, ranges: Mapping[str, Mapping[str, Param]]) -> dict[str, str]:
+def _chosen(findings: Findings, cell: Cell, parts: Mapping[str, CellSearch]) -> dict[str, str]:
     """The chosen values of a cell as texts, by the titles of the fields."""
-    params, edges = cell.suggestion.params if cell.suggestion else {}, _edges(cell, ranges)
-    own = ranges.get(cell.id, {})
+    params, edges = cell.suggestion.params if cell.suggestion else {}, _edges(cell, parts)
+    own = {param.name: param for param in parts[cell.id].space.params} if cell.id in parts else {}
     searched = {name: v for name, v in params.items() if name not in own or _varies(own[name])}
     return {findings.names.title(name): f"{shown(value, 3)}{'†' * (name in edges)}" for name, value in searched.items()}
 
@@ -248,7 +251,7 @@ def _varies(param: Param) -> bool:
 
 
 @lru_cache(maxsize=1)  # one study is written at a time, and asks several times
-def spaces(findings: Findings) -> list[tuple[Searched, Space]]:
+def searched(findings: Findings) -> list[tuple[Searched, CellSearch]]:
     """The searches with their spaces; empty if a method cannot be imported, as in a folder that came without it."""
     from fpl_tune.search.search import stored_searches  # with Optuna
 
@@ -256,22 +259,21 @@ def spaces(findings: Findings) -> list[tuple[Searched, Space]]:
         parts = stored_searches(findings.spec, findings.table.effective)
     except ConfigError:
         return []
-    return [(search, part.space) for search, part in zip(findings.searches, parts, strict=True)]
+    return list(zip(findings.searches, parts, strict=True))
 
 
-def _ranges(findings: Findings) -> dict[str, dict[str, Param]]:
-    """The searched fields of each search by name, by the id of its tuned cell."""
-    return {
-        search.tuned.id: {param.name: param for param in space.params}
-        for search, space in spaces(findings)
-        if search.tuned is not None
-    }
+def _parts(findings: Findings) -> dict[str, CellSearch]:
+    """The search of each tuned cell, by its id."""
+    return {search.tuned.id: part for search, part in searched(findings) if search.tuned is not None}
 
 
-def _edges(cell: Cell, ranges: Mapping[str, Mapping[str, Param]]) -> list[str]:
-    """The searched fields whose chosen value is at an end of its range."""
-    params, own = cell.suggestion.params if cell.suggestion else {}, ranges.get(cell.id, {})
-    return [name for name, value in params.items() if name in own and at_edge(own[name], value)]
+def _edges(cell: Cell, parts: Mapping[str, CellSearch]) -> list[str]:
+    """The searched fields whose chosen value is at an end of its range that can be moved."""
+    params = cell.suggestion.params if cell.suggestion else {}
+    if (part := parts.get(cell.id)) is None:
+        return []
+    own = {param.name: param for param in part.space.params}
+    return [n for n, v in params.items() if n in own and at_edge(own[n], v) and part.widens(params, own[n])]
 
 
 def at_edge(param: Param, value: Any) -> bool:
@@ -291,9 +293,9 @@ def at_edge(param: Param, value: Any) -> bool:
 
 def at_edges(findings: Findings) -> str:
     """Which fields were chosen at an end of their range; empty if none was."""
-    ranges = _ranges(findings)
+    parts = _parts(findings)
     named = list(
-        dict.fromkeys(symbol(findings.names.title(n)) for _, cell in findings.tuned for n in _edges(cell, ranges))
+        dict.fromkeys(symbol(findings.names.title(n)) for _, cell in findings.tuned for n in _edges(cell, parts))
     )
     if not named:
         return ""
@@ -403,8 +405,9 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which values were chosen, and what did tuning gain?"""
     if findings.tuned_table is None:
         return None
-    text = f"The values that {findings.chosen_on} chose. {MARKED}"
-    result = Panel("Chosen values", [text], tables=[values(findings)])
+    chosen = values(findings)
+    text = f"The values that {findings.chosen_on} chose. {marked(chosen)}".strip()
+    result = Panel("Chosen values", [text], tables=[chosen])
     result.texts += costs.texts(findings)
     if (gained := gains(findings)) is not None:
         points = ", in points" if percent(findings.metric) else ""

@@ -20,7 +20,7 @@ from fpl_tune.core.files import digest
 from fpl_tune.findings.choice import choose, selecting_rule
 from fpl_tune.search.halving import FULL_TRIALS, expected_cost, resolved, spent
 from fpl_tune.search.samplers import SamplerFactory
-from fpl_tune.search.space import names_of, read_file, read_space
+from fpl_tune.search.space import Param, names_of, read_file, read_space
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, fields_of, label
 from fpl_tune.study.design import Design
 from fpl_tune.study.grid import variant
@@ -85,6 +85,28 @@ class CellSearch:
     def at(self, point: Mapping[str, Any]) -> RunSpec:
         """The run of a point. Raises `ConfigError` if the method rejects it."""
         return replace(variant(self.spec.node, {**self.varied, **point}), data=self.run.data)
+
+    def widens(self, point: Mapping[str, Any], param: Param) -> bool:
+        """True if the space can be wider at the end that is nearest to a point's value of a field.
+
+        It cannot where the method rejects the values beyond, as above a share of 1, nor below a count of 1: zero leaves
+        the part out, as another method does.
+        """
+        low, high, value = min(param.ends), max(param.ends), point[param.name]
+        log = getattr(param.distribution, "log", False)
+        below = value / low < high / value if log else value - low < high - value
+        end, other = (low, high) if below else (high, low)
+        count = isinstance(end, int) and not isinstance(config.get_field(self.node, param.name), float)
+        if count and below and end <= 1:
+            return False
+        beyond = [end * (end / other) ** 0.1 if log else end + 0.1 * (end - other)]
+        if count:
+            beyond = [end - 1, end // 2] if below else [end + 1, 2 * end]  # it may have to divide something
+        for further in beyond:
+            with suppress(ConfigError):
+                self.at({**point, param.name: further})
+                return True
+        return False
 
     @cached_property
     def stream(self) -> str:

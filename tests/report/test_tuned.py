@@ -607,8 +607,12 @@ def test_every_surface_holds_the_same_means(kept, tmp_path, capsys, findings):
         assert frame.loc[method, f"{column} best"] == entry.best
     assert tuned.note(findings) in page.read_text()
     assert (tmp_path / "table.md").read_text().count("**") == 2 * sum(entry.best for entry in means.values())
-    assert tuned.MARKED in (tmp_path / "table.md").read_text()
-    assert tuned.MARKED in shown
+    marks = tuned.marked(tuned.values(findings))
+    assert marks.startswith("†")
+    assert marks in (tmp_path / "table.md").read_text()
+    assert marks in shown
+    below = (tmp_path / "values.tex").read_text().partition(r"\bottomrule")[2]
+    assert marks[1:].replace("%", r"\%") in below.replace("~", " "), "where the mark stands, not in a comment"
 
 
 def test_the_answer_is_the_same_on_the_page_and_in_a_notebook(kept, findings):

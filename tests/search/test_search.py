@@ -419,6 +419,28 @@ def test_a_field_that_no_method_has_gets_a_name_near_to_it_from_any_of_them(
         Search.plan(compose(BOTH, override))
 
 
+@pytest.mark.parametrize(
+    ("method", "field", "space", "value", "wider"),
+    [
+        ("promptfl", "optim.lr", "{low: 0.001, high: 0.1, log: true}", 0.1, True),
+        ("promptfl", "optim.lr", "{low: 0.0, high: 0.1}", 0.001, False),  # rates are at least 0
+        ("promptfl", "protocol.participation", "{low: 0.2, high: 1.0}", 0.99, False),
+        ("promptfl", "protocol.participation", "{low: 0.2, high: 1.0}", 0.21, True),
+        ("fedpgp", "method.rank", "[1, 2, 4]", 1, False),  # 0 would leave the part out
+        ("fedpgp", "method.rank", "[1, 2, 4]", 4, True),
+        ("pfedmoap", "method.experts", "[2, 3, 5]", 2, False),  # it rejects 1
+        ("pfedmoap", "method.lam", "[1, 2, 5]", 1, True),  # a number, not a count
+    ],
+)
+def test_a_space_can_be_wider_where_the_method_takes_further_values(
+    compose: Compose, method: str, field: str, space: str, value: float, wider: bool
+) -> None:
+    searched = f"search: {{sampler: random, only: [{field}], space: {{{field}: {space}}}}}"
+    body = f"axes: {{}}\nmethod: {{name: {method}}}\n{searched}"
+    (search,) = there(Search.plan(compose(body))).parts
+    assert search.widens({field: value}, search.space.params[0]) == wider
+
+
 def test_no_shipped_space_searches_what_a_budget_of_rounds_does_not_count() -> None:
     for path in sorted(shipped("search_spaces").glob("*.yaml")):
         fields = config.read_mapping(path, "A search space")["space"]
