@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from fpl_tune.config import StudySpec
-from fpl_tune.core.formatting import figure, left
+from fpl_tune.core.formatting import counted, figure, left
 from fpl_tune.core.metrics import comparable
 from fpl_tune.execute import work
-from fpl_tune.execute.decide import unconfirmed
+from fpl_tune.execute.decide import asking, unconfirmed
 from fpl_tune.execute.job import Job
 from fpl_tune.findings.choice import objectives_of, selecting_rule, sign
 from fpl_tune.findings.crossed import settings_of
@@ -52,12 +52,15 @@ class StudyProgress:
     """True if it ends after the running rounds, because of a signal or `fpl-tune stop`."""
     best: str
     """The best cell so far and its value, as text; empty before the first is done, or with several objectives."""
+    then: str = ""
+    """What runs in a search although its count is over, as text: its last trials, or the confirmation on fresh seeds."""
 
     def __str__(self) -> str:
-        """`3 of 12 cells, 40 of 120 rounds`."""
+        """`3 of 12 cells, 40 of 120 rounds` or `24 of 24 full trials, confirming on fresh seeds: 1 of 4 cells`."""
         done, total = (f"{number:,.1f}".removesuffix(".0") for number in (self.done, self.total))
         text = f"{done} of {total} {self.unit}{'' if self.total == 1 else 's'}"
-        return f"{text}, {self.rounds:,} of {self.total_rounds:,} rounds" if self.total_rounds else text
+        rounds = f"{self.rounds:,} of {self.total_rounds:,} rounds" if self.total_rounds else ""
+        return ", ".join(filter(None, [text, rounds, self.then]))
 
     def line(self, *, over: bool = False, again: str = "") -> str:
         """The counts, the time left and the best cell so far.
@@ -122,7 +125,9 @@ class ProgressMeter:
         seconds = None if ahead else 0.0
         if ahead and self._pace is not None:
             seconds = self._pace.seconds(time.monotonic(), ahead)
-        return StudyProgress(*self._counts(rows), seconds, ending, self._best())
+        counts = self._counts(rows)
+        then = self._then(rows) if counts[0] == counts[1] or not self._asks(exhausted) else ""
+        return StudyProgress(*counts, seconds, ending, self._best(), then)
 
     def _work(self, rows: Sequence[Row], exhausted: Collection[str]) -> float:
         """The work that is left, including that of trials that are still to be suggested."""
@@ -149,6 +154,20 @@ class ProgressMeter:
         ran = [row for row in trials if (self._table.rows[row.cell.id] if number else row).runs]
         most = n_searches * limit(self._search)
         return min(most, used(ran, self._search)), most, "trial" if number else "full trial", 0, 0
+
+    def _asks(self, exhausted: Collection[str]) -> bool:
+        """True if a search may suggest a further trial."""
+        return asking(self._table, self._searches, exhausted) is not None
+
+    def _then(self, rows: Sequence[Row]) -> str:
+        """What a search does once its count is over; empty for a study without a search."""
+        confirming = [row for row in rows if row.cell.role in ("tuned", "published")]
+        states = [row.standing.state for row in confirming or rows if confirming or row.cell.role == "trial"]
+        open_ = states.count(CellState.QUEUED)
+        if not confirming:
+            return f"finishing {counted(open_, 'trial')}" if open_ and self._searches else ""
+        over = f"{len(states) - open_} of {counted(len(states), 'cell')}"
+        return f"confirming on fresh seeds: {over}" if open_ else "confirmed on fresh seeds"
 
     def _best(self) -> str:
         """The best of the cells that are done, of those that confirm a search if there are any; the first in a tie.

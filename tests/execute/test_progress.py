@@ -157,6 +157,21 @@ def test_totals_stay_and_what_is_done_grows(compose: Any, tmp_path: Path, name: 
     assert str(last).startswith(f"{total} of {total} {unit}s")
 
 
+def test_a_search_whose_count_is_over_says_what_it_still_runs(compose: Any, tmp_path: Path) -> None:
+    log, spec = Log(), compose(STUDIES["a budget"][0], "protocol.rounds=4")
+    start_study(spec, root=tmp_path, callbacks=[log])
+    texts = [str(told).partition("4 of 4 full trials, ")[2] for told in log.told]
+    then = list(dict.fromkeys(text for text in texts if text))
+    assert texts[0] == "", "its count says enough"
+    assert "finishing 1 trial" in then
+    number = sum(cell.role in ("tuned", "published") for cell in Store(tmp_path, spec.name).cells())
+    confirming = [text for text in then if not text.startswith("finishing")]
+    assert confirming == [
+        *(f"confirming on fresh seeds: {over} of {number} cells" for over in range(number)),
+        "confirmed on fresh seeds",
+    ]
+
+
 def test_the_best_cell_so_far_is_the_one_that_is_chosen_in_the_end(compose: Any, tmp_path: Path) -> None:
     log, spec = Log(), compose("axes: {optim: {lr: [0.0001, 0.1, 0.01]}}", "protocol.rounds=4")
     start_study(spec, root=tmp_path, callbacks=[log])
