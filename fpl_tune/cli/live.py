@@ -28,14 +28,14 @@ _LINE_EVERY = 60.0
 
 
 class Watcher(Callback):
-    """Shows cells, their rounds and the time left.
+    """Shows cells, their rounds and the time left on standard error.
 
     Args:
         quiet: True to show only warnings.
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self._console = output.console()
+        self._console = output.console(stderr=True)
         self._console.quiet = quiet
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,11 +25,14 @@ def study(
     retry: Annotated[
         bool, typer.Option("--retry", help="Run diverged seeds again too; failed seeds always run again.")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress on standard error: results, warnings and errors alone.")
+    ] = False,
     format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
     """Run a study, or continue it: finished cells never run again."""
-    if sys.stderr.isatty():  # before the imports, which take seconds
+    if sys.stderr.isatty() and not quiet:  # before the imports, which take seconds
         print(f"{name}: loading", end="\r", file=sys.stderr, flush=True)
     from fpl_tune.search.compose import compose
 
@@ -43,24 +46,27 @@ def study(
     from fpl_tune.execute import manage
     from fpl_tune.study.store import Store
 
-    store, table = Store(output_root(), spec.name), format == "table"
-    callbacks: list[Callback] = [Watcher(quiet=not table), ReportWriter()]
+    store = Store(output_root(), spec.name)
+    callbacks: list[Callback] = [Watcher(quiet), ReportWriter()]
     if spec.tracking.enabled:
         from fpl_tune.track import MLflowCallback
 
         callbacks.append(MLflowCallback(output.warn))
-    if retry and table:
-        again = [f"retry {text}" for text in manage.failed_seeds(store)]
-        print("\n".join(again) or "No seed has failed or diverged: nothing to retry.")
-    # Output of plug-ins must not be in JSON or CSV.
-    with nullcontext() if table else redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr):  # with the output of plug-ins: results alone are on standard output
+        if retry and not quiet:
+            again = [f"retry {text}" for text in manage.failed_seeds(store)]
+            print("\n".join(again) or "No seed has failed or diverged: nothing to retry.")
         outcome = start_study(study, root=store.root, callbacks=callbacks, retry=retry)
     _summarise(store, outcome, format)
+    for failure in outcome.failures:
+        output.warn(failure)
+    if not quiet:
+        print(_counts(outcome), file=sys.stderr)
     sys.exit(outcome.exit_code)
 
 
 def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
-    """Prints the answer, the table, the paths of report and results, the failures, and the number of cells that ran."""
+    """Prints the answer, the table, and the paths of report and results."""
     from fpl_tune.cli.show import print_results
     from fpl_tune.study import tracking
 
@@ -77,12 +83,12 @@ def _summarise(store: Store, outcome: Outcome, format: Format) -> None:
             if tracking.links(store.folder):
                 print(f"MLflow   fpl-tune ui {store.name}   (comparison, table, charts)")
             print(f"results  {store.folder / 'results.csv'}")
-    for failure in outcome.failures:
-        output.warn(failure)
-    if not table:
-        return
+
+
+def _counts(outcome: Outcome) -> str:
+    """The number of cells that ran, and how to go on."""
     more = ". The same command continues." if outcome.pending else ""
-    print(
+    return (
         f"{counted(outcome.done, 'cell')} run, {outcome.skipped} done before, {outcome.failed} failed, "
         f"{outcome.pending} left, in {duration(outcome.seconds)}{more}"
     )

@@ -53,7 +53,7 @@ class StudyProgress:
     best: str
     """The best cell so far and its value, as text; empty before the first is done, or with several objectives."""
     then: str = ""
-    """What runs in a search although its count is over, as text: its last trials, or the confirmation on fresh seeds."""
+    """What runs although the count of a search is over, as text: its last trials, or the confirmation."""
 
     def __str__(self) -> str:
         """`3 of 12 cells, 40 of 120 rounds` or `24 of 24 full trials, confirming on fresh seeds: 1 of 4 cells`."""

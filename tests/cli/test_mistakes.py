@@ -160,7 +160,7 @@ def test_what_a_plug_in_raises_is_a_line_with_its_place_and_on_request_all_calls
     monkeypatch.syspath_prepend(here)
     monkeypatch.setenv("FPL_TUNE_PLUGINS", "raising")
     small = "method=raising:Raising data.train_per_class=12 data.test_per_class=3 data.shots=4 data.domains=[clipart]"
-    study = f"{SWEEP} {small} ~axes.method +axes.optim.lr=[0.1] references=[] seeds=1 tracking.enabled=false"
+    study = f"{SWEEP} -q {small} ~axes.method +axes.optim.lr=[0.1] references=[] seeds=1 tracking.enabled=false"
     for words in (f"run {small}", study):
         done = command(*words.split())
         (line,) = done.err.splitlines()

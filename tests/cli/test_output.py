@@ -103,7 +103,7 @@ def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(
     store = make_store(fill=lambda cell, seed: False)
     cell = store.cells()[0]
     terminal = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
-    monkeypatch.setattr(live.output, "console", lambda: terminal)
+    monkeypatch.setattr(live.output, "console", lambda **_: terminal)
     watcher = live.Watcher()
     watcher.on_study_start(store, [cell], [Job(cell, (1, 2))])
     watcher.on_job_start(cell, (1, 2))
@@ -131,7 +131,7 @@ def test_the_bar_of_a_study_says_what_it_waits_for_and_names_the_best_cell_so_fa
     store = make_store()
     low, *_ = cells = store.cells()
     terminal = Console(file=io.StringIO(), width=150, force_terminal=True, color_system=None)
-    monkeypatch.setattr(live.output, "console", lambda: terminal)
+    monkeypatch.setattr(live.output, "console", lambda **_: terminal)
     watcher = live.Watcher()
     watcher.on_study_start(store, cells, [Job(low, (1, 2, 3))])
 
@@ -161,6 +161,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+def _told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Lines on standard error; standard output is for results."""
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    return seen.err.splitlines()
+
+
 def test_a_study_without_a_terminal_says_where_it_is_once_a_minute(
     make_store, clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,20 +182,20 @@ def test_a_study_without_a_terminal_says_where_it_is_once_a_minute(
         "encoding caltech101: 256 of 8,242 images",
     ):
         watcher.on_setup(text)
-    assert _lines(capsys) == ["0 of 2 cells, 0 of 32 rounds, starting", "starting Ray", "encoding caltech101"]
+    assert _told(capsys) == ["0 of 2 cells, 0 of 32 rounds, starting", "starting Ray", "encoding caltech101"]
     for number in range(1, 9):
         clock[0] += 25
         watcher.on_progress(progress(0, 2 * number, 400.0 - 25 * number))
     watcher.on_progress(progress(1, 16, 200.0, best="best on validation 50.0 % lam=0"))
     watcher.on_cell_end(over(first, Run(Status.DONE, 16, rules={"final": {VAL: 0.5}})))
-    assert _lines(capsys) == [
+    assert _told(capsys) == [
         "0 of 2 cells, 6 of 32 rounds, about 5 min 25 s left", "0 of 2 cells, 12 of 32 rounds, about 4 min 10 s left",
         f"{first.label}: validation 50.0 %  (1 of 2 cells, 16 of 32 rounds, about 3 min 20 s left, "
         "best on validation 50.0 % lam=0)",
     ]  # fmt: skip
     watcher.on_progress(progress(2, 32, 0.0))
     watcher.on_cell_end(over(second, Run(Status.DIVERGED, 16)))
-    assert _lines(capsys) == [f"{second.label}: diverged  (2 of 2 cells, 32 of 32 rounds)"]
+    assert _told(capsys) == [f"{second.label}: diverged  (2 of 2 cells, 32 of 32 rounds)"]
 
 
 def test_what_happens_on_the_way_is_a_line_each(make_store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,16 +210,16 @@ def test_what_happens_on_the_way_is_a_line_each(make_store, capsys: pytest.Captu
     halved = Design((1, 2), reduction=3, first_rung=1)
     for _ in others:
         watcher.on_cell_end(Row(replace(first, role="trial"), halved, {1: Run(Status.PARTIAL, 1)}, complete=True))
-    assert _lines(capsys) == [f"{first.label} runs again: method source; data", str(look)], "pruned ones are counted"
+    assert _told(capsys) == [f"{first.label} runs again: method source; data", str(look)], "pruned ones are counted"
     watcher.on_warning(first, "a checkpoint\nis damaged")
     assert capsys.readouterr() == ("", f"{first.label}: a checkpoint is damaged\n")
     watcher.on_study_end(store, Outcome(1, 0, 0, 0, 1.0, 0))
-    assert _lines(capsys) == [f"{len(others)} cells stopped early by prune.rule"]
+    assert _told(capsys) == [f"{len(others)} cells stopped early by prune.rule"]
     quiet = live.Watcher(quiet=True)
     quiet.on_study_start(store, store.cells(), [Job(first, (1, 2))])
     quiet.on_progress(progress(0, 0))
     quiet.on_stale(first, ["data"])
-    assert capsys.readouterr() == ("", ""), "where output is for programs"
+    assert _told(capsys) == []
 
 
 @pytest.mark.parametrize("what", ["encoding", ""])

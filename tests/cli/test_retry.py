@@ -113,7 +113,7 @@ def test_failed_seeds_and_only_they_run_again(
         before = {path: when for path, when in written(here).items() if '"done"' in path.read_text()}
         again = call(*study, *options)
         assert again.code == (0 if options else 1), again.err
-        assert ("retry luck=nan, seed 1: " in again.out) == bool(options), "only if asked for"
+        assert ("retry luck=nan, seed 1: " in again.err) == bool(options), "only if asked for"
         after = written(here)
         assert {path: after[path] for path in before} == before, "no finished seed ran again"
         healthy = call("doctor", "--format", "json")
@@ -123,4 +123,4 @@ def test_failed_seeds_and_only_they_run_again(
     runs = logged(here)
     assert len(runs) == 1 + 4
     assert set(map(tuple, runs.values())) == {("FINISHED",)}, "the study and every cell have one run"
-    assert "nothing to retry" in call(*study, "--retry").out
+    assert "nothing to retry" in call(*study, "--retry").err

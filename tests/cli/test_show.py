@@ -99,7 +99,7 @@ def test_cells_that_are_not_asked_for_are_named_with_the_override_that_shows_the
     lost = whole if "protocol.rounds=1" in edit else whole - shown
     assert {row["cell"] for row in listed} == lost
     for override in re.findall(r"(?<=: )\S+=\S+(?= shows)", note):
-        assert "0 cells run" in command("study", "lambda_sweep", override.strip("'")).out
+        assert "0 cells run" in command("study", "lambda_sweep", override.strip("'")).err
 
 
 def test_a_warning_is_printed_once_for_a_command(here: Path, command: Command) -> None:

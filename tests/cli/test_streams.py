@@ -50,12 +50,12 @@ def is_whole(study: Path) -> bool:
 @pytest.mark.parametrize(
     ("line", "code", "err"),
     [
-        ("$FPL study tiny.yaml >&- 2>&-", 0, ""),
-        pytest.param("$FPL study tiny.yaml | true", 0, "", marks=pytest.mark.system),
-        pytest.param("$FPL study tiny.yaml --format json > /dev/full", 0, NO_SPACE, marks=has_full),
-        (f"umask 077; unset HOME TMPDIR; {ASCII} $FPL study tiny.yaml", 0, ""),
+        ("$FPL study -q tiny.yaml >&- 2>&-", 0, ""),
+        pytest.param("$FPL study -q tiny.yaml | true", 0, "", marks=pytest.mark.system),
+        pytest.param("$FPL study -q tiny.yaml --format json > /dev/full", 0, NO_SPACE, marks=has_full),
+        (f"umask 077; unset HOME TMPDIR; {ASCII} $FPL study -q tiny.yaml", 0, ""),
         pytest.param(
-            "ulimit -n 64; COLUMNS=0 TERM=none TZ=No/Where $FPL study tiny.yaml 'axes.optim.lr=[0.1,1e20]'",
+            "ulimit -n 64; COLUMNS=0 TERM=none TZ=No/Where $FPL study -q tiny.yaml 'axes.optim.lr=[0.1,1e20]'",
             1,
             "lr=1e+20",
             marks=pytest.mark.system,
@@ -75,7 +75,7 @@ def test_a_study_ends_by_its_results(line: str, code: int, err: str, study: Path
 
 
 def test_so_does_one_in_ray_whose_processes_have_the_same_descriptors(study: Path) -> None:
-    assert shell("$FPL study tiny.yaml execution.executor=ray <&- >&- 2>&-").code == 0
+    assert shell("$FPL study -q tiny.yaml execution.executor=ray <&- >&- 2>&-").code == 0
     assert is_whole(study)
 
 

@@ -21,7 +21,7 @@ from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
 from ..conftest import MakeStore
-from .conftest import Command
+from .conftest import Command, Done
 
 
 def test_a_study_without_a_search_imports_no_optuna(here: Path) -> None:
@@ -120,6 +120,14 @@ def test_no_colour_without_a_terminal(words: str, command: Command, monkeypatch:
     assert "\x1b" not in done.out + done.err
 
 
+def test_a_metric_that_no_record_holds_gets_a_near_name_from_the_records(home: Path, command: Command) -> None:
+    for given, near in (("test/acc_worst", "test/acc_worst10"), ("comm/totl_bytes", "comm/total_bytes")):
+        refused = command("report", "lambda_sweep", "--metric", given)
+        assert (refused.code, refused.out) == (2, "")
+        assert f"No record holds the metric '{given}'. Did you mean '{near}'" in refused.err
+    assert command("report", "lambda_sweep", "--metric", "test/acc_worst10").code == 0
+
+
 def test_seeds_that_the_study_no_longer_asks_for_are_in_no_table_and_come_back(home: Path, command: Command) -> None:
     table = home / "outputs" / "lambda_sweep" / "results.csv"
     whole = table.read_text().splitlines()
@@ -128,7 +136,9 @@ def test_seeds_that_the_study_no_longer_asks_for_are_in_no_table_and_come_back(h
     assert {row["seed"] for row in rows} == {"1"}
     shown = json.loads(command("show", "lambda_sweep", "--format", "json").out)
     assert [row["n"] for row in shown] == [1, 1, 1]
-    assert "0 cells run, 3 done before" in command("study", "lambda_sweep").out
+    done = command("study", "lambda_sweep")
+    assert "0 cells run, 3 done before" in done.err
+    assert command("study", "lambda_sweep", "--quiet") == Done(0, done.out, ""), "results alone"
     assert table.read_text().splitlines() == whole
 
 

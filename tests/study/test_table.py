@@ -1,10 +1,13 @@
 """The results as readers see them: rows, means over the seeds that count, and which cells are compared."""
 
 import math
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from fpl_tune.study.cells import Role
 from fpl_tune.study.results import COSTS, make_result, value_of
 
 from ..conftest import MakeStore, drawn_history
@@ -21,6 +24,13 @@ def test_a_reference_with_a_name_of_its_own_hides_no_cell_s(make_store: MakeStor
     store = make_store(body="axes: {method: {n_ctx: [2, 4]}}\nreferences: [{label: CoOp, method: coop}]\n")
     assert store.table().frame().columns.is_unique
     assert [row["label"] for row in store.table().summary()] == ["n_ctx=2", "n_ctx=4", "CoOp, coop"]
+
+
+def test_the_reference_describes_every_column_and_role_of_the_result_table(make_store: MakeStore) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
+    table = make_store(["search.sampler=random", "search.trials=3"], body="axes: {}\n").table()
+    columns = {*table.frame().columns, *get_args(Role)} - {*table.fields}
+    assert {name for name in columns if f"`{name}`" not in text} == set()
 
 
 def test_a_failed_seed_has_no_result_and_is_still_wanted(make_store: MakeStore) -> None:
