@@ -1,4 +1,4 @@
-"""Writes docs/reference/api.md, yaml.md, trace.md and towers.md from the docstrings and tables of the package.
+"""Writes docs/reference/api.md, yaml.md, metrics.md, trace.md and towers.md from the package.
 
 With --check it writes nothing and fails where a page is not current.
 """
@@ -10,7 +10,8 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any
 import towers
 
 import fpl_tune
-from fpl_tune import config
+from fpl_tune import config, methods
+from fpl_tune.core.metrics import MEANINGS, METRICS, Metric
 from fpl_tune.parity import NAMES
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
@@ -68,6 +70,48 @@ def yaml() -> str:
     for group in sorted(rows, key=lambda group: (group != "study", group)):
         parts.append("\n".join([f"## {group}", "", "| field | default | meaning |", "|---|---|---|", *rows[group]]))
     return "\n\n".join(parts) + "\n"
+
+
+SETS = {
+    "val": "the clients' validation images; the only ones that choose",
+    "test": "the test images of each client's own distribution",
+    "test/base": "all base classes (`partition=base_to_novel`)",
+    "test/novel": "all novel classes (`partition=base_to_novel`)",
+    "test/domain/<name>": "the images of one domain, where data have several",
+    "test/unseen": "clients that are left out of training (`protocol.unseen`)",
+    "test/global": "the model that new clients receive (`protocol.global_model`)",
+    "test/own_classes": "each client among the classes of its training images (`protocol.own_classes`)",
+    "test/cross/<name>": "another data set (`protocol.cross`); `test/cross/acc_mean` is their mean",
+}
+"""Sets of images that clients are scored on."""
+
+
+def measured() -> str:
+    """The page of metrics: those of every set of images, of every simulation, and of single methods."""
+
+    def table(metrics: Iterable[Metric], of: Callable[[Metric], str]) -> list[str]:
+        best = {True: "high", False: "low", None: ""}
+        rows = [f"| `{each.name}` | {each.unit} | {best[each.maximize]} | {of(each)} |" for each in metrics]
+        return ["| metric | unit | better | meaning |", "|---|---|---|---|", *rows, ""]
+
+    owners = {m: name for name, kind in methods.catalogue().items() for m in vars(kind).get("own_metrics", ())}
+    plain = [each for name, each in METRICS.items() if name in MEANINGS]
+    of_sets = [replace(m, name=m.name[4:]) for m in METRICS.values() if m.name.startswith("val/")]
+    return "\n".join(
+        ["# Metrics", "", "Written from the package by `python docs/site/document.py`.", "",
+         "A metric's name is a set of images and a figure, such as `test/acc_worst10`, or one of the others below. All "
+         "are stored by round and seed, so that `report.metric`, `fpl-tune report NAME --metric test/acc_worst10` and "
+         "`summary(metric=...)` may choose another one after the study: table, intervals and verdicts are then of it. "
+         "`search.objectives` takes those that are not of test images. Shares (%) are printed in percent, bytes (B) in "
+         "MB, counts (M) in millions.", "",
+         "## Sets of images", "", "| set | images |", "|---|---|",
+         *(f"| `{name}` | {what} |" for name, what in SETS.items()), "",
+         "## Figures of a set", "", *table(of_sets, lambda each: MEANINGS[each.name]),
+         "## Others", "", *table(plain, lambda each: MEANINGS[each.name]),
+         "## Of single methods", "",
+         *table(owners, lambda each: f"of `{owners[each]}`"),
+         "A method of your own adds metrics by `own_metrics` ([Add a method](../guides/method.md)).", ""]
+    )  # fmt: skip
 
 
 def trace() -> str:
@@ -121,7 +165,7 @@ def _declared(kind: ast.ClassDef) -> Iterator[tuple[str, str, tuple[str, str]]]:
         yield ast.unparse(statement.target), ast.unparse(statement.annotation), (default, doc)
 
 
-PAGES = {"api.md": api, "yaml.md": yaml, "trace.md": trace, "towers.md": towers.page}
+PAGES = {"api.md": api, "yaml.md": yaml, "trace.md": trace, "metrics.md": measured, "towers.md": towers.page}
 
 
 def _own(value: Any, module: str) -> bool:

@@ -45,6 +45,8 @@ _SIMULATION = (
     Metric("time/test_seconds", "time of testing", "s", False),
     Metric("test/harmonic_mean", "HM(test, base, novel)", "%", True),
     Metric("test/base_novel_harmonic_mean", "HM(base, novel)", "%", True),
+    Metric("test/auroc", maximize=True, source="last"),
+    Metric("test/fpr95", maximize=False, source="last"),
 )
 _OF_SETS = (
     Metric("acc_mean", unit="%", maximize=True),
@@ -58,6 +60,28 @@ _OF_SETS = (
 )
 """Metrics of the validation images (`val/...`), the main test set (`test/...`) and other test sets (`test/<set>/...`).
 """
+MEANINGS = {
+    "acc_mean": "accuracy, mean over clients",
+    "acc_min": "accuracy of the worst client",
+    "acc_worst10": "accuracy, mean over the worst tenth of the clients, at least one",
+    "acc_std": "standard deviation of the accuracy over clients",
+    "loss": "cross-entropy, mean over clients",
+    "macro_f1": "F1, mean over the classes that a client's images have or are taken for, then over clients",
+    "macro_f1_present": "the same over the classes that the images have, as Dassl's evaluator takes it",
+    "ece": "expected calibration error in 15 bins of confidence, over the images of all clients",
+    "train/loss": "the method's training loss, mean over the clients and steps of a round",
+    "train/parameters": "parameters that a client learns; in the last record",
+    "comm/up_bytes": "bytes that all clients have sent so far",
+    "comm/down_bytes": "bytes that all clients have received so far",
+    TOTAL_BYTES: "both together",
+    "time/seconds": "seconds so far, tests included; one seed's share of those that are trained together",
+    "time/test_seconds": "seconds from deployed models to the logits of the test images",
+    "test/harmonic_mean": "harmonic mean of the accuracies on the client's own, all base and all novel classes",
+    "test/base_novel_harmonic_mean": "harmonic mean of the latter two (KgCoOp, PromptSRC)",
+    "test/auroc": "area under the ROC curve of known against unknown classes (`partition=open_set`)",
+    "test/fpr95": "false positives where 95 % of the images of known classes are accepted",
+}
+"""What each metric of a set of images, and each other one, is: for the reference."""
 _ROOMS = {"val": "validation", "test": "test"}
 
 METRICS: dict[str, Metric] = {
@@ -115,7 +139,8 @@ def check_reported(name: str, where: str = "report.metric") -> None:
     room, _, last = name.rpartition("/")
     of_set = room.startswith("test/") and last in {m.name for m in _OF_SETS}
     if name not in METRICS and not of_set:
-        raise ConfigError(f"{where}: no run reports {name!r}. {did_you_mean(name, METRICS)}")
+        known = [*METRICS, *(f"{room}/{each.name}" for each in _OF_SETS if room.startswith("test/"))]
+        raise ConfigError(f"{where}: no run reports {name!r}. {did_you_mean(name, known)}")
 
 
 def shown_beside(record: Mapping[str, object]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.formatting import numeric, percent
 from fpl_tune.core.metrics import TOTAL_BYTES, check_rule, comparable
 from fpl_tune.findings import rates
@@ -85,9 +85,15 @@ class Findings:
         """Further metrics that tables show: other test sets, a method's own, objectives."""
         ran = any(self.seeds(cell) if metric is None else self.row(cell).results for cell in self.cells)
         if ran and not any(self.by_seed(cell, self.metric) for cell in self.cells):
-            raise ConfigError(
-                f"A metric is a name in the records, such as test/acc_mean, but none holds {self.metric!r}."
-            )
+            near = did_you_mean(self.metric, self._recorded)
+            raise ConfigError(f"No record holds the metric {self.metric!r}. {near}")
+
+    @property
+    def _recorded(self) -> set[str]:
+        """Metrics of the records, by which a mistyped one is found."""
+        last = (records[-1] for cell in self.cells for seed in self.row(cell).results
+                if (records := self.row(cell).history(seed)))  # fmt: skip
+        return {TOTAL_BYTES, *(n for record in last for n, value in record.items() if isinstance(value, float))}
 
     # -- cells -----------------------------------------------------------------------------------------------
 

@@ -44,14 +44,15 @@ def test_every_name_has_a_row(name: str, title: str, unit: str, maximize: bool |
 
 def test_accuracies_are_the_better_the_higher_and_all_else_the_lower() -> None:
     for name, row in METRICS.items():
-        lower = name.endswith(("_std", "/ece")) or row.unit != "%"
+        lower = name.endswith(("_std", "/ece")) or (row.unit != "%" and name != "test/auroc")
         assert row.maximize == (not lower), name
 
 
 def test_what_is_sent_and_spent_adds_up_and_what_is_learned_is_counted_once() -> None:
     """All else is a figure of each round, which may be averaged over rounds."""
     for name, row in METRICS.items():
-        total, last = name.startswith("comm/") or name == "time/seconds", name == "train/parameters"
+        total = name.startswith("comm/") or name == "time/seconds"
+        last = name in ("train/parameters", "test/auroc", "test/fpr95")
         assert row.source == ("total" if total else "last" if last else "round"), name
     assert metric("train/own").source == metric("test/novel/loss").source == "round"
 
@@ -60,6 +61,11 @@ def test_a_word_that_holds_acc_is_no_accuracy() -> None:
     assert figure(3.0, "privacy/accountant_orders") == "3"
     assert percent("acc")
     assert quantity("test/harmonic_mean") == "HM(test, base, novel) (%)"
+
+
+def test_a_mistyped_metric_of_another_test_set_gets_a_near_one() -> None:
+    with pytest.raises(ConfigError, match=r"Did you mean 'test/novel/acc_mean'"):
+        check_reported("test/novel/acc_mea")
 
 
 def test_methods_add_rows_that_reports_and_searches_may_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -485,5 +485,5 @@ def test_two_seeds_are_too_few_to_separate_values_that_lie_apart(make_store):
 
 def test_a_metric_of_the_study_that_no_record_has_is_an_error(make_store):
     store = make_store(body="axes: {optim.lr: [0.01, 0.1]}\nseeds: 2\nreport: {metric: test/unseen/acc_mean}\n")
-    with pytest.raises(ConfigError, match="none holds 'test/unseen/acc_mean'"):
+    with pytest.raises(ConfigError, match="No record holds the metric 'test/unseen/acc_mean'"):
         findings_of(store)
