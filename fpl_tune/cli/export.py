@@ -52,7 +52,10 @@ def export(
     out = out or Path(store.name)
     cells = best(store.table(), rule).cells if cell == "best" else (store.cell(cell),)
     folders = [out / one.id for one in cells] if len(cells) > 1 else [out]  # one per data set, or the only one
-    files = [path for one, folder in zip(cells, folders, strict=True) for path in exporting.export(store, one, folder)]
-    again = " and ".join(f"fpl-tune study {shlex.quote(str(p))}" for p in files if p.name.startswith(f"{name}-"))
+    number, again = 0, []
+    for one, folder in zip(cells, folders, strict=True):
+        number += len(exporting.export(store, one, folder))
+        words = [str(folder / f"{store.name}-{one.id}.yaml"), *exporting.naming(one)]
+        again.append(f"fpl-tune study {shlex.join(words)}")
     labels = "; ".join(one.label for one in cells)
-    print(f"{labels}: {len(files)} files in {shlex.quote(str(out))}; {again} repeats the cell")
+    print(f"{labels}: {number} files in {shlex.quote(str(out))}; {' and '.join(again)} repeats the cell")

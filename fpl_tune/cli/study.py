@@ -11,7 +11,7 @@ import typer
 from fpl_tune.cli import output
 from fpl_tune.cli.common import ConfigOption, Format, FormatOption, Overrides, StudyName, app
 from fpl_tune.core.formatting import counted, duration
-from fpl_tune.core.paths import output_root
+from fpl_tune.core.paths import output_root, study_file
 
 if TYPE_CHECKING:
     from fpl_tune.execute.callback import Callback, Outcome
@@ -44,6 +44,7 @@ def study(
     from fpl_tune.api import start_study
     from fpl_tune.cli.live import ReportWriter, Watcher
     from fpl_tune.execute import manage
+    from fpl_tune.study.export import EXPECTED, compared
     from fpl_tune.study.store import Store
 
     store = Store(output_root(), spec.name)
@@ -58,6 +59,9 @@ def study(
             print("\n".join(again) or "No seed has failed or diverged: nothing to retry.")
         outcome = start_study(study, root=store.root, callbacks=callbacks, retry=retry)
     _summarise(store, outcome, format)
+    expected = study_file(name).parent / EXPECTED
+    if expected.is_file() and (outcome.done or outcome.skipped):
+        print(compared(store, expected), file=None if format == "table" else sys.stderr)
     for failure in outcome.failures:
         output.warn(failure)
     if not quiet:

@@ -80,6 +80,7 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
         ConfigError: no such study, an unknown key, or a value of the wrong type.
     """
     given, path = _trusted(overrides), study_file(name)
+    plugins.look_beside(path.parent)
     content = check_study(path)
     _register(content.get("defaults", []))
     folder = path.resolve().parent

@@ -29,6 +29,10 @@ from fpl_tune.core.paths import output_folder
 VARIABLE = "FPL_TUNE_PLUGINS"
 """Environment variable with the top-level modules that may be imported; child processes inherit it."""
 
+CODE = "code"
+"""Name of the folder beside an exported study that holds the modules which the study names."""
+_beside: list[Path] = []
+
 Kind = Literal["methods", "data", "towers", "samplers"]
 
 
@@ -49,6 +53,12 @@ def trust_modules(*modules: str) -> None:
         os.environ[VARIABLE] = ",".join(dict.fromkeys([*trusted(), *modules]))
 
 
+def look_beside(folder: Path) -> None:
+    """Takes trusted modules also from the folder `code` of a study's folder."""
+    if (code := folder.resolve() / CODE).is_dir() and code not in _beside:
+        _beside.append(code)
+
+
 def modules() -> set[str]:
     """The top-level modules of all plug-ins."""
     points = (point for kind in get_args(Kind) for point in entry_points(group=f"fpl_tune.{kind}"))
@@ -60,7 +70,7 @@ def module_of(name: str, field: str) -> ModuleType:
 
     A study file may come from anywhere, and importing a module runs it. Modules are therefore imported only if they are
     part of fpl-tune or Optuna, lie in the current folder, were named on the command line (or in the overrides of the
-    Python interface), or are listed in FPL_TUNE_PLUGINS.
+    Python interface), or are listed in FPL_TUNE_PLUGINS. In the two latter cases they may lie beside an exported study.
 
     Args:
         name: `package.module:Name`.
@@ -77,15 +87,20 @@ def module_of(name: str, field: str) -> ModuleType:
             f"{field} names a module, not a file: write {field}={module.removesuffix('.py')}:{attribute}."
         )
     top, here = module.partition(".")[0], Path.cwd()
-    if (here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file():
+    if _holds(here, top):
         trust_modules(top)
-        if str(here) not in sys.path:
-            sys.path.append(str(here))  # at the end, so that no file of the folder hides a library
     if top not in ("fpl_tune", "optuna", *trusted()):
+        beside = next((folder for folder in _beside if _holds(folder, top)), None)
+        # A name alone keeps the fields of an exported method.
+        written = f"{field}.name={name}" if beside and field == "method" else f"{field}={name}"
+        missing = f"The code of {name} is in {beside}." if beside else _missing(top)
         raise ConfigError(
-            f"{_missing(top)} A file may not import code from elsewhere, but names {field}={name}. If you trust the "
-            f"module {top}, set {VARIABLE}={top}, or write {field}={name} on the command line."
+            f"{missing} A file may not import code from elsewhere, but names {field}={name}. If you trust the module "
+            f"{top}, set {VARIABLE}={top}, or write {written} on the command line."
         )
+    for folder in (here, *_beside):
+        if _holds(folder, top) and str(folder) not in sys.path:
+            sys.path.append(str(folder))  # at the end, so that no file of the folder hides a library
     try:
         return import_module(module)
     except Exception as problem:
@@ -99,8 +114,13 @@ def module_of(name: str, field: str) -> ModuleType:
 def _missing(top: str) -> str:
     """A sentence that the current folder does not contain a module, and where to run the command."""
     beside = output_folder().parent
-    is_beside = (beside / f"{top}.py").is_file() or (beside / top / "__init__.py").is_file()
-    return f"{top}.py is not in this folder. Run the command in {beside if is_beside else 'the folder that holds it'}."
+    place = beside if _holds(beside, top) else "the folder that holds it"
+    return f"{top}.py is not in this folder. Run the command in {place}."
+
+
+def _holds(folder: Path, top: str) -> bool:
+    """True if a folder holds a top-level module."""
+    return (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()
 
 
 def names(kind: Kind) -> list[str]:

@@ -29,20 +29,33 @@ def source_of(thing: Any) -> str:
     Returns:
         The syntax trees as text, without comments, docstrings and layout.
     """
+    _, texts = _project(thing)
+    return "\n".join(syntax(texts[path]) for path in sorted(texts)) or syntax(inspect.getsource(thing))
+
+
+def own_files(thing: Any) -> dict[Path, Path]:
+    """The files of `source_of` by their place in the project; none of the package and of what is installed."""
+    root, texts = _project(thing)
+    if _INSTALLED & set(root.parts) or str(getattr(thing, "func", thing).__module__).partition(".")[0] == "fpl_tune":
+        return {}
+    return {path.relative_to(root): path for path in texts}
+
+
+def _project(thing: Any) -> tuple[Path, dict[Path, str]]:
+    """The folder of the project of a class or function, and the texts of its files; none if it has no file."""
     module = inspect.getmodule(getattr(thing, "func", thing))
     if module is None or not getattr(module, "__file__", None):
-        return syntax(inspect.getsource(thing))
+        return Path(), {}
     file, parts = Path(inspect.getfile(module)).resolve(), module.__name__.split(".")
     root = file.parents[len(parts) if file.name == "__init__.py" else len(parts) - 1]
-    trees: dict[Path, str] = {}
+    texts: dict[Path, str] = {}
     pending = [file]
     while pending:
         here = pending.pop()
-        if here not in trees:
-            text = here.read_text(encoding="utf-8")
-            trees[here] = syntax(text)
-            pending += _imported(text, here.relative_to(root).parts[:-1], root, module.__name__)
-    return "\n".join(trees[path] for path in sorted(trees))
+        if here not in texts:
+            texts[here] = here.read_text(encoding="utf-8")
+            pending += _imported(texts[here], here.relative_to(root).parts[:-1], root, module.__name__)
+    return root, texts
 
 
 def syntax(source: str) -> str:

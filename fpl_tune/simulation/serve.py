@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fpl_tune import config
 from fpl_tune.clip.load import weights_print
+from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import DEPLOYED
 from fpl_tune.data.pool import as_rgb
@@ -155,5 +156,6 @@ def load_prompts(folder: str | Path, seed: int | None = None, *, device: str = "
     with safe_open(files[chosen], "pt") as file:
         facts = json.loads(file.metadata()["deployed"])
         tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(DEPLOYED)}  # noqa: SIM118
+    plugins.look_beside(home)
     run = config.to_run(yaml.safe_load((home / "run.yaml").read_text(encoding="utf-8")))
     return Prompts(run, tensors, facts, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from fpl_tune import methods
@@ -12,7 +13,7 @@ from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import digest
 from fpl_tune.core.paths import local
-from fpl_tune.core.sources import source_of
+from fpl_tune.core.sources import own_files, source_of
 from fpl_tune.data import load
 from fpl_tune.data.sources import SOURCES, source
 from fpl_tune.data.spec import cross_data
@@ -63,9 +64,24 @@ def method_source(run: RunSpec) -> str:
     Raises:
         ConfigError: a stored method whose plug-in cannot be imported.
     """
+    return digest("\n".join(sorted({source_of(kind) for kind in _kinds_of(run)})), 6)
+
+
+def code_of(run: RunSpec) -> dict[Path, Path]:
+    """The files of a user's own methods and data set in a run, by their place in their project.
+
+    Raises:
+        ConfigError: a stored method whose plug-in cannot be imported.
+    """
+    things: list[Any] = [*_kinds_of(run)]
+    things += [source(run.data.name).loader] if run.data.name not in SOURCES else []
+    return {place: path for thing in things for place, path in own_files(thing).items()}
+
+
+def _kinds_of(run: RunSpec) -> set[type[Method]]:
+    """The classes of all methods of a run."""
     used = [run.method, *(stage.method for stage in run.stages)]
-    kinds = {kind for method in used for kind in _kinds(method)}
-    return digest("\n".join(sorted({source_of(kind) for kind in kinds})), 6)
+    return {kind for method in used for kind in _kinds(method)}
 
 
 def _kinds(method: Method) -> set[type[Method]]:
