@@ -368,7 +368,9 @@ class StudySpec(Seeds, RunSpec):
     note: str = ""
     """A remark for readers of the file."""
     axes: dict[str, Any] = field(default_factory=dict)
-    """Dotted field (or group) -> list of values. The study runs every combination."""
+    """Dotted field (or group) -> list of values. The study runs every combination. A value may be a mapping of the
+    fields that it sets and a `label`, which names it in tables, figures and MLflow: {label: Ours, method: "mine:Mine"}.
+    """
     references: list[Any] = field(default_factory=list)
     """Overrides of cells shown as reference lines, e.g. {method: promptfl}."""
     seeds: Annotated[int | list[int] | str, PlainValidator(_seeds)] = 3

@@ -88,9 +88,10 @@ def _full(picks: Mapping[str, Any], cells: Sequence[Cell], where: str) -> dict[s
         alike = [name] if name in values else [axis for axis in values if axis.rpartition(".")[2] == name]
         if len(alike) != 1:
             raise unknown(f"axis of {where}", name, values)
-        wanted = {shown(v) for v in (value if isinstance(value, list) else [value])}
-        for text in sorted(wanted - values[alike[0]].keys()):
-            raise unknown(f"value of {where}.{name}", text, values[alike[0]])
+        known, picked = values[alike[0]], value if isinstance(value, list) else [value]
+        wanted = {v if isinstance(v, str) and v in known else shown(v) for v in picked}
+        for text in sorted(wanted - known.keys()):
+            raise unknown(f"value of {where}.{name}", text, known)
         full[alike[0]] = wanted
     return full
 

@@ -35,7 +35,7 @@ def settings_of(axes: Mapping[str, Sequence[Any]]) -> list[str]:
 def row_title(varied: Mapping[str, Any], axes: Iterable[str], method: str) -> str:
     """The row of a search: its values on the axes that are no settings, or its method's name where there are none."""
     own = {axis: varied[axis] for axis in axes}
-    return label(own) if own else method
+    return label(own) if own else shown(method)
 
 
 def crossed(

@@ -10,9 +10,9 @@ from shlex import quote
 from typing import Any
 
 from fpl_tune.core.formatting import counted, numeric
-from fpl_tune.core.nested import GROUPS, MAPPINGS, flatten, get_field
+from fpl_tune.core.nested import flatten, get_field
 from fpl_tune.study import schema
-from fpl_tune.study.cells import Cell, axes_of, confirming_id, label, shown
+from fpl_tune.study.cells import Cell, axes_of, confirming_id, is_bundle, label, shown
 from fpl_tune.study.schema import CellFile, DamagedFile
 from fpl_tune.study.store import Store
 
@@ -92,7 +92,7 @@ class Unasked:
             and not any(name == field or name.startswith(f"{field}.") for field in free)
         ]
         if differing:
-            return " ".join(quote(f"{name}={shown(mine.get(name))}") for name in differing)
+            return " ".join(quote(f"{name}={_text(mine.get(name))}") for name in differing)
         same_kind = (file.suggestion is not None) == (self.node["search"]["sampler"] is not None)
         plain = not any(isinstance(value, Mapping | list) for value in own.values())
         return _AXES if own and same_kind and plain and axes.keys() <= own.keys() else ""
@@ -104,12 +104,17 @@ class Unasked:
             axis = values.setdefault(name, [self._usual(name)])
             axis += [value] if value not in axis else []
         wider = {name: sorted(v) if numeric(v) else v for name, v in values.items() if v != stated.get(name)}
-        return " ".join(quote(f"axes.{name}=[{','.join(map(shown, v))}]") for name, v in wider.items())
+        return " ".join(quote(f"axes.{name}=[{','.join(map(_text, v))}]") for name, v in wider.items())
 
     def _usual(self, name: str) -> Any:
         """The study's own value of a field; of a group, its option's name."""
         value = get_field(self.node, name)
         return value.get("name") if isinstance(value, Mapping) else value
+
+
+def _text(value: Any) -> str:
+    """A value in an override."""
+    return value if isinstance(value, str) else shown(value)
 
 
 def _without_params(file: CellFile) -> dict[str, Any]:
@@ -124,7 +129,7 @@ def _names(varied: Mapping[str, Any]) -> set[str]:
         bundle
         for name, value in varied.items()
         for bundle in (value if isinstance(value, list) else [value])
-        if isinstance(bundle, Mapping) and name not in (*GROUPS, *MAPPINGS)
+        if is_bundle(name, bundle)
     ]
     names = {*varied, *(name for bundle in bundles for name in (*bundle, *flatten(bundle)))}
     return names | {brought for name in names & _BROUGHT.keys() for brought in _BROUGHT[name]}

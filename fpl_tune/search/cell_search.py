@@ -21,7 +21,7 @@ from fpl_tune.findings.choice import choose, selecting_rule
 from fpl_tune.search.halving import FULL_TRIALS, expected_cost, resolved, spent
 from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import Param, names_of, read_file, read_space
-from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, fields_of, label
+from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, fields_of, label, shown
 from fpl_tune.study.design import Design
 from fpl_tune.study.grid import variant
 from fpl_tune.study.schema import CellFile
@@ -30,7 +30,7 @@ from fpl_tune.study.standing import Row
 
 def space_file(varied: Mapping[str, Any], run: RunSpec) -> dict[str, Any]:
     """The content of the file of a run's space; `varied`: the values of the axes in its cell."""
-    return read_file(names_of(config.as_dict(run)["method"], varied.get("method")), type(run.method))
+    return read_file(names_of(config.as_dict(run)["method"], fields_of(varied).get("method")), type(run.method))
 
 
 @dataclass
@@ -61,8 +61,9 @@ class CellSearch:
     def __post_init__(self) -> None:
         self.search, self.node = self.spec.search, config.as_dict(self.run)
         self.rule = selecting_rule(self.spec.report.rule)
-        names = names_of(self.node["method"], self.varied.get("method"))
-        bundled = [name for name in fields_of(self.varied) if name not in GROUPS]
+        given = fields_of(self.varied)
+        names = names_of(self.node["method"], given.get("method"))
+        bundled = [name for name in given if name not in GROUPS]
         try:
             self.space = read_space(names, self.search, [*axes_of(self.spec.axes), *bundled], self.node, self.file)
         except ConfigError as problem:
@@ -132,7 +133,7 @@ class CellSearch:
     @property
     def name(self) -> str:
         """The name of the search: the label of its cell of the axes, or the method's name."""
-        return self.label if self.varied else self.node["method"]["name"]
+        return self.label if self.varied else shown(self.node["method"]["name"])
 
     def __str__(self) -> str:
         """Identifies everything that suggestions depend on besides results. An exhausted search stays exhausted until

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -191,6 +192,11 @@ def axes_of(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {dotted: list(values) for dotted, values in by_name.items()}
 
 
+def is_bundle(name: str, value: Any) -> bool:
+    """True for a value of an axis that sets fields by name: a mapping with a label, or of an axis that is no field."""
+    return isinstance(value, Mapping) and name not in MAPPINGS and (name not in GROUPS or "label" in value)
+
+
 def unfold(bundle: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides of a bundle by dotted name. Groups come first, since they bring the fields that others set.
 
@@ -216,8 +222,7 @@ def fields_of(varied: Mapping[str, Any]) -> dict[str, Any]:
     """
     overrides: dict[str, Any] = {}
     for name, value in varied.items():
-        bundle = isinstance(value, Mapping) and name not in (*GROUPS, *MAPPINGS)
-        for dotted, own in unfold(value if bundle else {name: value}).items():
+        for dotted, own in unfold(value if is_bundle(name, value) else {name: value}).items():
             if dotted in overrides and dotted != "label":
                 raise ConfigError(
                     f"A cell gets {dotted} twice, {overrides[dotted]!r} and {own!r}. Vary it in one axis."
@@ -239,8 +244,10 @@ def label(varied: Mapping[str, Any]) -> str:
     for name, value in varied.items():
         if isinstance(value, Mapping):
             parts.append(shown(value))
-        elif name in GROUPS or name == "label":
-            parts.append(str(value))
+        elif name == "label":
+            parts.append(value)
+        elif name in GROUPS:
+            parts.append(shown(value))
         else:
             parts.append(f"{short[str(name)]}={shown(value)}")
     return ", ".join(parts) or "base"
@@ -252,14 +259,20 @@ def axes_label(cell: Cell, axes: Collection[str]) -> str:
     return label(varied) if varied else ""
 
 
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:([A-Za-z_]\w*)")
+"""A class of a user's file: `module:Class`."""
+
+
 def shown(value: Any, digits: int = 6) -> str:
-    """A value as text in a label; tables show numbers with fewer digits."""
+    """A value as text in a label; tables show numbers with fewer digits, and of `module:Class` the class alone."""
     if isinstance(value, Mapping):
         return str(value["label"]) if "label" in value else label(unfold(value))
     if isinstance(value, float):
         return f"{value:.{digits}g}"
     if isinstance(value, list | tuple):
         return "+".join(shown(v, digits) for v in value)
+    if isinstance(value, str):
+        return named[1] if (named := _CLASS.fullmatch(value)) else value
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -64,6 +64,13 @@ def test_cells_are_paired_at_the_same_place(tmp_path: Any) -> None:
     assert len(pairs(stands, "c", cells={"n_ctx": [2, 4]}, versus={"n_ctx": [2, 4]})) == 4  # no cell with itself
 
 
+def test_a_claim_names_a_value_by_its_label_whatever_is_in_it(tmp_path: Any) -> None:
+    axes = "axes: {method: [promptfl, {label: 'mine:Mine', method: coop}]}\n"
+    _, stands = found(axes, tmp_path=tmp_path)
+    named = pairs(stands, "c", cells={"method": "mine:Mine"}, versus={"method": "promptfl"})
+    assert named == [("mine:Mine", "promptfl")]
+
+
 @pytest.mark.parametrize(
     ("claim", "message"),
     [

@@ -77,6 +77,14 @@ def test_methods_are_rows_and_settings_are_columns(make_store):
     assert "n = 2 seeds" in comment
 
 
+def test_a_method_of_the_axis_of_methods_may_have_a_row_name_of_its_own(make_store):
+    ours = "{label: Ours, method: coop, method.n_ctx: 2}"
+    _, _, rows = written(
+        make_store(body=f"axes: {{method: [promptfl, {ours}], partition: [disjoint, iid]}}\nseeds: 2\n")
+    )
+    assert [row[0] for row in rows] == ["promptfl", "Ours"]
+
+
 @pytest.mark.parametrize("metric", ["test/acc_mean", "time/seconds"])
 def test_bold_is_what_validation_chooses_as_on_the_page(make_store, metric):
     """CoOp is best on test images, and A_B on those of validation."""

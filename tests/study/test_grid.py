@@ -83,6 +83,20 @@ def test_bundles_vary_several_fields_at_once(compose: Callable[..., Any]) -> Non
     assert methods.name_of(cells[1].run.method) == "zeroshot"
 
 
+def test_a_value_of_any_axis_may_have_a_name_of_its_own(compose: Callable[..., Any]) -> None:
+    plain = expand(compose("axes: {method: [promptfl, coop], optim: [adamw]}"))
+    ours = "{label: Ours, method: coop}"
+    named = expand(compose(f"axes: {{method: [promptfl, {ours}], optim: [{{label: 'a:B', optim: adamw}}]}}"))
+    assert [cell.label for cell in named] == ["promptfl, a:B", "Ours, a:B"]
+    assert [cell.id for cell in named] == [cell.id for cell in plain]
+    (cell,) = expand(compose("axes: {method: [{label: Ours, method: coop, method.n_ctx: 3, optim.lr: 0.5}]}"))
+    assert (cell.label, cell.run.method, cell.run.optim.lr) == (
+        "Ours",
+        methods.build({"name": "coop", "n_ctx": 3}),
+        0.5,
+    )
+
+
 @pytest.mark.parametrize(
     ("axes", "says"),
     [
@@ -166,6 +180,7 @@ def test_label_names_only_what_is_needed() -> None:
     assert label({"method.lam": 0.5, "optim.lr": 0.0100}) == "lam=0.5, lr=0.01"
     assert label({"data.seed": 1, "partition.seed": 2}) == "data.seed=1, partition.seed=2"
     assert label({"method": "promptfl"}) == "promptfl"
+    assert label({"method": "mine.resid:Resid", "label": "a:B"}) == "Resid, a:B"
     assert label({}) == "base"
 
 

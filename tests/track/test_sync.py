@@ -90,6 +90,12 @@ def test_parameters_are_what_varies_and_what_describes_a_cell(make_store, uri, k
     assert found["zeroshot"].keys() == {"lr", "method", *same}, "a reference has no parameter of a field that it lacks"
 
 
+def test_a_value_with_a_label_is_shown_by_it(make_store, uri, keyed):
+    track.inspect(make_store(body="axes: {method: [{label: Ours, method: coop}]}\nseeds: 2\n"), fix=True)
+    (run,) = (run for key, run in keyed(uri).items() if key != "study")
+    assert (run.info.run_name, run.data.params["method"]) == ("Ours", "Ours")
+
+
 def test_a_parameter_keeps_its_dotted_name_where_the_short_one_is_not_unique(make_store):
     store = make_store(body=SMALL)
     first, second = store.cells()
