@@ -56,6 +56,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     other searches have their trials, with as many searched fields as fit in the terminal's width.
     """
     from fpl_tune.core.formatting import counted, figure, plus_minus, quantity
+    from fpl_tune.core.metrics import metric as known_metric
     from fpl_tune.findings import edited
     from fpl_tune.findings.choice import BY_VALIDATION, choose, objectives_of
     from fpl_tune.findings.unasked import Unasked
@@ -96,7 +97,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     if by_setting:
         others.sort(key=lambda record: record["role"] == "reference")
     notes = [f"{metric} by the rule '{rule}'{' (selects on test figures)' if rule == 'best_test' else ''}"]
-    notes += ["accuracies in %", "± is the deviation over seeds"]
+    notes += ["accuracies in %", *(["± is the deviation over seeds"] if known_metric(metric).sampled else [])]
     if len(by_setting) > 1 and _print_tuned(store, table, rule, title):
         notes.append(f"{counted(sum(map(len, by_setting.values())), 'trial')} with --format csv and on the report page")
         by_setting, others = {}, []

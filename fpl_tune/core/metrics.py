@@ -33,16 +33,19 @@ class Metric:
     """Direction of a search; None if it cannot be an objective."""
     source: Literal["round", "last", "total"] = "round"
     """`round`: one value for each evaluated round; `last`: only in the last record; `total`: a running total."""
+    sampled: bool = True
+    """False for what seeds do not draw: bytes, parameters and the time of seeds that are trained together. Tables show
+    its mean without a deviation, and differences without intervals, letters or verdicts; no cell is bold."""
 
 
 _SIMULATION = (
     Metric("train/loss", maximize=False),
-    Metric("train/parameters", "parameters that a client learns", "M", False, "last"),
-    Metric("comm/up_bytes", "upload", "B", False, "total"),
-    Metric("comm/down_bytes", "download", "B", False, "total"),
-    Metric(TOTAL_BYTES, "communication", "B", False, "total"),
-    Metric("time/seconds", "time", "s", False, "total"),
-    Metric("time/test_seconds", "time of testing", "s", False),
+    Metric("train/parameters", "parameters that a client learns", "M", False, "last", sampled=False),
+    Metric("comm/up_bytes", "upload", "B", False, "total", sampled=False),
+    Metric("comm/down_bytes", "download", "B", False, "total", sampled=False),
+    Metric(TOTAL_BYTES, "communication", "B", False, "total", sampled=False),
+    Metric("time/seconds", "time", "s", False, "total", sampled=False),
+    Metric("time/test_seconds", "time of testing", "s", False, sampled=False),
     Metric("test/harmonic_mean", "HM(test, base, novel)", "%", True),
     Metric("test/base_novel_harmonic_mean", "HM(base, novel)", "%", True),
     Metric("test/auroc", maximize=True, source="last"),
@@ -118,7 +121,8 @@ def metric(name: str) -> Metric:
     entry = METRICS.get(name) or _stored.get({}).get(name) or next((m for m in _OF_SETS if m.name == last), None)
     if entry is None:
         accuracy = "acc" in re.split(r"\W|_", last) or last.endswith("harmonic_mean")
-        entry = Metric(name, unit="%" if accuracy else "s" if last.endswith("seconds") else "")
+        seconds = last.endswith("seconds")
+        entry = Metric(name, unit="%" if accuracy else "s" if seconds else "", sampled=not seconds)
     where = " ".join(_ROOMS.get(word, word) for word in room.split("/") if word)
     words = "accuracy" if last == "acc_mean" else last.replace("acc_", "accuracy, ").replace("_", " ")
     return replace(entry, name=name, title=entry.title or f"{where} {words}".strip())

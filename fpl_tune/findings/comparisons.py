@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -174,9 +175,17 @@ def compare_pairs(
 ) -> pd.DataFrame:
     """Compares cells by id, with the report's region of practical equivalence; see `analysis.compare`."""
     frame = findings.values if frame is None else frame
-    return analysis.compare(
+    tests = analysis.compare(
         frame, pairs, chosen=chosen, looks=findings.looks, ran=findings.ran, **findings.test_options
     )
+    return tests if findings.sampled else _differences(tests)
+
+
+def _differences(tests: pd.DataFrame) -> pd.DataFrame:
+    """Comparisons of a metric that seeds do not draw: differences, without what is said of chance."""
+    words = tests["difference"].map(lambda value: "higher" if value > 0 else "lower" if value < 0 else "equal")
+    verdict = tests["verdict"].where(tests["verdict"] == "identical", words)
+    return tests.assign(low=math.nan, high=math.nan, verdict=verdict, note="")
 
 
 def offered_references(findings: Findings, comparisons: Comparisons, most: int = 2000) -> list[str]:
@@ -218,6 +227,7 @@ def look(findings: Findings) -> Look | None:
 
 def turned(row: Mapping[Any, Any]) -> dict[str, Any]:
     """The reverse of a comparison: the reference compared with the cell."""
-    verdict = {"better": "worse", "worse": "better"}.get(row["verdict"], row["verdict"])
+    opposite = {"better": "worse", "worse": "better", "higher": "lower", "lower": "higher"}
+    verdict = opposite.get(row["verdict"], row["verdict"])
     bounds = {"difference": -row["difference"], "low": -row["high"], "high": -row["low"]}
     return {**row, **bounds, "verdict": verdict}

@@ -17,6 +17,7 @@ import pandas as pd
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.formatting import numeric, percent
 from fpl_tune.core.metrics import TOTAL_BYTES, check_rule, comparable
+from fpl_tune.core.metrics import metric as known_metric
 from fpl_tune.findings import rates
 from fpl_tune.findings.choice import Choice, choose, objectives_of, selecting_rule, setting_of, sign
 from fpl_tune.findings.claims import Judged, evaluate
@@ -51,6 +52,8 @@ class Findings:
         self.spec, self.table = spec, table
         self.metric = metric or spec.report.metric
         self.rule = rule or spec.report.rule
+        self.sampled = known_metric(self.metric).sampled
+        """False for a metric that seeds do not draw; see `Metric.sampled`."""
         check_rule(self.rule)
         cells = sorted((row.cell for row in table.rows.values()), key=lambda cell: cell.number)
         if not cells:
@@ -229,7 +232,7 @@ class Findings:
     def swept(self) -> str | None:
         """The only field that varies apart from settings, if its values are numbers; None: the study is not a sweep."""
         fields = [axis for axis in self.axes if axis not in self.settings]
-        alone = len(fields) == 1 and not self.searched and not self.spec.report.claims
+        alone = len(fields) == 1 and self.sampled and not self.searched and not self.spec.report.claims
         swept = fields[0] if alone and all(fields[0] in cell.varied for cell in self.own) else None
         numbers = swept is not None and numeric(self.names.scalar(cell, swept) for cell in self.own)
         return swept if numbers and len(self.objectives) == 1 else None
@@ -338,6 +341,11 @@ class Findings:
     def marked(self) -> list[str]:
         """Ids of the cells that tables and charts mark: the chosen ones, or those of a front."""
         return [cell.id for cell in self.choice.cells] if self.choice else []
+
+    @property
+    def bold(self) -> list[str]:
+        """Ids of the cells that are bold in tables: the marked ones, which validation has not chosen by their costs."""
+        return self.marked if self.sampled else []
 
     @cached_property
     def shared(self) -> str:
@@ -448,6 +456,8 @@ class Findings:
         Only in studies that ask which cell or which tuned method wins; see `letters_of`.
         """
         settings: dict[str, list[str]] = {}
+        if not self.sampled:
+            return {}
         if self.tuned_table is not None:
             for column in self.tuned_table.columns:
                 cells = [row[column] for row in self.tuned_table.rows.values() if column in row]

@@ -164,7 +164,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
             panel.texts.append(
                 f"{f'{foresight.label}: e' if foresight.label else 'E'}arly rounds: {foresight.figures()}."
             )
-    if len(comparisons.frame) and findings.tuned_table is None:
+    if len(comparisons.frame) and findings.sampled and findings.tuned_table is None:
         number = comparisons.frame["verdict"].value_counts()
         summary = ", ".join(
             f"{number[v]} {v}" for v in ("better", "worse", TREND, "equal", "identical", "undecided") if v in number

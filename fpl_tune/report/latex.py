@@ -9,7 +9,7 @@ from fpl_tune.findings.comparisons import Comparisons
 from fpl_tune.findings.crossed import Crossed
 from fpl_tune.findings.findings import Findings
 from fpl_tune.report import tuned
-from fpl_tune.report.panels import PageTable
+from fpl_tune.report.panels import FIXED, PageTable
 from fpl_tune.report.table import bold, note
 from fpl_tune.study.cells import Cell
 
@@ -84,7 +84,7 @@ def _by_setting(findings: Findings, crossed: Crossed) -> str:
         if cell is None or cell.id not in compared:
             return text_of("–")
         text = text_of(plus_minus(*findings.spread(cell, findings.metric), findings.metric))
-        return rf"\textbf{{{text}}}" if cell.id in findings.marked else text
+        return rf"\textbf{{{text}}}" if cell.id in findings.bold else text
 
     body = [[text_of(name), *(entry(row.get(column)) for column in columns)] for name, row in crossed.rows.items()]
     n, metric = len(columns), text_of(quantity(findings.metric, over=""))
@@ -93,7 +93,8 @@ def _by_setting(findings: Findings, crossed: Crossed) -> str:
         rf" & {' & '.join(map(text_of, columns))} \\ \midrule",
     ]
     over = " of the mean over clients" if percent(findings.metric) and findings.metric.endswith("/acc_mean") else ""
-    caption = f"Mean ± standard deviation over seeds{over}; {findings.basis}. {bold(findings)}."
+    caption = f"Mean ± standard deviation over seeds{over}; {findings.basis}. {bold(findings)}"
+    caption = caption if findings.sampled else f"Mean over seeds; {findings.basis}. {FIXED}"
     return _tabular(findings, " ".join([caption, findings.rates]), f"l{'c' * n}", head, body)
 
 

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from fpl_tune.core.formatting import counted, interval, signed
 from fpl_tune.report.charts import Spec
 
+FIXED = "It does not vary by chance over seeds: there are no deviations, intervals or letters, and nothing is bold."
+"""Explains the table of a metric such as bytes; see `Metric.sampled`."""
+
 
 class Td(NamedTuple):
     """A table's field: its text and, where that does not sort, what it is sorted by."""

@@ -160,7 +160,7 @@ def _measured(findings: Findings, cell: Cell, metric: str, target: str, source: 
 
 def _printed(cells: Sequence[Cell], metric: str, values: Sequence[float], figure: Figure, *, alike: bool) -> Printed:
     """A row of values over seeds; `alike`: of the paper's data."""
-    ours = aggregate(values)
+    ours = aggregate(values, metric)
     label = cells[0].label if len(cells) == 1 else f"{without_data(cells[0])}, mean over {len(cells)} cells"
     comparable = alike and unit(metric) != "s" and all(cell.run.clip.name != "compact" for cell in cells)
     return Printed(label, scaled(ours["mean"], metric), scaled(ours["std"], metric), *figure, comparable)

@@ -55,7 +55,9 @@ def differences(
     parts, of = [], f"{findings.confidence} interval "
     for name, test in tests.items():
         _, bounds, verdict = judged(findings.metric, test)
-        if test["verdict"] == "identical":
+        if not findings.sampled:
+            ruling = verdict
+        elif test["verdict"] == "identical":
             ruling = f"{verdict} on every seed"
         elif bounds == "–":
             ruling = "one seed: no interval" if test["seeds"] == 1 else "no interval"

@@ -24,7 +24,7 @@ from fpl_tune.findings.choice import sign
 from fpl_tune.findings.comparisons import TREND, Comparisons, compare, turned
 from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.names import without_data
-from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
+from fpl_tune.report.panels import FIXED, PageTable, Panel, TableRow, Td, judged, plain_table
 from fpl_tune.study.cells import Cell, field_text, label
 from fpl_tune.study.results import VAL
 
@@ -62,7 +62,7 @@ def table(findings: Findings, comparisons: Comparisons, shown: Sequence[Cell] | 
     ]
     rows = []
     for cell, line in zip(cells, lines, strict=True):
-        kind = "best" if cell.id in findings.marked else "reference" if comparisons.reference.holds(cell) else ""
+        kind = "best" if cell.id in findings.bold else "reference" if comparisons.reference.holds(cell) else ""
         rows.append(TableRow([line[name] for name in columns], kind, findings.numbers[cell.id]))
     return PageTable(columns, rows, main=True)
 
@@ -75,6 +75,7 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
     if cell.id in findings.published:
         name = f"{name} ({findings.first_point(cell)})"
     name += cell.reference_note
+    shown_as = f"{quantity(findings.metric, over='')}{' ± std' * findings.sampled}"
     compared = [f"Δ vs {reference}", f"{findings.confidence} interval", "verdict"]
     fields = {name: Td(field_text(cell, axis)) for axis, name in findings.names.titles.items()}
     letters = {"group": Td(findings.letters.get(cell.id, "–"))} if findings.letters else {}
@@ -82,7 +83,7 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
         "cell": Td(name, cell.number),
         **(fields if findings.searched else {}),
         "validation accuracy (%)": Td(figure(row["val"], VAL)),
-        f"{quantity(findings.metric, over='')} ± std": Td(plus_minus(row["mean"], row["std"], findings.metric)),
+        shown_as: Td(plus_minus(row["mean"], row["std"], findings.metric)),
         **letters,
         **dict(zip(compared, map(Td, judged(findings.metric, test) if test else "–––"), strict=True)),
         "seeds": Td(str(row["n"]) if row["n"] >= wanted else f"{row['n']} of {wanted}"),
@@ -106,32 +107,32 @@ def texts_of(findings: Findings, offered: Mapping[str, Comparisons]) -> dict[str
 
 
 def bold(findings: Findings) -> str:
-    """Which cells are bold, those of `Findings.marked`."""
+    """Which cells are bold, those of `Findings.bold`."""
     if findings.choice is not None and findings.choice.front:
-        return f"{findings.choice.by} (bold): no cell is best"
+        return f"{findings.choice.by} (bold): no cell is best."
     by = "validation accuracy" if findings.objectives == [VAL] else findings.objectives[0]
-    return f"The best cell (bold) is chosen by {by}"
+    return f"The best cell (bold) is chosen by {by}."
 
 
 def note(findings: Findings, comparisons: Comparisons) -> str:
     """Explains the values of the table."""
-    rope = f"± {findings.spec.report.rope:g} points (report.rope)"
-    equal = f" A cell is equal if its interval lies within {rope}, and better or worse if it lies on one side of 0."
-    of = " of a setting" if len({setting for setting, *_ in findings.places}) > 1 else ""
-    groups = f" Cells{of} that share a letter do not differ significantly (all pairs are compared)."
-    groups = groups if findings.letters else ""
-    trend = (comparisons.frame["verdict"] == TREND).any()
-    ends = f" {TREND}: the interval contains 0, but results fall significantly up to this end of the axis."
+    rates = f" {findings.rates}" if findings.rates else ""
+    if not findings.sampled:
+        return f"Means over seeds; {findings.basis}. {FIXED}{rates}"
     together = "hold for the study's cells together, and for its references together"
     if any(comparisons.reference.holds(cell) for cell in findings.references):
-        trend = (comparisons.frame["verdict"] == TREND).any()
-    ends = f" {TREND}: the interval contains 0, but results fall significantly up to this end of the axis."
-    together = "hold for all rows together"
-    return (
-        f"± is the standard deviation over seeds; {findings.basis}. {bold(findings)}. Δ is paired over seeds; its "
-        f"{findings.confidence} intervals {together}, and decide the verdict.{ends if trend else ''}{groups}"
-        f"{equal if percent(findings.metric) else ''}{f' {findings.rates}' if findings.rates else ''}"
-    )
+        together = "hold for all rows together"
+    text = f"± is the standard deviation over seeds; {findings.basis}. {bold(findings)} Δ is paired over seeds; its "
+    text += f"{findings.confidence} intervals {together}, and decide the verdict."
+    if (comparisons.frame["verdict"] == TREND).any():
+        text += f" {TREND}: the interval contains 0, but results fall significantly up to this end of the axis."
+    if findings.letters:
+        of = " of a setting" if len({setting for setting, *_ in findings.places}) > 1 else ""
+        text += f" Cells{of} that share a letter do not differ significantly (all pairs are compared)."
+    if percent(findings.metric):
+        rope = f"± {findings.spec.report.rope:g} points (report.rope)"
+        text += f" A cell is equal if its interval lies within {rope}, and better or worse if it lies on one side of 0."
+    return f"{text}{rates}"
 
 
 def markdown(tables: Sequence[PageTable], note: str) -> str:
@@ -191,7 +192,12 @@ def settings(findings: Findings, comparisons: Comparisons) -> Panel | None:
 
 def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How does the chosen cell compare with each of the others?"""
-    if findings.kind != "table" or findings.best is None or not 2 < len(findings.finished) <= 60:
+    if (
+        findings.kind != "table"
+        or not findings.sampled
+        or findings.best is None
+        or not 2 < len(findings.finished) <= 60
+    ):
         return None
     name = findings.shared or findings.best.label
     if len(findings.chosen) > 1 and not findings.shared:  # settings are compared by a name that they share

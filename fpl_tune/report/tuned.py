@@ -35,7 +35,7 @@ from fpl_tune.findings.crossed import Crossed
 from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.searches import Searched
 from fpl_tune.report import costs, sentences
-from fpl_tune.report.panels import PageTable, Panel, TableRow, Td, judged, plain_table
+from fpl_tune.report.panels import FIXED, PageTable, Panel, TableRow, Td, judged, plain_table
 from fpl_tune.search.halving import limit, used
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import aggregate
@@ -83,7 +83,7 @@ def _crossed(findings: Findings) -> Crossed:
 def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
     """The table: method -> title of a column -> entry. With several settings, the last column is their mean."""
     crossed = _crossed(findings)
-    best = {column: _best(findings, column) for column in crossed.columns}
+    best = {column: _best(findings, column) if findings.sampled else set[str]() for column in crossed.columns}
     fewer = _short(findings)
     short = {cell.id for search, cell in findings.tuned if search.label in fewer}
     table = {
@@ -101,8 +101,8 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
         for method, cells in groups.items():
             by_cell = [findings.by_seed(cell, findings.metric) for cell in cells]
             seeds = set[int].intersection(*({*own} for own in by_cell))
-            values = aggregate([float(np.mean([own[seed] for own in by_cell])) for seed in seeds])
-            chosen = method in crossed.own and {cell.id for cell in cells} == {*findings.chosen}
+            values = aggregate([float(np.mean([own[seed] for own in by_cell])) for seed in seeds], findings.metric)
+            chosen = method in crossed.own and bool(findings.bold) and {c.id for c in cells} == {*findings.chosen}
             tied, marked = letters.get(method, ""), any(entry.short for entry in table[method].values())
             table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), tied, chosen, marked)
     return table
@@ -135,7 +135,7 @@ def _over_settings(findings: Findings) -> pd.DataFrame:
 
 def _letters_over_settings(findings: Findings) -> dict[str, str]:
     frame = _over_settings(findings)
-    if frame["cell"].nunique() < 2 or frame["seed"].nunique() < 2:
+    if not findings.sampled or frame["cell"].nunique() < 2 or frame["seed"].nunique() < 2:
         return {}
     return analysis.letters(frame, level=findings.level, **findings.test_options).to_dict()
 
@@ -203,8 +203,9 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
         text += "; the values are those of the search so far, and optimistic, since the same seeds select the point"
     else:
         text += " and measured on the seeds that chose it (search.confirm=0), so the values are optimistic"
-    text += f". {upper(quantity(findings.metric))}, mean ± standard deviation over seeds, rule “{findings.rule}”. "
-    text += f"{bold}: best on {findings.chosen_on}."
+    shown_as = "mean ± standard deviation over seeds" if findings.sampled else "mean over seeds"
+    text += f". {upper(quantity(findings.metric))}, {shown_as}, rule “{findings.rule}”. "
+    text += f"{bold}: best on {findings.chosen_on}." if findings.sampled else FIXED
     text += f" ‡: the search has used less of the budget: {some(short, 4)}." if short else ""
     if findings.letters:
         text += " Methods of a column that share a letter do not differ significantly (all pairs are compared)."
@@ -409,7 +410,7 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     text = f"The values that {findings.chosen_on} chose. {marked(chosen)}".strip()
     result = Panel("Chosen values", [text], tables=[chosen])
     result.texts += costs.texts(findings)
-    if (gained := gains(findings)) is not None:
+    if findings.sampled and (gained := gains(findings)) is not None:
         points = ", in points" if percent(findings.metric) else ""
         result.texts.append(
             f"The second table is the gain over {_first(findings)}{points}, with {findings.confidence} intervals that "
@@ -421,7 +422,7 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
 
 def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How does one tuned method compare with each of the others?"""
-    if findings.tuned_table is None:
+    if findings.tuned_table is None or not findings.sampled:
         return None
     compared = against(findings, comparisons.reference.asked)
     if compared is None or not compared.by_setting:

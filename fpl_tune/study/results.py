@@ -179,12 +179,16 @@ def value_of(history: Sequence[Record], metric: str, rule: str = "final") -> flo
     return float(next(r for r in history if r["round"] == at).get(metric, math.nan))
 
 
-def aggregate(values: Sequence[float]) -> dict[str, float]:
-    """Returns mean, std (n - 1), sem, n, min and max over seeds; NaN if undefined. NaN values count as missing."""
+def aggregate(values: Sequence[float], metric: str = "") -> dict[str, float]:
+    """Returns mean, std (n - 1), sem, n, min and max over seeds; NaN if undefined. NaN values count as missing.
+
+    Values of a metric that seeds do not draw have no std and sem; see `Metric.sampled`.
+    """
     seen = [v for v in values if not math.isnan(v)]
     n = len(seen)
     if n == 0:
         return {"mean": math.nan, "std": math.nan, "sem": math.nan, "n": 0, "min": math.nan, "max": math.nan}
     mean = math.fsum(seen) / n
-    std = math.sqrt(math.fsum((v - mean) ** 2 for v in seen) / (n - 1)) if n > 1 else math.nan
+    spreads = n > 1 and known_metric(metric).sampled
+    std = math.sqrt(math.fsum((v - mean) ** 2 for v in seen) / (n - 1)) if spreads else math.nan
     return {"mean": mean, "std": std, "sem": std / math.sqrt(n), "n": n, "min": min(seen), "max": max(seen)}

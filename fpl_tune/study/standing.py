@@ -189,7 +189,7 @@ class Row:
 
     def over_seeds(self, metric: str, rule: str) -> dict[str, float]:
         """Mean, std, sem, n, min and max of a metric over these seeds; see `results.aggregate`."""
-        return aggregate([*self.values(metric, rule).values()])
+        return aggregate([*self.values(metric, rule).values()], metric)
 
 
 def legs(row: Row) -> list[Leg]:

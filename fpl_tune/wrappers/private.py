@@ -50,7 +50,7 @@ class Private(Wrapper):
     """
 
     adds = ("noise.",)
-    own_metrics = (fl.Metric("privacy/epsilon", maximize=False),)
+    own_metrics = (fl.Metric("privacy/epsilon", maximize=False, sampled=False),)
 
     inner: Method
     epsilon: fl.Positive = 50.0

@@ -23,6 +23,8 @@ from scipy import stats
 VAL, TEST = "val/acc_mean", "test/acc_mean"
 LESS_IS_BETTER = ("loss", "ece", "acc_std", "up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds")
 """Last parts of the names of metrics that are better the lower they are."""
+FIXED = ("up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds", "parameters")
+"""Last parts of the names of metrics that do not vary by chance: they have no deviation, and nothing is tested."""
 TOTALS = ("comm/up_bytes", "comm/down_bytes", "time/seconds", "train/parameters")
 """Metrics that are read from the last record, whatever the rule."""
 SETTING = ("data", "partition", "protocol")
@@ -236,6 +238,11 @@ def _seed(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
     return None if result is None or result["history"] != digest else (result, history)
 
 
+def varies(metric: str) -> bool:
+    """Whether seeds draw a metric."""
+    return metric.rpartition("/")[2] not in FIXED
+
+
 def chosen(history: Sequence[Mapping[str, Any]], rule: str) -> Sequence[Mapping[str, Any]]:
     """The records of one seed that a reporting rule reads; empty where there is no such rule."""
     tested = [record for record in history if TEST in record]
@@ -318,7 +325,9 @@ def expected(facts: Facts, metric: str = TEST, rule: str = "final") -> Expected:
     return Expected(
         n={key: len(found) for key, found in numbers.items()},
         mean={key: mean(found) for key, found in numbers.items()},
-        std={key: float(np.std(v, ddof=1)) if len(v) > 1 else math.nan for key, v in numbers.items()},
+        std={
+            key: float(np.std(v, ddof=1)) if len(v) > 1 and varies(metric) else math.nan for key, v in numbers.items()
+        },
         min={key: min(found, default=math.nan) for key, found in numbers.items()},
         max={key: max(found, default=math.nan) for key, found in numbers.items()},
         val=over_seeds(VAL),

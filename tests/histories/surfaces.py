@@ -640,6 +640,8 @@ def _comparison(judge: Judge, key: str, row: Mapping[str, str]) -> None:
     better, rope = facts.direction(judge.metric), facts.study["report"]["rope"] / 100 if share else 0.0
     if oracle.identical(cell, base, judge.metric, judge.rule, last=last):
         verdict = "identical"
+    elif not oracle.varies(judge.metric):
+        verdict = "higher" if said > 0 else "lower" if said < 0 else "equal"
     elif rope > 0 and low >= -rope and high <= rope:
         verdict = "equal"
     elif low > 0 or high < 0:
@@ -673,10 +675,9 @@ def _tables(
     plain = [[text.removeprefix("**").removesuffix("**").replace("\\|", "|") for text in row] for row in fields]
     if whole:
         judge.same("formats", "the page's table", shown, [plain[0], *plain[2:]])
-    judge.choice(bold)
-    header = plain[0]
-    at = {name: i for i, name in enumerate(header)}
-    value = next(i for name, i in at.items() if name.endswith(" ± std"))
+    judge.choice(bold, best=None if oracle.varies(judge.metric) else [])
+    at = {name: i for i, name in enumerate(plain[0])}
+    value = at["validation accuracy (%)"] + 1
     for key, texts in zip(keys, plain[2:], strict=False):
         label, n, wanted = judge.facts.cell(key).label, judge.expected.n[key], _wanted(judge, key)
         expects = printed(judge.expected.mean[key], judge.expected.std[key], judge.metric, 2)

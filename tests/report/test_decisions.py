@@ -68,8 +68,8 @@ def test_the_page_says_what_is_decided_and_how_wide_the_intervals_are(make_store
     order = ("better", "worse", "equal", "identical", "undecided")
     told = ", ".join(f"{number[verdict]} {verdict}" for verdict in order if verdict in number)
     assert text == f"Compared with zeroshot: {told} ({findings.basis}). The median interval is ± {width:.2f} points."
-    seconds = findings_of(make_store(body=METHODS), metric="time/seconds")
-    (text,) = (text for text in answer.decided(seconds, compare(seconds)).texts if text.startswith("Compared with"))
+    losses = findings_of(make_store(body=METHODS), metric="train/loss")
+    (text,) = (text for text in answer.decided(losses, compare(losses)).texts if text.startswith("Compared with"))
     assert "point" not in text, "of accuracies alone"
     gap = comparisons.frame.loc[findings.best.id, "difference"] if findings.best else 0
     assert f"{100 * gap:+.2f} points against zeroshot" in answer.sentence(findings, comparisons)

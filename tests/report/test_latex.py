@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fpl_tune import report
+from fpl_tune.findings.comparisons import compare
 from fpl_tune.report import latex
 from fpl_tune.study.store import Store
 
@@ -85,7 +86,7 @@ def test_a_method_of_the_axis_of_methods_may_have_a_row_name_of_its_own(make_sto
     assert [row[0] for row in rows] == ["promptfl", "Ours"]
 
 
-@pytest.mark.parametrize("metric", ["test/acc_mean", "time/seconds"])
+@pytest.mark.parametrize("metric", ["test/acc_mean", "train/loss"])
 def test_bold_is_what_validation_chooses_as_on_the_page(make_store, metric):
     """CoOp is best on test images, and A_B on those of validation."""
     store = make_store([f"report.metric={metric}"], body=VARIANTS)
@@ -97,6 +98,24 @@ def test_bold_is_what_validation_chooses_as_on_the_page(make_store, metric):
     assert sum("textbf" in text for row in rows for text in row) == 2
     page = (store.folder / "table.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| \*\*(.*?)\*\* \|", page, re.M)) == {"A_B, disjoint", "A_B, iid"}
+
+
+@pytest.mark.parametrize("body", [VARIANTS, "axes: {method.n_ctx: [1, 2, 4]}\nreferences: [{method: zeroshot}]\n"])
+def test_what_does_not_vary_by_chance_has_no_deviation_no_verdict_and_no_bold(make_store, body):
+    store = make_store(["report.metric=comm/total_bytes"], body=body)
+    amend(store, comm__up_bytes=lambda cell: 1e6 * (1 + cell.number))
+    written(store)
+    tables = [(store.folder / f"table.{kind}").read_text(encoding="utf-8") for kind in ("md", "tex")]
+    for text in tables:
+        assert not re.search(r"±|\\pm|\*\*|textbf|better|worse|undecided", text)
+        assert "It does not vary by chance over seeds" in text
+    findings = findings_of(store)
+    assert findings.kind == "table", "no plateau of costs"
+    assert not findings.letters
+    frame = compare(findings).frame
+    assert set(frame["verdict"]) <= {"higher", "lower", "identical"}
+    assert frame[["low", "high"]].isna().all(axis=None)
+    assert (frame["difference"] > 0).eq(frame["verdict"] == "higher").all()
 
 
 def test_cells_without_a_result_and_cells_that_were_stopped_early_are_dashes(make_store):

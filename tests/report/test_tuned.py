@@ -576,11 +576,15 @@ def test_two_fresh_seeds_tell_methods_apart_over_settings_and_one_does_not(compo
         assert (letters["zeroshot"] == letters["promptfl"]) != apart
 
 
-def test_costs_that_do_not_vary_are_identical_and_have_no_points(kept, compose):
-    text = said(findings_of(kept, metric="time/seconds"))
-    assert text.endswith("; +0 s against fedprox, the next on validation (identical on every seed).")
-    assert " points" not in text
-    assert " (identical on every seed)" in said(findings_of(compose("").store(), metric="time/seconds"))
+def test_costs_are_means_and_differences_without_anything_of_chance(kept):
+    findings = findings_of(kept, metric="time/seconds")
+    assert said(findings).endswith("; +0 s against fedprox, the next on validation (identical).")
+    every = [entry for row in tuned.entries(findings).values() for entry in row.values()]
+    assert every
+    assert all(math.isnan(entry.std) and not entry.letters and not entry.best for entry in every)
+    assert "deviation over seeds" not in tuned.note(findings)
+    assert tuned.each(findings, compare(findings)) is None
+    assert len(there(tuned.details(findings, compare(findings))).tables) == 1, "no gains"
 
 
 # -- surfaces ------------------------------------------------------------------------------------------------
