@@ -325,6 +325,8 @@ def drawn_history(seed: int, level: float, *, rounds: int, clients: int) -> list
                 "clients/val": val.tolist(),
                 "clients/test": test.tolist(),
                 "train/loss": 1.0 / number,
+                "train/clients": clients,
+                "time/train_seconds": 0.4,
                 "comm/up_bytes": 1000 * number,
                 "comm/down_bytes": 4000 * number,
                 "time/seconds": 0.5 * number,

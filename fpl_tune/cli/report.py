@@ -28,7 +28,8 @@ def report(
     page = build(store, out, metric=metric, rule=rule, reference=reference, figures=figures)
     store.refresh_tables()
     print(page)
-    for kind in ("md", "tex", "csv"):
-        print(page.with_name(f"table.{kind}"))
+    for name in ("table", "costs"):
+        for kind in ("md", "tex", "csv"):
+            print(page.with_name(f"{name}.{kind}"))
     if figures:
         print(page.with_name("figures"))

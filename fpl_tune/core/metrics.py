@@ -17,6 +17,8 @@ from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
 
 VAL, TEST = "val/acc_mean", "test/acc_mean"
 TOTAL_BYTES = "comm/total_bytes"
+BYTES_PER_SCALAR = 4
+"""Bytes of a number that clients send: a float32."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,12 @@ class Metric:
 _SIMULATION = (
     Metric("train/loss", maximize=False),
     Metric("train/parameters", "parameters that a client learns", "M", False, "last", sampled=False),
+    Metric("train/clients", "clients that train in a round", sampled=False),
     Metric("comm/up_bytes", "upload", "B", False, "total", sampled=False),
     Metric("comm/down_bytes", "download", "B", False, "total", sampled=False),
     Metric(TOTAL_BYTES, "communication", "B", False, "total", sampled=False),
     Metric("time/seconds", "time", "s", False, "total", sampled=False),
+    Metric("time/train_seconds", "time of training in a round", "s", False, sampled=False),
     Metric("time/test_seconds", "time of testing", "s", False, sampled=False),
     Metric("test/harmonic_mean", "HM(test, base, novel)", "%", True),
     Metric("test/base_novel_harmonic_mean", "HM(base, novel)", "%", True),

@@ -35,7 +35,8 @@ def build(
     figures: bool = False,
     running: bool = False,
 ) -> Path:
-    """Writes report.html and table.md, .tex and .csv of a study, finished or not, unless they are up to date.
+    """Writes report.html, and table and costs as .md, .tex and .csv, of a study, finished or not, unless they are up to
+    date.
 
     Args:
         store: the study.

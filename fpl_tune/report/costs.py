@@ -1,15 +1,25 @@
-"""Costs of chosen points above those that tuning started from, and the gain at no higher cost."""
+"""What methods cost: their table, and the costs of chosen points above those that tuning started from."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
 
-from fpl_tune.core.formatting import gap, size, some
+import pandas as pd
+
+from fpl_tune.core.formatting import figure, gap, megabytes, points, size, some
+from fpl_tune.core.metrics import BYTES_PER_SCALAR, TEST, comparable
 from fpl_tune.core.nested import get_field
 from fpl_tune.findings.choice import choose
+from fpl_tune.findings.comparisons import Comparisons
 from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.searches import Searched
-from fpl_tune.study.cells import Cell, shown
+from fpl_tune.report import charts
+from fpl_tune.report.panels import PageTable, Panel, TableRow, Td
+from fpl_tune.study.cells import Cell, label, shown
+from fpl_tune.study.results import aggregate
 
 _FIELDS = {
     "protocol.rounds": "rounds",
@@ -82,3 +92,114 @@ def sentence(findings: Findings) -> str:
 def texts(findings: Findings) -> list[str]:
     """A line for each search whose chosen point costs more than its published or default one."""
     return [*filter(None, (text(findings, search, search.label) for search in findings.searches))]
+
+
+# -- the table -----------------------------------------------------------------------------------------------
+
+
+CELLS = 40
+"""Cells that the table of costs has, of a study whose cells are no methods by settings; of more, the best ones."""
+REACHED = 0.9
+"""Share of the final test accuracy to which rounds are counted."""
+EXACT = ("parameters learned", "parameters sent", "MB up", "MB down", "MB in total")
+"""Columns that follow from the configuration. Times are those of a machine, and rounds vary by chance."""
+NOTE = (
+    "Of a client and round: the parameters that it learns and sends, MB up and down, and its share of the seconds in "
+    "which all clients and seeds are trained together, in the median round and without tests. In total: MB of all "
+    "clients and rounds, both ways. "
+    f"Rounds: the first evaluated one with {100 * REACHED:g} % of the final test accuracy, mean ± standard deviation "
+    "over seeds; all else does not vary by chance. Bold: the lowest of a setting among methods that learn."
+)
+
+
+class Cost(NamedTuple):
+    """The costs of a method in a setting: means over seeds by column; NaN where records do not have them."""
+
+    method: str
+    setting: str
+    """Empty in a study in one setting."""
+    figures: dict[str, float]
+
+    @property
+    def learns(self) -> bool:
+        """True if clients learn or send anything."""
+        return any(self.figures[name] > 0 for name in EXACT)
+
+
+def of_methods(findings: Findings) -> list[Cost]:
+    """The costs of each method in each setting or, of other studies, of the cells that are compared with each other."""
+    if (crossed := findings.crossed) is not None:
+        places = [(method, column, cell) for method, row in crossed.rows.items() for column, cell in row.items()]
+    else:
+        cells = findings.entries if len(findings.entries) <= CELLS else charts.notable(findings, CELLS)
+        places = [(*_split(findings, cell), cell) for cell in cells]
+    return [Cost(method, where, _figures(findings, cell)) for method, where, cell in places if findings.compared(cell)]
+
+
+def _split(findings: Findings, cell: Cell) -> tuple[str, str]:
+    """A cell's name without its setting, and its setting."""
+    where = {name: value for name, value in cell.varied.items() if name in findings.settings}
+    what = {name: value for name, value in cell.varied.items() if name not in where}
+    alone = findings.searched or not where
+    return (findings.names.of(cell), "") if alone else (label(what) if what else cell.role, label(where))
+
+
+def _figures(findings: Findings, cell: Cell) -> dict[str, float]:
+    """The columns of a cell: means over its seeds."""
+    seeds = [_of_seed(findings.row(cell).history(seed)) for seed in findings.seeds(cell)]
+    over = {name: aggregate([seed[name] for seed in seeds]) for name in (seeds[0] if seeds else ())}
+    return {**{name: each["mean"] for name, each in over.items()}, "rounds std": over["rounds"]["std"]} if over else {}
+
+
+def _of_seed(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The costs of a seed that ran to the end."""
+    last, updates = history[-1], math.fsum(record.get("train/clients", math.nan) for record in history)
+    up, down = (last[f"comm/{way}_bytes"] for way in ("up", "down"))
+    shares = [record.get("time/train_seconds", math.nan) / record.get("train/clients", 1) for record in history]
+    return {
+        "parameters learned": last.get("train/parameters", math.nan),
+        "parameters sent": up / BYTES_PER_SCALAR / updates,
+        "MB up": up / 1e6 / updates,
+        "MB down": down / 1e6 / updates,
+        "MB in total": (up + down) / 1e6,
+        "seconds": median(shares),
+        "rounds": _rounds_to(history),
+    }
+
+
+def _rounds_to(history: Sequence[Mapping[str, Any]]) -> float:
+    """The first evaluated round with `REACHED` of the final test accuracy; NaN without a round before the last one."""
+    tested = [(record["round"], record[TEST]) for record in history if TEST in record]
+    if len(tested) < 2:
+        return math.nan
+    goal = comparable(REACHED * tested[-1][1])
+    return next(float(number) for number, value in tested if comparable(value) >= goal)
+
+
+def frame(findings: Findings) -> pd.DataFrame:
+    """The table for other programs: a row for each method and setting, without units in its numbers."""
+    rows: list[dict[str, Any]] = [{"method": c.method, "setting": c.setting, **c.figures} for c in of_methods(findings)]
+    return pd.DataFrame(rows, columns=pd.Index(["method", "setting", *EXACT, "seconds", "rounds", "rounds std"]))
+
+
+def table(findings: Findings) -> PageTable:
+    """The table, the lowest figure of each setting in bold."""
+    costs, rows = of_methods(findings), list[TableRow]()
+    several = len({cost.setting for cost in costs}) > 1
+    for cost in costs:
+        own, fields = cost.figures, [Td(cost.method), *([Td(cost.setting)] if several else [])]
+        peers = [other for other in costs if other.setting == cost.setting and other.learns]
+        for name in EXACT:
+            text = megabytes(1e6 * own[name]) if name.startswith("MB") else figure(own[name], "")
+            values = {other.figures[name] for other in peers}
+            fields.append(Td(text, bold=len(values) > 1 and cost.learns and own[name] == min(values)))
+        fields.append(Td("–" if math.isnan(own["seconds"]) else f"{own['seconds']:.3g}"))
+        rows.append(TableRow([*fields, Td(points(own["rounds"], own["rounds std"], 1))]))
+    names = ["method", *(["setting"] if several else [])]
+    return PageTable([*names, *EXACT, "seconds", f"rounds to {100 * REACHED:g} %"], rows)
+
+
+def panel(findings: Findings, comparisons: Comparisons) -> Panel | None:
+    """What does each method cost?"""
+    written = table(findings)
+    return Panel("Costs", [NOTE], tables=[written]) if written.rows else None

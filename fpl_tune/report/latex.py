@@ -8,7 +8,7 @@ from fpl_tune.core.formatting import percent, plus_minus, quantity
 from fpl_tune.findings.comparisons import Comparisons
 from fpl_tune.findings.crossed import Crossed
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import tuned
+from fpl_tune.report import costs, tuned
 from fpl_tune.report.panels import FIXED, PageTable
 from fpl_tune.report.table import bold, note
 from fpl_tune.study.cells import Cell
@@ -71,9 +71,24 @@ def _tuned(findings: Findings) -> str:
 def values(findings: Findings) -> str:
     """The values that a search has chosen, for an appendix; see `tuned.values`."""
     page_table = tuned.values(findings)
-    rows = [[text_of(td.text) for td in row.cells] for row in page_table.rows]
+    columns = "l" * len(page_table.header)
+    return _plain(findings, page_table, "Chosen values.", columns, tuned.marked(page_table))
+
+
+def costs_table(findings: Findings) -> str:
+    """What each method costs in each setting; see `costs.table`."""
+    page_table = costs.table(findings)
+    columns = "".join("l" if name in ("method", "setting") else "r" for name in page_table.header)
+    return _plain(findings, page_table, f"Costs. {costs.NOTE}", columns)
+
+
+def _plain(findings: Findings, page_table: PageTable, caption: str, columns: str, below: str = "") -> str:
+    rows = [
+        [rf"\textbf{{{text_of(td.text)}}}" if td.bold else text_of(td.text) for td in row.cells]
+        for row in page_table.rows
+    ]
     head = rf"{' & '.join(map(text_of, page_table.header))} \\ \midrule"
-    return _tabular(findings, "Chosen values.", "l" * len(page_table.header), [head], rows, tuned.marked(page_table))
+    return _tabular(findings, caption, columns, [head], rows, below)
 
 
 def _by_setting(findings: Findings, crossed: Crossed) -> str:

@@ -11,7 +11,7 @@ import jinja2
 from fpl_tune.core.files import write_text
 from fpl_tune.findings.comparisons import Comparisons, compare, offered_references
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import answer, charts, curves, latex, reproduce, robustness, table, tuned, vega
+from fpl_tune.report import answer, charts, costs, curves, latex, reproduce, robustness, table, tuned, vega
 from fpl_tune.report.panels import Panel
 from fpl_tune.report.paper import paper
 from fpl_tune.study import tracking
@@ -19,7 +19,8 @@ from fpl_tune.study import tracking
 Question = Callable[[Findings, Comparisons], Panel | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.decided, answer.claims)),
-    ("table", "Table", False, (tuned.panel, tuned.each, tuned.details, table.cells, table.each, table.settings, paper)),
+    ("table", "Table", False, (tuned.panel, tuned.each, tuned.details, table.cells, table.each, table.settings, paper,
+                               costs.panel)),
     ("curves", "Curves and search", False,
      (curves.matters, curves.slices, curves.learning, curves.history, curves.explore, curves.grid, curves.ablation)),
     ("robustness", "Robustness", True, (robustness.clients, robustness.diagnoses, robustness.rules)),
@@ -59,6 +60,9 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
         frame = findings.frame.join(comparisons.frame.rename(columns=renamed))
         shown = [cell.id for cell in (findings.entries if findings.confirmed else findings.cells)]
         write_text(folder / "table.csv", frame.loc[shown].to_csv())
+    write_text(folder / "costs.md", table.markdown([costs.table(findings)], costs.NOTE))
+    write_text(folder / "costs.tex", latex.costs_table(findings))
+    write_text(folder / "costs.csv", costs.frame(findings).to_csv(index=False))
     offered = {
         name: comparisons if name == comparisons.reference.name else compare(findings, name)
         for name in offered_references(findings, comparisons)

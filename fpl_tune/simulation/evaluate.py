@@ -79,11 +79,11 @@ def evaluate(
     for clients in deploy_blocks(method, tasks, states, everyone, at_once):
         deployed = {key: [method.deploy(*pair, clients) for pair in pairs] for key, pairs in given.items()}
         for name, key in keys.items():
-            began = _clock(tasks[0].device)
+            began = clock(tasks[0].device)
             counted = _count(
                 method, [task for task, _ in given[key]], deployed[key], [s[name][1] for s in sets], clients
             )
-            seconds[name] += (_clock(tasks[0].device) - began) / len(tasks)
+            seconds[name] += (clock(tasks[0].device) - began) / len(tasks)
             for seed, part in enumerate(counted):
                 counts[seed][name].append(part)
     return [
@@ -106,7 +106,7 @@ def deploy_blocks(
     return clients.split(at_once or max(1, len(clients)))
 
 
-def _clock(device: torch.device) -> float:
+def clock(device: torch.device) -> float:
     """Seconds, all that was asked of a GPU so far being done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -21,6 +21,7 @@ from fpl_tune.config import RunSpec
 from fpl_tune.core import formatting
 from fpl_tune.core.device import OutOfMemory, fixed_settings, is_out_of_memory, usable_bytes
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.metrics import BYTES_PER_SCALAR
 from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.method import Method, State, derive, same_leaves, trees_like
 from fpl_tune.simulation import bounds, divergence, learned
@@ -28,15 +29,13 @@ from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
-from fpl_tune.simulation.evaluate import NEWCOMERS, Score, detect, diagnose, evaluate, summarise
+from fpl_tune.simulation.evaluate import NEWCOMERS, Score, clock, detect, diagnose, evaluate, summarise
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.simulation.worlds import cohort_of, task_of, threads_of, world_of
 
 Record = dict[str, Any]
 """Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
-
-BYTES_PER_SCALAR = 4
 
 
 class Simulation:
@@ -203,7 +202,9 @@ class Simulation:
             self._forget_graphs()
         number = self.round + 1
         cohorts = self._cohorts(number)
+        here, start = self.tasks[0].device, time.perf_counter()
         report = self._round(method, cohorts, stage.epochs)
+        training = (clock(here) - start) / len(self.seeds)
         self.round = number
         scores = None
         if number % self.run.protocol.eval_every == 0 or self.done:
@@ -217,7 +218,7 @@ class Simulation:
             total["up"] += report.up[i] * BYTES_PER_SCALAR
             total["down"] += report.down[i] * BYTES_PER_SCALAR
             total["seconds"] += seconds
-            record: Record = {"seed": seed, "round": number}
+            record: Record = {"seed": seed, "round": number, "train/clients": len(cohorts[i].clients)}
             if scores is not None:
                 record.update(self._figures(i, scores[i]))
                 record.update(method.metrics(self.tasks[i], self.states[i]))
@@ -228,7 +229,7 @@ class Simulation:
             if losses is not None:
                 record["train/loss"] = losses[i].mean().item()
             record["comm/up_bytes"], record["comm/down_bytes"] = int(total["up"]), int(total["down"])
-            record["time/seconds"] = total["seconds"]
+            record["time/train_seconds"], record["time/seconds"] = training, total["seconds"]
             records.append(record)
         return records
 

@@ -26,7 +26,13 @@ def head(head: str) -> str:
     return head
 
 
-_CLOCK = ("time/seconds", "time/test_seconds", "finished", "history")  # the last: a digest, of times too
+_CLOCK = (
+    "time/seconds",
+    "time/test_seconds",
+    "time/train_seconds",
+    "finished",
+    "history",
+)  # the last: a digest, of times too
 
 
 def _untimed(node: Any) -> Any:

@@ -21,9 +21,19 @@ import yaml
 from scipy import stats
 
 VAL, TEST = "val/acc_mean", "test/acc_mean"
-LESS_IS_BETTER = ("loss", "ece", "acc_std", "up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds")
+LESS_IS_BETTER = (
+    "loss",
+    "ece",
+    "acc_std",
+    "up_bytes",
+    "down_bytes",
+    "total_bytes",
+    "seconds",
+    "test_seconds",
+    "train_seconds",
+)
 """Last parts of the names of metrics that are better the lower they are."""
-FIXED = ("up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds", "parameters")
+FIXED = ("up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds", "train_seconds", "clients", "parameters")
 """Last parts of the names of metrics that do not vary by chance: they have no deviation, and nothing is tested."""
 TOTALS = ("comm/up_bytes", "comm/down_bytes", "time/seconds", "train/parameters")
 """Metrics that are read from the last record, whatever the rule."""

@@ -279,7 +279,7 @@ def rungs_of(study: Mapping[str, Any]) -> list[int]:
     return [rung for rung in found if rung < rounds]
 
 
-_OF_CLOCKS = ("finished", "fingerprints", "time/seconds", "time/test_seconds")
+_OF_CLOCKS = ("finished", "fingerprints", "time/seconds", "time/test_seconds", "time/train_seconds")
 
 
 @dataclass

@@ -69,6 +69,8 @@ def test_records_of_a_simulation(cache: Path) -> None:
     prompt = 16 * trial.tasks[0].text_width * 4
     assert (first["comm/up_bytes"], first["comm/down_bytes"]) == (4 * prompt, 4 * prompt)
     assert last["comm/up_bytes"] == 3 * first["comm/up_bytes"]
+    assert [record["train/clients"] for record in history[0]] == [4, 4, 4]
+    assert 0 < sum(record["time/train_seconds"] for record in history[0]) < last["time/seconds"]
     assert "train/parameters" not in first
     assert last["train/parameters"] == prompt // 4
     assert len(last["clients/val"]) == len(last["clients/test"]) == 4

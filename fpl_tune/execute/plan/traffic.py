@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fpl_tune.config import RunSpec
+from fpl_tune.core.metrics import BYTES_PER_SCALAR
 from fpl_tune.method import Adapter, State, derive
 from fpl_tune.simulation.checked import checked
-from fpl_tune.simulation.simulation import BYTES_PER_SCALAR
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.simulation.worlds import draw_clients
 
