@@ -204,6 +204,19 @@ def interval(row: Mapping[str, Any], metric: str, digits: int = 2) -> str:
     return "–" if math.isnan(low) else f"{signed(low, metric, digits)} to {signed(high, metric, digits)}"
 
 
+FEW_IMAGES = 50
+"""Number of images below which accuracies move in steps of more than 2 points."""
+
+
+def few_images(what: str, images: float) -> str:
+    """`The test set has only 20 images a seed, so accuracies move in steps of 5 points and cells may tie.`; empty for
+    none and for enough."""
+    if not 0 < images < FEW_IMAGES:
+        return ""
+    steps = f"accuracies move in steps of {100 / images:.2g} points and cells may tie"
+    return f"{what} has only {counted(images, 'image')} a seed, so {steps}."
+
+
 def megabytes(count: float) -> str:
     """Bytes in MB (10^6) with three significant digits, or without decimals from 1,000 MB."""
     return "–" if math.isnan(count) else f"{count / 1e6:{'.3g' if count < 9.995e8 else '.0f'}}"

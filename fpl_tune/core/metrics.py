@@ -64,6 +64,7 @@ _OF_SETS = (
     Metric("macro_f1", unit="%", maximize=True),
     Metric("macro_f1_present", unit="%", maximize=True),
     Metric("ece", unit="%", maximize=False),
+    Metric("images", source="last", sampled=False),
 )
 """Metrics of the validation images (`val/...`), the main test set (`test/...`) and other test sets (`test/<set>/...`).
 """

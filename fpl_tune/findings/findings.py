@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from fpl_tune.core.errors import ConfigError, did_you_mean
-from fpl_tune.core.formatting import numeric, percent
+from fpl_tune.core.formatting import few_images, numeric, percent
 from fpl_tune.core.metrics import TOTAL_BYTES, check_rule, comparable
 from fpl_tune.core.metrics import metric as known_metric
 from fpl_tune.findings import rates
@@ -256,6 +256,22 @@ class Findings:
             return rates.note(self.spec, self.cells)
         except ConfigError:  # a stored run that this release rejects: its results can still be read
             return ""
+
+    @cached_property
+    def steps(self) -> str:
+        """A sentence on sets of so few images that small differences of accuracies mean nothing; empty otherwise."""
+        room = self.metric.rpartition("/")[0]
+        cells = (
+            {setting_of(cell, self.grid_axes): cell for cell in self.finished}.values() if percent(self.metric) else ()
+        )
+        images = [number for cell in cells for number in self.by_seed(cell, f"{room}/images").values()]
+        what = "Validation" if room == "val" else f"The {' '.join(['test set', *room.split('/')[1:]])}"
+        return few_images(what, min(images, default=0))
+
+    @property
+    def notes(self) -> str:
+        """What readers of every table need to know: the sources of the rates, and sets of few images."""
+        return " ".join(filter(None, [self.rates, self.steps]))
 
     @cached_property
     def crossed(self) -> Crossed | None:

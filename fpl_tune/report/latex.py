@@ -110,7 +110,7 @@ def _by_setting(findings: Findings, crossed: Crossed) -> str:
     over = " of the mean over clients" if percent(findings.metric) and findings.metric.endswith("/acc_mean") else ""
     caption = f"Mean ± standard deviation over seeds{over}; {findings.basis}. {bold(findings)}"
     caption = caption if findings.sampled else f"Mean over seeds; {findings.basis}. {FIXED}"
-    return _tabular(findings, " ".join([caption, findings.rates]), f"l{'c' * n}", head, body)
+    return _tabular(findings, " ".join([caption, findings.notes]), f"l{'c' * n}", head, body)
 
 
 def _tabular(

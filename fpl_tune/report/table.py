@@ -116,9 +116,9 @@ def bold(findings: Findings) -> str:
 
 def note(findings: Findings, comparisons: Comparisons) -> str:
     """Explains the values of the table."""
-    rates = f" {findings.rates}" if findings.rates else ""
+    notes = f" {findings.notes}" if findings.notes else ""
     if not findings.sampled:
-        return f"Means over seeds; {findings.basis}. {FIXED}{rates}"
+        return f"Means over seeds; {findings.basis}. {FIXED}{notes}"
     together = "hold for the study's cells together, and for its references together"
     if any(comparisons.reference.holds(cell) for cell in findings.references):
         together = "hold for all rows together"
@@ -132,7 +132,7 @@ def note(findings: Findings, comparisons: Comparisons) -> str:
     if percent(findings.metric):
         rope = f"± {findings.spec.report.rope:g} points (report.rope)"
         text += f" A cell is equal if its interval lies within {rope}, and better or worse if it lies on one side of 0."
-    return f"{text}{rates}"
+    return f"{text}{notes}"
 
 
 def markdown(tables: Sequence[PageTable], note: str) -> str:

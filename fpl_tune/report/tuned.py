@@ -209,7 +209,7 @@ def note(findings: Findings, *, bold: str = "Bold") -> str:
     text += f" ‡: the search has used less of the budget: {some(short, 4)}." if short else ""
     if findings.letters:
         text += " Methods of a column that share a letter do not differ significantly (all pairs are compared)."
-    return f"{text} {findings.rates}".rstrip()
+    return f"{text} {findings.notes}".rstrip()
 
 
 # -- chosen values -------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ class Simulation:
             if self.done:
                 record.update(diagnose(method, self.tasks[i], self.states[i]))
                 record.update(detect(method, self.tasks[i], self.states[i]))
-                record["train/parameters"] = report.learned
+                record.update(self._images(i), **{"train/parameters": report.learned})
             if losses is not None:
                 record["train/loss"] = losses[i].mean().item()
             record["comm/up_bytes"], record["comm/down_bytes"] = int(total["up"]), int(total["down"])
@@ -245,6 +245,13 @@ class Simulation:
             f"clients/{'test' if name == primary else name}": score.accuracy.tolist() for name, score in scores.items()
         }
         return {**summarise(scores, primary), **by_client, "time/test_seconds": scores[primary].seconds}
+
+    def _images(self, i: int) -> Record:
+        """The number of different images of each set that one seed is evaluated on."""
+        task = self.tasks[i]
+        rooms = {name: "test" if name == task.primary else f"test/{name}" for name in task.tests}
+        tests = {f"{rooms[name]}/images": held.images_held for name, (_, held) in task.tests.items()}
+        return {"val/images": (task.validation or task.val).images_held, **tests}
 
     def run_all(self) -> list[list[Record]]:
         """All remaining rounds; records per seed."""

@@ -48,7 +48,7 @@ _NO_CURVE = re.compile(
     r"(val|test)/(.+/)?(acc_std|acc_min|acc_worst10|macro_f1(_present)?|ece)"  # results have them for each accuracy
     r"|test/(domain|cross)/.+/\w+"  # a part of the test images
     r"|test/.+/loss"
-    r"|train/clients|time/train_seconds"  # the table of costs has them
+    r"|train/clients|time/train_seconds|(val|test)/(.+/)?images"  # what tables are made from
 )
 """Metrics by round that are only in the artifact metrics.jsonl, since MLflow draws a chart of each logged one."""
 

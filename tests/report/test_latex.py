@@ -118,6 +118,16 @@ def test_what_does_not_vary_by_chance_has_no_deviation_no_verdict_and_no_bold(ma
     assert (frame["difference"] > 0).eq(frame["verdict"] == "higher").all()
 
 
+@pytest.mark.parametrize(("images", "said"), [(20, True), (49, True), (50, False)])
+def test_steps_of_accuracies_on_few_images_are_said_at_every_table(make_store, images, said):
+    store = make_store(body=VARIANTS)
+    amend(store, test__images=lambda cell: images if cell.label.endswith("iid") else 1000)
+    comment, _, _ = written(store)
+    step = f"The test set has only {images} images a seed, so accuracies move in steps of {100 / images:.2g} points"
+    assert (step in comment) == said
+    assert (step in (store.folder / "table.md").read_text(encoding="utf-8")) == said
+
+
 def test_cells_without_a_result_and_cells_that_were_stopped_early_are_dashes(make_store):
     store = make_store(body=VARIANTS, fill=lambda cell, seed: cell.label != "CoOp, iid")
     _, _, rows = written(store)

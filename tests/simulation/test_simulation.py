@@ -73,6 +73,8 @@ def test_records_of_a_simulation(cache: Path) -> None:
     assert 0 < sum(record["time/train_seconds"] for record in history[0]) < last["time/seconds"]
     assert "train/parameters" not in first
     assert last["train/parameters"] == prompt // 4
+    assert last["test/images"] == sum(trial.tasks[0].tests["test"][1].sizes), "no image is tested twice"
+    assert last["val/images"] == sum(trial.tasks[0].val.sizes)
     assert len(last["clients/val"]) == len(last["clients/test"]) == 4
     assert last["test/acc_mean"] == pytest.approx(sum(last["clients/test"]) / 4, abs=1e-6)
     assert history[0][-1]["val/loss"] != history[1][-1]["val/loss"]

@@ -74,7 +74,7 @@ class StudyPlan:
     rates: str = ""
     """Sources of the learning rates, if those of methods differ; see `rates.note`."""
     validation: str = ""
-    """A warning of too few validation images; see `preflight.coarse_validation`."""
+    """A warning of too few validation or test images; see `preflight.coarse_sets`."""
     looks: tuple[int, ...] = ()
     """Numbers of seeds that cells get while comparisons are undecided; the plan counts the first of them."""
     unasked: str = ""
@@ -192,7 +192,8 @@ def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
     # a search of rates finds its own
     sources = "" if "optim.lr" in fields else rates.note(spec, study.cells)
     compete = [item.run for item in left if item.run.learns]
-    coarse = preflight.coarse_validation(compete, loaded) if search is not None or len(compete) > 1 else ""
+    compete = compete if search is not None or len(compete) > 1 else []
+    coarse = preflight.coarse_sets(compete, loaded, spec.report.metric)
     further = tuple(spec.declared_looks())
     left_out = Unasked(store, spec.node, [row.cell for row in asked.table.rows.values()]).note()
     reasons = tuple(_reasons(peak, setup))

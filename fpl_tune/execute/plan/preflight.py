@@ -16,7 +16,7 @@ from fpl_tune.clip import Towers
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.device import fixed_settings, is_out_of_memory, memory
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import counted
+from fpl_tune.core.formatting import counted, few_images
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import Dataset, load
@@ -46,10 +46,6 @@ SMALLEST = 0.05
 _STEP, _PER_BYTE, _GPU = 0.5e-3, 4e-9, 0.05
 """Typical seconds of one client's step on a core: a constant, and per byte that is kept for gradients; and the share of
 this time that a GPU takes. Measured on methods from prompts to whole models; errors of a factor of two are common."""
-
-
-_COARSE = 50
-"""Number of validation images below which accuracies move in steps of more than 2 points."""
 
 
 class Loaded:
@@ -163,21 +159,38 @@ def reads_validation(spec: Study) -> bool:
     return spec.search.sampler is not None or halving.resolved(spec).rule is not None
 
 
-def coarse_validation(runs: Sequence[RunSpec], loaded: Loaded) -> str:
-    """A sentence on validation sets that are too small to choose by; empty if there are none.
+def coarse_sets(runs: Sequence[RunSpec], loaded: Loaded, metric: str) -> str:
+    """Sentences on validation and test sets that are too small to compare by; empty if there are none.
 
     Args:
         runs: the runs that compete.
         loaded: their tasks.
+        metric: the metric that is reported, whose test set counts beside the main one.
     """
     tasks = [loaded.task_of(run) for run in runs if run.data.val]
-    least = min((sum((task.validation or task.val).sizes) for task in tasks), default=0)
-    if not 0 < least < _COARSE:
-        return ""
-    return (
-        f"Validation has only {counted(least, 'image')} a seed, so accuracies move in steps of {100 / least:.2g} "
-        "points and cells may tie. Raise data.shots or data.val."
-    )
+    text = few_images("Validation", min((sum((task.validation or task.val).sizes) for task in tasks), default=0))
+    said = [f"{text} Raise data.shots or data.val."] if text else []
+    by_task = {id(task): (task, run) for run in runs for task in [loaded.task_of(run)]}
+    tests = [(held.images_held, name, task, run)
+             for task, run in by_task.values() for name, (_, held) in task.tests.items()
+             if name == task.primary or metric.startswith(f"test/{name}/")]  # fmt: skip
+    for least, name, task, run in sorted(tests, key=lambda test: test[0])[:1]:
+        text = few_images(f"The test set{'' if name == task.primary else f' {name}'}", least)
+        said += [f"{text} {_more_tests(run, name)}"] if text else []
+    return " ".join(said)
+
+
+def _more_tests(run: RunSpec, name: str) -> str:
+    """How a test set gets more images."""
+    if left := [domain for domain in run.partition.held_out if domain not in run.data.whole_test]:
+        return f"data.whole_test=[{','.join(left)}] also tests on their training images, which no client has."
+    if name == "unseen":
+        return "Raise protocol.unseen."
+    if run.data.max_test is not None:
+        return "Raise data.max_test."
+    if run.data.name == "shapes":
+        return "Raise data.test_per_class."
+    return "Raise data.test_share, which data sets without an official split have."
 
 
 def _check_validation(run: RunSpec, task: ClientTask) -> None:

@@ -81,6 +81,11 @@ class ClientData:
         """Index of the spare last row of every client's table."""
         return self.rows.shape[1] - 1
 
+    @property
+    def images_held(self) -> int:
+        """The number of different images that the clients hold together."""
+        return self.sizes[0] if self.same_for_all else len(self.rows[self.mask].unique())
+
     def only(self, mask: Tensor) -> ClientData:
         """The same split without other images than those `kept`, bool [N, R] or, of whole clients, [N, 1]."""
         data = copy(self)

@@ -124,6 +124,37 @@ def test_validation_that_is_too_small_to_choose_by_is_said(
     assert (text in make_plan(spec, root=tmp_path).sentence()) == coarse
 
 
+@pytest.mark.parametrize(
+    ("overrides", "images", "remedy"),
+    [
+        (["data.test_per_class=1"], 20, "Raise data.test_per_class."),
+        (["data.max_test=1"], 20, "Raise data.max_test."),
+        (["data.test_per_class=2"], 40, "data.whole_test=[sketch] also tests on their training images"),
+        (["data.test_per_class=1", "data.whole_test=[sketch]"], 100, ""),
+        (
+            ["data.test_per_class=1", "data.whole_test=[sketch]", "report.metric=test/own/acc_mean"],
+            20,
+            "test_per_class",
+        ),
+    ],
+)
+def test_a_test_set_of_few_images_is_said_with_the_step_of_its_accuracies(
+    compose: Compose, tmp_path: Path, overrides: list[str], images: int, remedy: str
+) -> None:
+    domains = "data.domains=[photo,sketch]"
+    if "sketch" in f"{overrides}{remedy}":
+        unseen = ["partition=leave_one_domain_out", "partition.held_out=[sketch]", domains]
+    else:
+        unseen = ["partition=iid", "partition.n_clients=2", "data.domains=[photo]"]
+    spec = compose("axes: {optim: {lr: [0.1, 0.2]}}", "data.train_per_class=4", *unseen, *overrides)
+    said = make_plan(spec, root=tmp_path).sentence()
+    named = "The test set own" if "report.metric=test/own/acc_mean" in overrides else "The test set"
+    step = f"{named} has only {images} images a seed, so accuracies move in steps of {100 / images:.2g} points"
+    assert (step in said) == (images < 50)
+    assert ("The test set" in said) == bool(remedy)
+    assert remedy in said
+
+
 @pytest.mark.usefixtures("two_seconds")
 def test_seconds_of_a_queue(compose: Compose, tmp_path: Path) -> None:
     body = "axes: {optim: {lr: [1, 2, 3]}}"
