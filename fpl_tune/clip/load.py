@@ -34,6 +34,9 @@ _DESCRIPTION = (*tokenizer.FILES, "config.json")
 """Files of Hugging Face beside a model's weights or its `open_clip_config.json`."""
 _OPENAI_SIZES = ("input_resolution", "context_length", "vocab_size")
 """Entries beside the tensors that OpenAI's checkpoints alone have."""
+_SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
+_ON_THE_HUB = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+"""Files of weights in a repository of Hugging Face's Hub that open_clip names without a file."""
 
 
 def load_towers(
@@ -111,6 +114,57 @@ def load_towers(
         model, stated = _from_file(name, path, quick, text)
         how = preprocessing.of_file(name, path, preprocess, stated)
     return Towers(_cast(model, device, dtype), words, name=given, preprocessing=how)
+
+
+def outline_towers(name: str, pretrained: str | None, *, quick_gelu: bool | str = "auto", **more: Any) -> Towers:
+    """Towers to plan with: those of `load_towers`, but random ones of the same sizes in place of weights by a tag, or
+    in a file that is not here. Nothing is fetched, apart from a text encoder's configuration of Hugging Face.
+
+    Args:
+        name, pretrained, quick_gelu: as in `load_towers`.
+        more: its other arguments.
+    """
+    if pretrained is not None and _is_of_open_clip(name) and not local(pretrained).is_file():
+        import open_clip
+
+        is_path = "/" in pretrained or Path(pretrained).suffix in _SUFFIXES
+        if is_path or pretrained in open_clip.list_pretrained_tags_by_model(name):
+            pretrained, more = None, {**more, "preprocess": "auto"}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* has random weights", UserWarning)
+        return load_towers(name, pretrained, quick_gelu=quick_gelu, **more)
+
+
+def weights_here(name: str, pretrained: str | None) -> bool:
+    """True if the weights that `load_towers` would read are on this machine, or if a package brings its own towers."""
+    if pretrained is None or not _is_of_open_clip(name) or local(pretrained).is_file():
+        return True
+    import open_clip
+
+    known = open_clip.get_pretrained_cfg(name, pretrained)
+    if _in_openai_cache(known).is_file():
+        return True
+    repository, _, file = known.get("hf_hub", "").rpartition("/")
+    if not repository:
+        return False
+    from huggingface_hub import try_to_load_from_cache
+
+    return any(isinstance(try_to_load_from_cache(repository, each), str) for each in ([file] if file else _ON_THE_HUB))
+
+
+def _is_of_open_clip(name: str) -> bool:
+    """True if a name is a model of open_clip's, which is imported then."""
+    if name in OWN or name in plugins.names("towers") or name.startswith(_FOLDER):
+        return False
+    ensure_importable()
+    import open_clip
+
+    return name in open_clip.list_models()
+
+
+def _in_openai_cache(known: Mapping[str, Any]) -> Path:
+    """The file in OpenAI's cache folder of one of open_clip's tags; the folder itself if there is none."""
+    return Path("~/.cache/clip").expanduser() / known.get("url", "").rpartition("/")[2]
 
 
 def model_content(name: str) -> str:
@@ -198,9 +252,11 @@ def _created(name: str, quick: bool | None, text: Mapping[str, Any], **options: 
         if not import_transformers():
             raise tokenizer.missing_package(name)
         options["text_cfg"] = {**text, "hf_model_pretrained": False}
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)  # open_clip repeats through the root logger what is said here
+    # open_clip repeats through the root logger what is said here, and the Hub's client names each of its ten tries.
+    loggers = [logging.getLogger(), logging.getLogger("huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         return open_clip.create_model(name, pretrained_text=False, load_weights="pretrained" in options, **options)
     except OSError as error:
@@ -211,7 +267,8 @@ def _created(name: str, quick: bool | None, text: Mapping[str, Any], **options: 
             f"https://huggingface.co/{encoder} beside the weights that clip.pretrained names."
         ) from error
     finally:
-        root.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _tagged(name: str, tag: str, quick: bool | None, text: Mapping[str, Any]) -> Any:
@@ -222,8 +279,8 @@ def _tagged(name: str, tag: str, quick: bool | None, text: Mapping[str, Any]) ->
     trained = bool(config.get("quick_gelu", False))
     quick = trained if quick is None else quick
     url, hub = config.get("url", ""), config.get("hf_hub", "").rstrip("/")
-    cached = Path("~/.cache/clip").expanduser() / url.rpartition("/")[2]
-    if url and cached.is_file():
+    cached = _in_openai_cache(config)
+    if cached.is_file():
         return _from_file(name, cached, quick, text)[0]
     try:
         with warnings.catch_warnings():

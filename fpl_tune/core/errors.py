@@ -30,6 +30,10 @@ class EnvironmentProblem(FplTuneError):
     exit_code = 3
 
 
+class MissingData(EnvironmentProblem):
+    """The files of a data set are not on this machine."""
+
+
 class Notice(UserWarning):
     """A warning for the user of a study. The command line prints it as one line."""
 

@@ -7,7 +7,7 @@ Start with `spec.py`.
 from fpl_tune.data.cache import features
 from fpl_tune.data.pool import Dataset, Pool
 from fpl_tune.data.protocol import split
-from fpl_tune.data.registry import load, resolve
+from fpl_tune.data.registry import load, outline, resolve
 from fpl_tune.data.spec import DataSpec, PartitionSpec
 from fpl_tune.data.splits import Split, TestSet, export_split, import_split
 
@@ -22,6 +22,7 @@ __all__ = [
     "features",
     "import_split",
     "load",
+    "outline",
     "resolve",
     "split",
 ]

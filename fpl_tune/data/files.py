@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.errors import EnvironmentProblem, MissingData
 from fpl_tune.core.formatting import counted
 from fpl_tune.data.pool import Dataset, FilePool
 from fpl_tune.data.spec import DataSpec
@@ -111,19 +111,19 @@ def locate(spec: DataSpec, layout: FolderLayout, markers: Sequence[str]) -> Path
     """The folder of a data set that contains one of the markers: the root, or one of `layout.folders` in it.
 
     Raises:
-        EnvironmentProblem: there is no such folder. The message tells the expected files and their origin.
+        MissingData: there is no such folder. The message tells the expected files and their origin.
     """
     expected = f"{layout.files}. {layout.origin}"
     if not spec.root:
-        raise EnvironmentProblem(f"data={spec.name} needs files: set data.root. Expected: {expected}")
+        raise MissingData(f"data={spec.name} needs files: set data.root. Expected: {expected}")
     root = Path(spec.root)
     if not root.is_dir():
-        raise EnvironmentProblem(f"data.root={spec.root} is not a folder. It should hold {expected}")
+        raise MissingData(f"data.root={spec.root} is not a folder. It should hold {expected}")
     for folder in (*(root / name for name in layout.folders), root):
         if any((folder / marker).exists() for marker in markers):
             return folder
     wanted = " or ".join(f"{layout.folders[0]}/{marker}" for marker in markers)
-    raise EnvironmentProblem(f"There is no {wanted} below {root}. {layout.origin}")
+    raise MissingData(f"There is no {wanted} below {root}. {layout.origin}")
 
 
 def plain(name: str) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 from fpl_tune.core.errors import EnvironmentProblem, Notice
 from fpl_tune.data.cache import Progress
 from fpl_tune.data.pool import Dataset, Pool, digest_of_parts, read_in_threads
+from fpl_tune.data.published import ALL
 from fpl_tune.data.registry import load
-from fpl_tune.data.sources import ALL, source
+from fpl_tune.data.sources import source
 from fpl_tune.data.spec import DataSpec
 from fpl_tune.data.splits import Split
 

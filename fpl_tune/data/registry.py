@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fpl_tune.core.errors import ConfigError, EnvironmentProblem, Notice
+from fpl_tune.core.errors import ConfigError, EnvironmentProblem, MissingData, Notice
 from fpl_tune.core.paths import local
 from fpl_tune.core.spec import with_place
 from fpl_tune.data.names import renamed, sharing
@@ -39,6 +39,41 @@ def load(spec: DataSpec, file: str | None = None) -> Dataset:
     """
     dataset = source(spec.name).loader(spec if spec.root is None else replace(spec, root=str(local(spec.root))))
     _check_texts(dataset)
+    loaded, listed_twice = _selected(dataset, spec)
+    names = renamed(dataset, spec.names)
+    texts = (sharing(dataset, names), repeated(dataset.name, loaded.train, loaded.test, listed_twice))
+    warned = [text for text in texts if text]
+    for text in warned:
+        warnings.warn(text, Notice, stacklevel=2)
+    loaded = replace(loaded, classes=_shuffled(names, spec), notes=(*dataset.notes, *warned))
+    if file is not None:
+        loaded = on_sides(loaded, file)
+    if spec.content is not None and spec.content != loaded.fingerprint:
+        raise EnvironmentProblem(
+            f"data.root={spec.root} must have the content {spec.content} of {spec.name}, but has "
+            f"{loaded.fingerprint}. Name the folder of those images, or leave out data.content."
+        )
+    return loaded
+
+
+def outline(spec: DataSpec, file: str | None = None) -> Dataset:
+    """A data set to plan with: `load` or, where its files are missing, as many classes and images as are published.
+
+    Raises:
+        ConfigError, EnvironmentProblem: as `load`. Missing files are reported if `file` divides their images, or if
+            nothing is published of the data set.
+    """
+    try:
+        return load(spec, file)
+    except MissingData:
+        known = source(spec.name).outline
+        if known is None or file is not None:
+            raise
+        return _selected(known(spec), spec)[0]
+
+
+def _selected(dataset: Dataset, spec: DataSpec) -> tuple[Dataset, int]:
+    """The domains and images of a data set that `spec` selects, each image once, and how many were listed again."""
     domains = kept_domains(dataset.name, dataset.domains, spec.domains)
     position = np.full(len(dataset.domains), -1, dtype=np.int64)
     position[[dataset.domains.index(domain) for domain in domains]] = np.arange(len(domains))
@@ -56,29 +91,9 @@ def load(spec: DataSpec, file: str | None = None) -> Dataset:
         listed, kept = (np.bincount(of.domain, minlength=len(domains)) for of in (selected, distinct))
         repeats.append(listed - kept)
         pools.append(_cap(distinct, most))
-    names = renamed(dataset, spec.names)
     train, test = pools
-    texts = (sharing(dataset, names), repeated(dataset.name, train, test, int(np.sum(repeats))))
-    warned = [text for text in texts if text]
-    for text in warned:
-        warnings.warn(text, Notice, stacklevel=2)
-    loaded = replace(
-        dataset,
-        domains=domains,
-        classes=_shuffled(names, spec),
-        train=train,
-        test=test,
-        notes=(*dataset.notes, *warned),
-        repeats=np.stack(repeats),
-    )
-    if file is not None:
-        loaded = on_sides(loaded, file)
-    if spec.content is not None and spec.content != loaded.fingerprint:
-        raise EnvironmentProblem(
-            f"data.root={spec.root} must have the content {spec.content} of {spec.name}, but has "
-            f"{loaded.fingerprint}. Name the folder of those images, or leave out data.content."
-        )
-    return loaded
+    chosen = replace(dataset, domains=domains, train=train, test=test, repeats=np.stack(repeats))
+    return chosen, int(np.sum(repeats))
 
 
 def resolve(data: DataSpec, partition: PartitionSpec) -> PartitionSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,13 @@ from fpl_tune.data.domainnet import load_domainnet, load_pickled
 from fpl_tune.data.files import FolderLayout
 from fpl_tune.data.folders import load_domains, load_folder, load_imagenet, load_own_domains
 from fpl_tune.data.pool import Dataset
+from fpl_tune.data.published import Sizes, published
 from fpl_tune.data.shapes import load_shapes
 from fpl_tune.data.spec import DataSpec, PartitionSpec
 
 DISJOINT = PartitionSpec("disjoint", n_clients=10)
 DOMAINS = PartitionSpec("domain_dirichlet", n_clients=5, alpha=0.3, min_size=2)
 LABEL_SKEW = PartitionSpec("dirichlet", n_clients=100, alpha=0.5, min_size=10)
-ALL = "all"
-Sizes = Mapping[str, int | Sequence[int]]
-"""Published numbers of images by domain, or of `ALL` domains: (training, test), or their sum without official split."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class Source:
     """Numbers of images by `data.classes`."""
     official: bool = False
     """True if its split into training and test images is official, so that copies on both sides belong to it."""
+    outline: Callable[[DataSpec], Dataset] | None = None
+    """Function that gives a data set with the published numbers of classes and images, without files; None: unknown."""
 
 
 READERS: dict[str, tuple[Callable[[DataSpec, FolderLayout], Dataset], PartitionSpec]] = {
@@ -63,11 +63,27 @@ _UNSPLIT = ("domains", "folder", "own_domains")
 """Readers of data sets without an official split."""
 
 
-def _shipped(reader: str, what: str, sizes: Mapping[str, Sizes] | None = None, **layout: Any) -> Source:
+def _shipped(
+    reader: str,
+    what: str,
+    sizes: Mapping[str, Sizes] | None = None,
+    n_classes: Mapping[str, int] | None = None,
+    **layout: Any,
+) -> Source:
     load, usual = READERS[reader]
-    files = FolderLayout(**layout)
-    official = reader not in _UNSPLIT
-    return Source(what, lambda spec: load(spec, files), usual, files.files, files.origin, sizes or {}, official)
+    files, known, classes = FolderLayout(**layout), sizes or {}, n_classes or {}
+    return Source(
+        what,
+        lambda spec: load(spec, files),
+        usual,
+        files.files,
+        files.origin,
+        known,
+        official=reader not in _UNSPLIT,
+        outline=None
+        if not classes
+        else lambda spec: published(spec, files, known[spec.classes], classes[spec.classes], cifar=reader == "cifar"),
+    )
 
 
 SOURCES: dict[str, Source] = {

@@ -40,14 +40,15 @@ class Asked:
         store: the study's store.
         study: the study.
         retry: True if seeds run again that diverged; those that failed always do.
+        planned: True if nothing is run, so that data may be missing.
 
     Raises:
         ConfigError: a seed that confirms a search was used by it, or an ablation has no finished search.
     """
 
-    def __init__(self, store: Store, study: ComposedStudy, *, retry: bool = False) -> None:
+    def __init__(self, store: Store, study: ComposedStudy, *, retry: bool = False, planned: bool = False) -> None:
         spec, search, self.study = study.spec, study.search, study
-        self._store, self._fingerprints = store, Fingerprints()
+        self._store, self._fingerprints = store, Fingerprints(planned=planned)
         self._run_again = {Status.FAILED, Status.DIVERGED} if retry else {Status.FAILED}
         self.searches: Sequence[CellSearch] = search.parts if search is not None else []
         trials = search.restore(store.files()) if search is not None else []

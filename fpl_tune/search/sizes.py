@@ -15,6 +15,7 @@ def check_of_sizes() -> Callable[[RunSpec], None]:
     """Returns a function that checks that a run's methods accept the sizes of its task, else raises `ConfigError`.
 
     Towers and data are read once for each setting, and only for methods that check sizes. They do not stay in memory.
+    They may be missing: a run reports that when it starts.
     """
     by_key: dict[str, Sizes] = {}
 

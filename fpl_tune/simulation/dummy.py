@@ -4,29 +4,44 @@ share such an estimate."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from fpl_tune import config
 from fpl_tune.clip import Towers
+from fpl_tune.clip.load import outline_towers
 from fpl_tune.config import RunSpec
-from fpl_tune.data import Dataset, load
+from fpl_tune.config.specs import ClipSpec
+from fpl_tune.data import Dataset, outline
 from fpl_tune.data.spec import cross_data
 from fpl_tune.data.transform import pools_and_views
-from fpl_tune.simulation.task import ClientTask, SharedData, towers_for
+from fpl_tune.simulation.task import ClientTask, SharedData
 from fpl_tune.simulation.worlds import needs_of, task_of
 
 
-def dummy_task(run: RunSpec, towers: Towers | None = None, dataset: Dataset | None = None) -> ClientTask:
+def towers_to_plan(clip: ClipSpec) -> Towers:
+    """Towers of a specification in float32, with random weights in place of a tag; see `outline_towers`."""
+    given = {"quick_gelu": clip.quick_gelu, "preprocess": clip.preprocess}
+    return outline_towers(clip.name, clip.pretrained, **given)
+
+
+def dummy_task(
+    run: RunSpec,
+    towers: Towers | None = None,
+    dataset: Dataset | None = None,
+    listed: Callable[..., Dataset] = outline,
+) -> ClientTask:
     """A task of a run with seed 1 whose images are zeros that take no memory.
 
     Args:
         run: the run.
-        towers, dataset: those of the run; None: they are loaded.
+        towers, dataset: those of the run; None: of the same sizes, without weights and images; see `outline`.
+        listed: lists the other data sets that are tested on; `load` if their images must be here.
     """
-    towers = towers or towers_for(run.clip, dtype="float32")
-    dataset = dataset or load(run.data, run.partition.file)
+    towers = towers or towers_to_plan(run.clip)
+    dataset = dataset or outline(run.data, run.partition.file)
     (needs, _, last), size = needs_of(run), towers.image_size
     passed = towers.blocks_below(last)
     shape = {
@@ -37,7 +52,7 @@ def dummy_task(run: RunSpec, towers: Towers | None = None, dataset: Dataset | No
     dtype = torch.uint8 if needs == "pixels" and not passed else torch.float32
     looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
     train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
-    others = {name: load(cross_data(run.data, name)) for name in run.protocol.cross}
+    others = {name: listed(cross_data(run.data, name)) for name in run.protocol.cross}
     empty = {name: (other, train[:1].expand(len(other.test), *shape)) for name, other in others.items()}
     first, second = views[: run.data.views], views[run.data.views :]
     world = SharedData(towers, dataset, run.clip, train, test, first, second, empty, passed)

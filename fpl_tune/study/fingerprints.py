@@ -10,7 +10,7 @@ from fpl_tune import methods
 from fpl_tune.clip.load import weights_print
 from fpl_tune.config import RunSpec
 from fpl_tune.core.contents import digest_of
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, MissingData
 from fpl_tune.core.files import digest
 from fpl_tune.core.paths import local
 from fpl_tune.core.sources import own_files, source_of
@@ -23,17 +23,27 @@ from fpl_tune.study.versions import versions
 
 
 class Fingerprints:
-    """The fingerprints of runs at one time: data and weights are read once, however many runs share them."""
+    """The fingerprints of runs at one time: data and weights are read once, however many runs share them.
 
-    def __init__(self) -> None:
+    Args:
+        planned: True if nothing is run, so that data may be missing: fingerprints are empty then, and no cell is stale.
+    """
+
+    def __init__(self, *, planned: bool = False) -> None:
+        self._planned = planned
         self._read: dict[str, dict[str, Any]] = {}
 
     def __call__(self, run: RunSpec) -> dict[str, Any]:
         """The fingerprints of a run; see `fingerprints`."""
         key = json.dumps([vars(run.clip), vars(run.data), run.partition.file, run.protocol.cross], sort_keys=True)
         if key not in self._read:
-            self._read[key] = fingerprints(run)
-        return {**self._read[key], "method": method_source(run)}
+            try:
+                self._read[key] = fingerprints(run)
+            except MissingData:
+                if not self._planned:
+                    raise
+                self._read[key] = {}
+        return self._read[key] and {**self._read[key], "method": method_source(run)}
 
 
 def fingerprints(run: RunSpec, world: SharedData | None = None) -> dict[str, Any]:

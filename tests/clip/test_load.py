@@ -14,7 +14,7 @@ import torch
 
 from fpl_tune.clip import Towers, compact, load_towers
 from fpl_tune.clip._openclip import ensure_importable
-from fpl_tune.clip.load import model_content, weights_print
+from fpl_tune.clip.load import model_content, outline_towers, weights_here, weights_print
 from fpl_tune.config import compose_run, identity
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 
@@ -286,3 +286,14 @@ def test_a_model_in_a_folder_is_known_by_what_describes_it(tmp_path: Path) -> No
     assert [model_content(name) for name in ("compact", "RN50", missing)] == ["compact", "RN50", missing]
     ids = [identity(compose_run([f"clip.name=local-dir:{folder}"])) for folder in (one, copied, other)]
     assert ids[0] == ids[1] != ids[2]
+
+
+def test_towers_to_plan_with_fetch_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # OpenAI's cache is in it
+    for weights in ("openai", "/shared/RN50.pt"):
+        towers = outline_towers("RN50", weights)
+        assert (towers.embed_dim, towers.text_width, towers.image_size) == (1024, 512, 224)
+    assert not weights_here("RN50", "openai")
+    assert weights_here("compact", None)
+    with pytest.raises(ConfigError, match="Did you mean 'openai'"):
+        outline_towers("RN50", "opnai")

@@ -79,6 +79,8 @@ class StudyPlan:
     """Numbers of seeds that cells get while comparisons are undecided; the plan counts the first of them."""
     unasked: str = ""
     """A note on cells with results that the study does not ask for; see `study.unasked`."""
+    missing: str = ""
+    """A note on weights and images that are not on this machine; see `Loaded.missing`."""
 
     @property
     def feasible(self) -> bool:
@@ -103,6 +105,7 @@ class StudyPlan:
             "validation": self.validation,
             "typical": sum(item.trials for item in left if item.typical),
             "looks": list(self.looks),
+            "missing": self.missing,
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -135,7 +138,7 @@ class StudyPlan:
             )
         if self.looks:
             text += f" Cells of undecided comparisons get up to {counted(self.looks[-1], 'seed')}."
-        return " ".join(filter(None, [text, *self.reasons, self.validation, self.rates, self.unasked]))
+        return " ".join(filter(None, [text, *self.reasons, self.missing, self.validation, self.rates, self.unasked]))
 
 
 def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
@@ -149,13 +152,13 @@ def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
 
     Raises:
         ConfigError: the study cannot run on any machine.
-        EnvironmentProblem: the machine lacks data, or a requested GPU.
+        EnvironmentProblem: the machine lacks a requested GPU, or data of which no sizes are published.
     """
     spec, search = study.spec, study.search
     store = Store(root, spec.name)
     looks.check_declared(spec, store)
     setup = setup_of(spec, root / spec.name, study.runs)
-    asked = Asked(store, study)
+    asked = Asked(store, study, planned=True)
     design, items = asked.table.design, _items(spec, asked)
     left = [item for item in items if item.missing]
     device = setup.device if setup.address is None else resolve("auto")
@@ -167,6 +170,7 @@ def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
             setup,
             [item.label for item in left],
             validated=preflight.reads_validation(spec),
+            complete=False,
         )
         paces = earlier_paces(root, spec.name, {cost_key(item.run) for item in left})
         for item in left:
@@ -197,7 +201,8 @@ def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
     further = tuple(spec.declared_looks())
     left_out = Unasked(store, spec.node, [row.cell for row in asked.table.rows.values()]).note()
     reasons = tuple(_reasons(peak, setup))
-    return StudyPlan(tuple(items), max(free), setup.parallel, reasons, sources, coarse, further, left_out)
+    missing = loaded.missing([item.run for item in left])
+    return StudyPlan(tuple(items), max(free), setup.parallel, reasons, sources, coarse, further, left_out, missing)
 
 
 def _items(spec: Study, asked: Asked) -> list[Item]:

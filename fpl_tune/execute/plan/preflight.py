@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -13,13 +13,15 @@ import torch
 
 from fpl_tune import methods
 from fpl_tune.clip import Towers
+from fpl_tune.clip.load import weights_here
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.device import fixed_settings, is_out_of_memory, memory
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, few_images
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.tensors import large_leaves_in
-from fpl_tune.data import Dataset, load
+from fpl_tune.data import Dataset, load, outline
+from fpl_tune.data.published import Counted
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan.traffic import bytes_sent
@@ -28,7 +30,7 @@ from fpl_tune.search import halving
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
-from fpl_tune.simulation.dummy import cost_key, dummy_task
+from fpl_tune.simulation.dummy import cost_key, dummy_task, towers_to_plan
 from fpl_tune.simulation.task import ClientTask, towers_for
 from fpl_tune.simulation.worlds import needs_of, threads_of
 
@@ -49,9 +51,15 @@ this time that a GPU takes. Measured on methods from prompts to whole models; er
 
 
 class Loaded:
-    """Towers, data sets and tasks of a study, each loaded once, and estimates of its runs."""
+    """Towers, data sets and tasks of a study, each loaded once, and estimates of its runs.
 
-    def __init__(self) -> None:
+    Args:
+        complete: False to plan without weights and images, from their sizes alone; see `outline`.
+    """
+
+    def __init__(self, *, complete: bool = True) -> None:
+        self._listed = load if complete else outline
+        self._towers = partial(towers_for, dtype="float32") if complete else towers_to_plan
         self._cache: dict[str, Any] = {}
         self.checked: set[object] = set()
         """Cost keys of runs that were checked, and pairs of a task and a context length whose sentences were."""
@@ -64,15 +72,30 @@ class Loaded:
 
     def towers_of(self, run: RunSpec) -> Towers:
         key = (run.clip.name, run.clip.pretrained, run.clip.quick_gelu, run.clip.preprocess)
-        return self._once(lambda: towers_for(run.clip, dtype="float32"), "towers", key)
+        return self._once(lambda: self._towers(run.clip), "towers", key)
 
     def dataset_of(self, run: RunSpec) -> Dataset:
-        return self._once(lambda: load(run.data, run.partition.file), "data", vars(run.data), run.partition.file)
+        return self._once(
+            lambda: self._listed(run.data, run.partition.file), "data", vars(run.data), run.partition.file
+        )
+
+    def missing(self, runs: Iterable[RunSpec]) -> str:
+        """A sentence that names the weights and images of runs that are not on this machine; empty if all are."""
+        weights = [f"weights of {r.clip.name}" for r in runs if not self._once(
+            partial(weights_here, r.clip.name, r.clip.pretrained), "here", r.clip.name, r.clip.pretrained)]  # fmt: skip
+        images = [f"images of {r.data.name}" for r in runs if isinstance(self.dataset_of(r).train, Counted)]
+        missing = list(dict.fromkeys([*weights, *images]))
+        if not missing:
+            return ""
+        return (
+            f"Not on this machine: {', '.join(missing)}. The plan takes sizes from open_clip's configuration, and "
+            "numbers of classes and images as published."
+        )
 
     def task_of(self, run: RunSpec) -> ClientTask:
         """A task of the run's data and partition with seed 1, whose images take no memory."""
         key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), needs_of(run))
-        return self._once(lambda: dummy_task(run, self.towers_of(run), self.dataset_of(run)), "task", key)
+        return self._once(lambda: dummy_task(run, self.towers_of(run), self.dataset_of(run), self._listed), "task", key)
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
         """The estimated memory of a trial; runs with the same cost key take the same memory."""
@@ -124,6 +147,7 @@ def check(
     labels: Sequence[str] = (),
     *,
     validated: bool = False,
+    complete: bool = True,
 ) -> Loaded:
     """Checks that methods fit their tasks and runs fit the machine.
 
@@ -133,14 +157,16 @@ def check(
         setup: the study's setup; None: unknown.
         labels: names of the runs, for messages; empty: there is one run.
         validated: True if validation metrics decide what runs, so that each run needs validation images.
+        complete: False if weights and images may be missing.
 
     Returns:
         The towers and data sets that were loaded for the checks.
 
     Raises:
         ConfigError: a run cannot start.
+        EnvironmentProblem: weights or images are missing.
     """
-    loaded = Loaded()
+    loaded = Loaded(complete=complete)
     here = setup.device if setup is not None and setup.address is None else None
     room = memory() if here == "cpu" else None
     gpu = max((free for _, free in gpus_here()), default=None) if here == "cuda" else None

@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 import torch
 
-from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.errors import ConfigError, MissingData
 from fpl_tune.data import load, split
 from fpl_tune.execute.plan import plan as planning
 from fpl_tune.execute.plan import preflight
@@ -269,3 +269,15 @@ def test_a_method_that_fails_is_named_with_its_cell(
     with pytest.raises(ConfigError, match=r"coop.* cannot be planned: ZeroDivisionError: division by zero"):
         make_plan(made, root=tmp_path)
     assert gpu_share(replace(coop.run, optim=replace(coop.run.optim, batch=7)), 1, 80 << 30) == 1
+
+
+def test_a_plan_needs_no_images(compose: Compose, tmp_path: Path) -> None:
+    """The study does."""
+    made = compose(ONE, "data=dtd", "data.root=/not/here", "protocol.rounds=1")
+    plan = make_plan(made, root=tmp_path)
+    assert "Not on this machine: images of dtd. " in plan.sentence()
+    assert plan.seconds > 0
+    with pytest.raises(MissingData, match="/not/here is not a folder"):
+        run_study(made, root=tmp_path)
+    with pytest.raises(MissingData, match="data=folder needs files"):  # nothing is published of these
+        make_plan(compose(ONE, "data=folder"), root=tmp_path)
