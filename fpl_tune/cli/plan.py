@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
+
+import typer
 
 from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, Overrides, StudyName, app
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import output_root
 
 
@@ -13,17 +17,27 @@ from fpl_tune.core.paths import output_root
 def plan(
     name: StudyName,
     overrides: Overrides = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="Plan for another machine, by its GPU: h200, h100, a100, a100-40gb, l40s, a10g or l4."),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="With --gpu: GPUs of a node.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="With --gpu: nodes.")] = None,
     format: FormatOption = "table",
 ) -> None:
     """Show the work of a study before it starts: new, stale and finished cells, time, memory and bytes.
 
     Exit code 2 if the study cannot run on this machine.
     """
+    from fpl_tune.execute.plan.machine import Machine
     from fpl_tune.execute.plan.plan import make_plan
     from fpl_tune.search.compose import compose
 
+    if gpu is None and (gpus or nodes):
+        raise ConfigError("--gpus and --nodes describe a machine with GPUs. Name their kind: --gpu h100.")
+    machine = Machine(gpu.lower(), gpus or 1, nodes or 1) if gpu else None
     study = compose(name, overrides or [])
-    planned = make_plan(study, root=output_root())
+    planned = make_plan(study, root=output_root(), machine=machine)
     rows = planned.rows()
     output.emit(
         {**planned.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {study.spec.name}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.pool import ThreadPool
@@ -68,8 +70,7 @@ def features(
     if needs not in get_args(Needs):
         raise unknown("kind of image features", needs, get_args(Needs))
     job = _Job(pool, towers, f"block{blocks}" if blocks else needs, blocks, view, progress)
-    stem = re.sub(r"[^\w.-]+", "_", "-".join([pool.key, towers.name, job.kind, *map(str, view or ())]))[:80]
-    path = Path(cache_dir) / f"{stem}-{_key(job)}.npy"
+    path = Path(cache_dir) / f"{features_name(pool, towers, needs, blocks=blocks, view=view)}-{_key(job)}.npy"
     if (cached := _read(path, job)) is not None:
         return cached
     try:
@@ -91,6 +92,21 @@ def features(
             f"Cannot cache {pool.key} in {path.parent} ({error.strerror or error}). Free some space, or name another "
             "folder in FPL_TUNE_CACHE."
         ) from None
+
+
+def features_name(pool: Pool, towers: Any, needs: str, *, blocks: int = 0, view: View | None = None) -> str:
+    """The name of a file of `features`, without the digest of its content."""
+    kind = f"block{blocks}" if blocks else needs
+    return re.sub(r"[^\w.-]+", "_", "-".join([pool.key, towers.name, kind, *map(str, view or ())]))[:80]
+
+
+def rows_cached(cache_dir: Path, name: str, n: int) -> bool:
+    """True if the cache has a file of this name with the features of n images, whatever its content."""
+    for path in cache_dir.glob(f"{glob.escape(name)}-{'[0-9a-f]' * 16}.npy"):
+        with suppress(OSError, ValueError, EOFError):
+            if len(np.load(path, mmap_mode="r")) == n:
+                return True
+    return False
 
 
 def _key(job: _Job) -> str:

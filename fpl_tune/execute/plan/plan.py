@@ -20,6 +20,7 @@ from fpl_tune.execute.asked import Asked
 from fpl_tune.execute.decide import remaining, rows_of
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan import preflight
+from fpl_tune.execute.plan.machine import TWO_ON_ONE, Machine
 from fpl_tune.execute.plan.profile import TRIAL_SECONDS, earlier_paces
 from fpl_tune.execute.resources import setup_of
 from fpl_tune.findings import looks, rates
@@ -81,6 +82,12 @@ class StudyPlan:
     """A note on cells with results that the study does not ask for; see `study.unasked`."""
     missing: str = ""
     """A note on weights and images that are not on this machine; see `Loaded.missing`."""
+    estimated: str = ""
+    """What the plan of another machine rests on; see `Machine.note`."""
+    images: int = 0
+    """Images that are encoded before the first rounds."""
+    encoding_seconds: float = 0.0
+    """Typical seconds for it, which `seconds` does not contain."""
 
     @property
     def feasible(self) -> bool:
@@ -106,6 +113,9 @@ class StudyPlan:
             "typical": sum(item.trials for item in left if item.typical),
             "looks": list(self.looks),
             "missing": self.missing,
+            "estimated": self.estimated,
+            "images": self.images,
+            "encoding_seconds": round(self.encoding_seconds, 1),
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -132,16 +142,23 @@ class StudyPlan:
             f"parallel, {size(t['bytes_up'])} up and {size(t['bytes_down'])} down, {size(t['peak_memory_bytes'])} of "
             "memory a trial."
         )
-        if t["typical"]:
+        if self.estimated:
+            text += f" {self.estimated}"
+        elif t["typical"]:
             text += (
                 f" The times of {counted(t['typical'], 'cell')} are typical values: no similar cell has run here yet."
+            )
+        if self.encoding_seconds >= 1:
+            text += (
+                f" Before that, {counted(self.images, 'image')} are encoded once, in about "
+                f"{duration(self.encoding_seconds)}."
             )
         if self.looks:
             text += f" Cells of undecided comparisons get up to {counted(self.looks[-1], 'seed')}."
         return " ".join(filter(None, [text, *self.reasons, self.missing, self.validation, self.rates, self.unasked]))
 
 
-def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
+def make_plan(study: ComposedStudy, *, root: Path, machine: Machine | None = None) -> StudyPlan:
     """Plans a study: its missing seeds, their time, memory and bytes.
 
     Times are measured on earlier runs of this study or, if there are none, of others; else they are typical values.
@@ -149,6 +166,7 @@ def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
     Args:
         study: the study.
         root: the output folder.
+        machine: another machine, whose times are estimates; None: this one.
 
     Raises:
         ConfigError: the study cannot run on any machine.
@@ -157,12 +175,12 @@ def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
     spec, search = study.spec, study.search
     store = Store(root, spec.name)
     looks.check_declared(spec, store)
-    setup = setup_of(spec, root / spec.name, study.runs)
+    setup = _there(spec, root / spec.name) if machine else setup_of(spec, root / spec.name, study.runs)
     asked = Asked(store, study, planned=True)
     design, items = asked.table.design, _items(spec, asked)
     left = [item for item in items if item.missing]
-    device = setup.device if setup.address is None else resolve("auto")
-    room = bounds.block_room(torch.device(device))
+    device = machine or (setup.device if setup.address is None else resolve("auto"))
+    room = int(bounds.BLOCK_SHARE * machine.memory) if machine else bounds.block_room(torch.device(str(device)))
     with fixed_settings(setup.threads):
         loaded = preflight.check(
             [item.run for item in left],
@@ -171,14 +189,17 @@ def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
             [item.label for item in left],
             validated=preflight.reads_validation(spec),
             complete=False,
+            machine=machine,
         )
-        paces = earlier_paces(root, spec.name, {cost_key(item.run) for item in left})
+        paces = {} if machine else earlier_paces(root, spec.name, {cost_key(item.run) for item in left})
+        images = dict[str, tuple[int, float]]()
         for item in left:
             n, pace = len(item.missing), paces.get(cost_key(item.run))
             try:
                 item.typical = pace is None
                 pace = loaded.typical_pace(item.run, device) if pace is None else pace
                 up, down = loaded.bytes_of(item.run)
+                images |= loaded.encoding(item.run, setup.cache_dir, device)
                 item.peak_memory_bytes = PROCESS_BYTES + loaded.memory_of(item.run, n).peak(room)
             except FplTuneError:
                 raise
@@ -187,11 +208,19 @@ def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
             runs = item.trials * n * item.cost
             item.bytes_up, item.bytes_down = round(runs * up), round(runs * down)
             item.seconds = item.trials * TRIAL_SECONDS + runs * item.run.rounds * pace
-    starting = RAY_SECONDS if left and spec.execution.executor == "ray" else 0.0
-    free = [starting] * setup.parallel  # a heap of the times at which workers become free
-    for each in sorted((item.seconds / item.trials for item in left for _ in range(item.trials)), reverse=True):
-        heapq.heapreplace(free, free[0] + each)
+    starting = RAY_SECONDS if left and (machine or spec.execution.executor == "ray") else 0.0
     peak = max((item.peak_memory_bytes for item in items), default=0)
+    trials = sorted((item.seconds / item.trials for item in left for _ in range(item.trials)), reverse=True)
+    parallel, estimated = setup.parallel, ""
+    if machine:
+        gpus = machine.gpus * machine.nodes
+        share = spec.execution.gpus or preflight.share_of(max(0, peak - PROCESS_BYTES), machine.memory)
+        at_once = max(1, min(int(1 / share), -(-len(trials) // gpus)))
+        trials = [each * max(1.0, at_once / TWO_ON_ONE) for each in trials]
+        parallel, estimated = gpus * at_once, machine.note(at_once)
+    free = [starting] * parallel  # a heap of the times at which workers become free
+    for each in trials:
+        heapq.heapreplace(free, free[0] + each)
     fields = {param.name for part in search.parts for param in part.space.params} if search else set[str]()
     # a search of rates finds its own
     sources = "" if "optim.lr" in fields else rates.note(spec, study.cells)
@@ -200,9 +229,17 @@ def make_plan(study: ComposedStudy, *, root: Path) -> StudyPlan:
     coarse = preflight.coarse_sets(compete, loaded, spec.report.metric)
     further = tuple(spec.declared_looks())
     left_out = Unasked(store, spec.node, [row.cell for row in asked.table.rows.values()]).note()
-    reasons = tuple(_reasons(peak, setup))
+    reasons = () if machine else tuple(_reasons(peak, setup))
     missing = loaded.missing([item.run for item in left])
-    return StudyPlan(tuple(items), max(free), setup.parallel, reasons, sources, coarse, further, left_out, missing)
+    encoded = sum(n for n, _ in images.values()), sum(seconds for _, seconds in images.values())
+    return StudyPlan(
+        tuple(items), max(free), parallel, reasons, sources, coarse, further, left_out, missing, estimated, *encoded
+    )
+
+
+def _there(spec: Study, folder: Path) -> ExecutionContext:
+    """The setup of a study on another machine with GPUs, where nothing is cached."""
+    return ExecutionContext(folder, folder / "not here", spec.execution, device="cuda", address="auto")
 
 
 def _items(spec: Study, asked: Asked) -> list[Item]:

@@ -7,23 +7,28 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from fpl_tune import methods
 from fpl_tune.clip import Towers
 from fpl_tune.clip.load import weights_here
 from fpl_tune.config import RunSpec, Study
-from fpl_tune.core.device import fixed_settings, is_out_of_memory, memory
+from fpl_tune.core.device import cores, fixed_settings, is_out_of_memory, memory
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, few_images
 from fpl_tune.core.paths import cache_root
 from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import Dataset, load, outline
+from fpl_tune.data.cache import features_name, rows_cached
 from fpl_tune.data.published import Counted
+from fpl_tune.data.transform import pools_and_views
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
+from fpl_tune.execute.plan.machine import CORES, REFERENCE, Machine
 from fpl_tune.execute.plan.traffic import bytes_sent
 from fpl_tune.method import State
 from fpl_tune.search import halving
@@ -48,6 +53,8 @@ SMALLEST = 0.05
 _STEP, _PER_BYTE, _GPU = 0.5e-3, 4e-9, 0.05
 """Typical seconds of one client's step on a core: a constant, and per byte that is kept for gradients; and the share of
 this time that a GPU takes. Measured on methods from prompts to whole models; errors of a factor of two are common."""
+_READ, _CORE_RATE = 4e-3, 30e9
+"""Typical seconds of a core to read and shrink a photograph, and operations a second of a core in an image tower."""
 
 
 class Loaded:
@@ -92,6 +99,18 @@ class Loaded:
             "numbers of classes and images as published."
         )
 
+    def encoding(self, run: RunSpec, cache_dir: Path, device: str | Machine) -> dict[str, tuple[int, float]]:
+        """The images that a run encodes before its first round: their number and typical seconds, by name of the file
+        in the cache. Those that are in the cache are left out; the content of images and weights is not compared."""
+        (needs, view, last), towers = needs_of(run), self.towers_of(run)
+        blocks, found = towers.blocks_below(last), dict[str, tuple[int, float]]()
+        for pool, look in pools_and_views(self.dataset_of(run), run.data.views, view):
+            name = features_name(pool, towers, needs, blocks=blocks, view=look)
+            if not rows_cached(cache_dir, name, len(pool)):
+                per_image = self._once(partial(_operations, towers, needs, blocks), "pass", towers.name, needs, blocks)
+                found[name] = len(pool), len(pool) * _seconds_of_image(per_image, device, run.clip.dtype)
+        return found
+
     def task_of(self, run: RunSpec) -> ClientTask:
         """A task of the run's data and partition with seed 1, whose images take no memory."""
         key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), needs_of(run))
@@ -118,7 +137,7 @@ class Loaded:
         """Bytes sent up and down with seed 1; runs with the same cost key and rounds send the same number."""
         return self._once(lambda: bytes_sent(run, 1, self.task_of(run)), "bytes", cost_key(run), run.rounds)
 
-    def typical_pace(self, run: RunSpec, device: str) -> float:
+    def typical_pace(self, run: RunSpec, device: str | Machine) -> float:
         """Typical seconds of a round of one seed, from its training steps, their memory, and its evaluations."""
         task, batch = self.task_of(run), run.optim.batch
         stages = [stage for stage in run.stages if stage.method.learns]
@@ -131,8 +150,29 @@ class Loaded:
             prompts = len(models) * len(classes.names) / task.n_classes
             passes += sum(models) / batch if stages and stages[0].method.needs == "pixels" else prompts
         tests = passes / _PASSES / run.protocol.eval_every
+        if isinstance(device, Machine):
+            clients = max(1, round(run.protocol.participation * task.n_clients))
+            return 0.01 + device.step_seconds((steps + tests) / clients, steps + tests, estimate.step, run.clip.dtype)
         seconds = (steps + tests) * (_STEP + _PER_BYTE * estimate.step)
         return (0.01 + seconds) * (1 if device == "cpu" else _GPU)
+
+
+def _operations(towers: Towers, needs: str, blocks: int) -> int:
+    """Floating-point operations of the image tower's pass over an image; 0 if pixels are kept."""
+    if needs == "pixels" and not blocks:
+        return 0
+    image = torch.zeros(1, 3, towers.image_size, towers.image_size)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        towers.encode_images(image, patches=needs == "patches", blocks=blocks)
+    return counter.get_total_flops()
+
+
+def _seconds_of_image(operations: int, device: str | Machine, dtype: str) -> float:
+    """Typical seconds until an image is read and has passed the tower."""
+    if device == "cpu":
+        return (_READ + operations / _CORE_RATE) / cores()
+    gpu = device if isinstance(device, Machine) else Machine(REFERENCE)
+    return max(_READ / CORES, gpu.image_seconds(operations, dtype))
 
 
 def _initial_state(run: RunSpec, task: ClientTask) -> State:
@@ -148,6 +188,7 @@ def check(
     *,
     validated: bool = False,
     complete: bool = True,
+    machine: Machine | None = None,
 ) -> Loaded:
     """Checks that methods fit their tasks and runs fit the machine.
 
@@ -158,6 +199,7 @@ def check(
         labels: names of the runs, for messages; empty: there is one run.
         validated: True if validation metrics decide what runs, so that each run needs validation images.
         complete: False if weights and images may be missing.
+        machine: another machine that the runs are planned for.
 
     Returns:
         The towers and data sets that were loaded for the checks.
@@ -170,6 +212,8 @@ def check(
     here = setup.device if setup is not None and setup.address is None else None
     room = memory() if here == "cpu" else None
     gpu = max((free for _, free in gpus_here()), default=None) if here == "cuda" else None
+    if machine is not None:
+        room, gpu = None, machine.memory
     for run, label in zip_longest(runs, labels):
         try:
             _check(run, loaded, seeds, room, gpu)
@@ -282,8 +326,12 @@ def gpu_share(run: RunSpec, seeds: int, total: int) -> float:
             peak = _loaded().memory_of(run, seeds).peak(int(bounds.BLOCK_SHARE * total))
     except Exception:  # a method's own error: the trial reports it with its place
         return 1.0
-    share = reserved_bytes(peak) / total
-    return min(1.0, max(SMALLEST, math.ceil(100 * share) / 100))
+    return share_of(peak, total)
+
+
+def share_of(peak: int, total: int) -> float:
+    """The share of a GPU with so much memory that a trial with this estimated peak takes, in hundredths."""
+    return min(1.0, max(SMALLEST, math.ceil(100 * reserved_bytes(peak) / total) / 100))
 
 
 def reserved_bytes(peak: int) -> int:
