@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from fpl_tune.cli import output, streams
+from fpl_tune.cli import hydra_words, output, streams
 from fpl_tune.cli.common import app
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import FplTuneError, Notice
@@ -45,7 +45,11 @@ def main(words: Sequence[str] | None = None) -> None:
         warnings.simplefilter("always", Notice)
         warnings.showwarning = _Once()
         try:
-            code = app(list(sys.argv[1:] if words is None else words), prog_name="fpl-tune", standalone_mode=False)
+            code = app(
+                hydra_words.answered(sys.argv[1:] if words is None else words),
+                prog_name="fpl-tune",
+                standalone_mode=False,
+            )
         except Exception as problem:
             if os.environ.get("FPL_TUNE_FULL_ERROR") and not hasattr(problem, "format_message"):
                 raise

@@ -35,8 +35,7 @@ def method_files() -> dict[str, Path]:
 
 def method_names() -> list[str]:
     """Names that `method=` accepts, for completion: methods, compositions in YAML, and plug-ins."""
-    composed = [path.stem for path in paths.shipped("conf", "method").glob("*.yaml")]
-    return sorted({*method_files(), *composed, *plugins.names("methods")})
+    return sorted({*method_files(), *paths.option_files("method"), *plugins.names("methods")})
 
 
 def _complete_method(ctx: typer.Context) -> list[str]:
@@ -102,5 +101,11 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    config_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--config-dir", metavar="DIR", help="Folder with options of your own, such as DIR/optim/mine.yaml."
+        ),
+    ] = None,
 ) -> None:
     """Options before the verb."""

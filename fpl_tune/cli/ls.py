@@ -12,7 +12,7 @@ from fpl_tune.cli import output
 from fpl_tune.cli.common import FormatOption, app, method_files, stored
 from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.paths import list_studies, shipped
+from fpl_tune.core.paths import list_studies, option_files
 from fpl_tune.study.cells import shown
 
 
@@ -59,7 +59,7 @@ def ls(
     elif kind == "studies":
         rows = [{"study": name, "what": headline(path)} for name, path in list_studies().items()]
     else:
-        rows = [{"clip": path.stem, "what": headline(path)} for path in sorted(shipped("conf", "clip").glob("*.yaml"))]
+        rows = [{"clip": path.stem, "what": headline(path)} for path in option_files("clip").values()]
     output.emit(rows, format)
 
 
@@ -69,7 +69,7 @@ def _methods() -> list[dict[str, Any]]:
 
     Nothing is imported, so the list appears immediately.
     """
-    composed = {path.stem: path for path in sorted(shipped("conf", "method").glob("*.yaml"))}
+    composed = option_files("method")
     rows = []
     for name, path in (composed | method_files()).items():
         text = path.read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def _fields(name: str) -> tuple[list[dict[str, Any]], str]:
     from fpl_tune.search.space import names_of, read_file
 
     plugins.trust([name])
-    composed = shipped("conf", f"method/{name}.yaml").is_file()
+    composed = name in option_files("method")
     node = config.choose("method", name)["method"] if composed else {"name": name}
     kind = methods.find(node["name"])
     node = {field.name: "required" for field in methods.hyper_parameters(kind)} | methods.defaults(kind) | node

@@ -27,7 +27,7 @@ from fpl_tune.core import plugins
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.metrics import check_rule
 from fpl_tune.core.nested import GROUPS, reject_two_values
-from fpl_tune.core.paths import output_folder, shipped, study_file
+from fpl_tune.core.paths import config_dir, option_files, output_folder, shipped, study_file
 from fpl_tune.core.spec import validated
 from fpl_tune.core.yaml_files import read_mapping
 
@@ -118,15 +118,19 @@ def _trusted(overrides: Sequence[Given]) -> list[Override]:
     return given
 
 
-@cache
 def choose(group: str, option: str) -> dict[str, Any]:
     """The fields of a composed run that an option of a group sets, by name. Copy before changing.
 
     Raises:
         ConfigError: the group has no such option.
     """
-    path, chosen = shipped("conf", f"{group}/{option}.yaml"), {"name": option}
-    if path.stem == option and path.is_file():
+    return _chosen(group, option, option_files(group).get(option))
+
+
+@cache
+def _chosen(group: str, option: str, path: Path | None) -> dict[str, Any]:
+    chosen = {"name": option}
+    if path is not None:
         chosen = read_mapping(path, "An option")
     elif group != "method" or (":" not in option and option not in methods.catalogue()):
         raise no_option(group, option)
@@ -163,14 +167,16 @@ def _merged_study(name: str, folder: Path, content: dict[str, Any]) -> dict[str,
 
         with suppress(Exception):  # Hydra reports it below, with the file that the user knows
             changes = {key: value for key, value in content.items() if key != "defaults"}
-            node: Any = OmegaConf.to_container(OmegaConf.merge(_merged_defaults(json.dumps(others)), changes))
+            node: Any = OmegaConf.to_container(
+                OmegaConf.merge(_merged_defaults(json.dumps(others), config_dir()), changes)
+            )
             return node
     return _merged(name, folder)
 
 
 @cache
-def _merged_defaults(defaults: str) -> dict[str, Any]:
-    """What Hydra merges for a list of shipped defaults, which is given in JSON."""
+def _merged_defaults(defaults: str, own: Path | None) -> dict[str, Any]:
+    """What Hydra merges for a list of defaults in JSON: shipped ones, and options in the folder `own`."""
     with TemporaryDirectory() as folder:
         Path(folder, "defaults.yaml").write_text(f'{{"defaults": {defaults}}}', encoding="utf-8")
         return _merged("defaults", Path(folder))
@@ -238,10 +244,12 @@ def _in_one_line(file: str) -> Iterator[None]:
 
 
 def _searched() -> str:
-    """The override of Hydra's search path that adds the groups and the shipped studies to the study's own folder."""
+    """The override of Hydra's search path that adds the groups, the shipped studies and the user's own options to the
+    study's own folder."""
     folders = ["pkg://fpl_tune.config.conf"]
-    if (studies := shipped("studies")).is_dir():
-        folders.append("'file://" + str(studies).replace("'", "\\'") + "'")
+    for folder in (shipped("studies"), config_dir()):
+        if folder is not None and folder.is_dir():
+            folders.append("'file://" + str(folder).replace("'", "\\'") + "'")
     return f"hydra.searchpath=[{','.join(folders)}]"
 
 
@@ -250,9 +258,10 @@ def _register(defaults: Sequence[Any]) -> None:
     _register_defaults()
     chosen = [pair for entry in defaults if isinstance(entry, dict) for pair in entry.items()]
     named = [name for group, name in chosen if str(group).endswith("method") and ":" in str(name)]
+    files = option_files("method")
     for name in [*methods.catalogue(), *map(str, named)]:
         methods.find(name)
-        if not shipped("conf", f"method/{name}.yaml").is_file():
+        if name not in files:
             _register_method(name)
 
 

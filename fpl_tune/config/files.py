@@ -13,7 +13,7 @@ from fpl_tune import methods
 from fpl_tune.config.specs import RUN_FIELDS
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.nested import GROUPS
-from fpl_tune.core.paths import shipped, study_file
+from fpl_tune.core.paths import config_dir, option_files, study_file
 from fpl_tune.core.yaml_files import read_mapping
 
 
@@ -68,7 +68,7 @@ def _check_bases(path: Path, node: Mapping[str, Any], before: tuple[Path, ...]) 
 
 def options(group: str) -> list[str]:
     """Names of a group's options: its YAML files, and for `method` every known method."""
-    named = {path.stem for path in shipped("conf", group).glob("*.yaml")}
+    named = set(option_files(group))
     return sorted(named | set(methods.catalogue()) if group == "method" else named)
 
 
@@ -82,6 +82,8 @@ def no_option(group: str, name: str) -> ConfigError:
         return ConfigError(
             f"There is no method {name!r} in fpl-tune, but {module}.py is in this folder. Write {written}."
         )
+    own = "" if config_dir() else f" Options of your own, DIR/{group}/{name}.yaml, are named by --config-dir DIR."
+    more = own if not more and name.isidentifier() and group != "method" else more
     return ConfigError(f"{unknown(group, name, options(group))}{more}")
 
 

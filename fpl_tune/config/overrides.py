@@ -64,7 +64,12 @@ def parse(given: Iterable[Given | Any]) -> list[Override]:
             raise ConfigError(f"Overrides are a mapping such as {{'optim.lr': 0.1}}, or strings, not {quoted(each)}.")
     for override in overrides:
         field, value = override.field, override.value
-        if not field or "@" in field or field.split(".")[0] == "hydra":
+        if field.split(".")[0] == "hydra":
+            raise ConfigError(
+                f"{quoted(override.text)} sets Hydra itself, which fpl-tune does not run. Leave it out; options of "
+                "your own are in a folder, --config-dir DIR."
+            )
+        if not field or "@" in field:
             raise ConfigError(f"{quoted(override.text)} does not name a field of a run or study. Write key=value.")
         if field in GROUPS and override.removed:
             raise ConfigError(f"{quoted(override.text)} removes a group that every run has. Choose one: {field}=NAME.")

@@ -20,6 +20,10 @@ def local(path: str | Path) -> Path:
     return Path(os.environ.get("TUNE_ORIG_WORKING_DIR", ""), os.path.expanduser(path))  # leaves a ~name of no user
 
 
+CONFIG_DIR = "FPL_TUNE_CONFIG_DIR"
+"""Variable of the environment with the folder of the user's own options."""
+
+
 def shipped(kind: str, name: str = "") -> Path:
     """The folder `conf`, `studies` or `search_spaces`, or a file in it.
 
@@ -29,6 +33,33 @@ def shipped(kind: str, name: str = "") -> Path:
         return _PACKAGE / "config" / "conf" / name
     checkout = (_PACKAGE.parent / "pyproject.toml").is_file() and (_PACKAGE.parent / kind).is_dir()
     return (_PACKAGE.parent if checkout else _PACKAGE / "_shipped") / kind / name
+
+
+def config_dir() -> Path | None:
+    """The folder of the user's own options, `<group>/<option>.yaml`, in FPL_TUNE_CONFIG_DIR, which `--config-dir` sets.
+
+    Raises:
+        ConfigError: it is not a folder.
+    """
+    if not (named := os.environ.get(CONFIG_DIR)):
+        return None
+    if not (folder := Path(named).expanduser().resolve()).is_dir():
+        raise ConfigError(f"--config-dir and {CONFIG_DIR} name a folder with options, but {named} is none.")
+    return folder
+
+
+def option_files(group: str) -> dict[str, Path]:
+    """The YAML files of a group's options by name: the shipped ones, and those in `config_dir`.
+
+    Raises:
+        ConfigError: an option of one's own has the name of a shipped one.
+    """
+    files, own = {path.stem: path for path in sorted(shipped("conf", group).glob("*.yaml"))}, config_dir()
+    for path in sorted((own / group).glob("*.yaml")) if own is not None else ():
+        if path.stem in files:
+            raise ConfigError(f"{path} has the name of a shipped option, {group}={path.stem}. Rename it.")
+        files[path.stem] = path
+    return files
 
 
 def list_studies() -> dict[str, Path]:
