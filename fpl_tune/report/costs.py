@@ -18,7 +18,7 @@ from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.searches import Searched
 from fpl_tune.report import charts
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td
-from fpl_tune.study.cells import Cell, label, shown
+from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import aggregate
 
 _FIELDS = {
@@ -97,8 +97,6 @@ def texts(findings: Findings) -> list[str]:
 # -- the table -----------------------------------------------------------------------------------------------
 
 
-CELLS = 40
-"""Cells that the table of costs has, of a study whose cells are no methods by settings; of more, the best ones."""
 REACHED = 0.9
 """Share of the final test accuracy to which rounds are counted."""
 EXACT = ("parameters learned", "parameters sent", "MB up", "MB down", "MB in total")
@@ -127,21 +125,10 @@ class Cost(NamedTuple):
 
 
 def of_methods(findings: Findings) -> list[Cost]:
-    """The costs of each method in each setting or, of other studies, of the cells that are compared with each other."""
-    if (crossed := findings.crossed) is not None:
-        places = [(method, column, cell) for method, row in crossed.rows.items() for column, cell in row.items()]
-    else:
-        cells = findings.entries if len(findings.entries) <= CELLS else charts.notable(findings, CELLS)
-        places = [(*_split(findings, cell), cell) for cell in cells]
-    return [Cost(method, where, _figures(findings, cell)) for method, where, cell in places if findings.compared(cell)]
-
-
-def _split(findings: Findings, cell: Cell) -> tuple[str, str]:
-    """A cell's name without its setting, and its setting."""
-    where = {name: value for name, value in cell.varied.items() if name in findings.settings}
-    what = {name: value for name, value in cell.varied.items() if name not in where}
-    alone = findings.searched or not where
-    return (findings.names.of(cell), "") if alone else (label(what) if what else cell.role, label(where))
+    """The costs of what the study compares, in each setting; of many cells, of those that charts draw."""
+    drawn = {name for _, name, _ in charts.notable(findings)[0]}
+    return [Cost(name, where, _figures(findings, cell)) for where, name, cell in findings.places
+            if name in drawn and findings.compared(cell)]  # fmt: skip
 
 
 def _figures(findings: Findings, cell: Cell) -> dict[str, float]:

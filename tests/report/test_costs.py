@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fpl_tune import report
-from fpl_tune.report import costs
+from fpl_tune.report import charts, costs
 
 from .conftest import amend, findings_of, write
 
@@ -97,9 +97,9 @@ def test_figures_that_records_lack_are_dashes(store):
 def test_other_studies_have_a_row_for_each_cell_or_for_the_best_of_many(make_store):
     few = make_store(body="axes: {method.n_ctx: [2, 4], optim.lr: [0.1, 0.2]}\nreferences: [{method: zeroshot}]\n")
     assert [c.method for c in costs.of_methods(findings_of(few))] == [cell.label for cell in few.cells()]
-    rates = [i / 1000 for i in range(1, costs.CELLS + 5)]
+    rates = [i / 1000 for i in range(1, charts.MOST + 5)]
     many = make_store(body=f"axes: {{optim.lr: {rates}}}\nseeds: 1\n", name="many")
     amend(many, **{"val__acc_mean": lambda cell: cell.number / 100})
     named = [cost.method for cost in costs.of_methods(findings_of(many))]
-    assert len(named) == costs.CELLS
+    assert len(named) == charts.MOST
     assert named[0] == "lr=0.005"
