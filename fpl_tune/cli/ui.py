@@ -72,11 +72,13 @@ def ui(
         except OSError:
             raise EnvironmentProblem(f"Port {port} is in use. Choose another one: --port {port + 1}.") from None
     page, experiments = remote or local, track.experiments(root)
+    read = {name: tracking.read(root / name) for name in paths.stored_studies()}
+    studies = {tracked.experiment: name for name, tracked in read.items() if tracked is not None}
     pages = {
         # Experiments of other programs have no links; without the workflow type, MLflow would show traces.
         name: tracking.links(root / name, local)
         or {"table": f"{page}/#/experiments/{key}/runs?workflowType=machine_learning"}
-        for name, key in experiments.items()
+        for name, key in ((studies.get(key, name), key) for name, key in experiments.items())
         if study in (None, name)
     }
     if study is not None and study not in pages:

@@ -302,12 +302,27 @@ class ExecutionSpec:
     """Number of retries of a failed trial."""
 
 
+_EXPERIMENT_LENGTH = 200
+"""MLflow's names have up to 250 characters, of which a study's name may take a hundred."""
+
+
+def _with_study(text: str) -> str:
+    if text.count("{study}") != 1 or len(text) > _EXPERIMENT_LENGTH:
+        raise ValueError(
+            f"has {{study}} once, as each study has an experiment of its own, and at most {_EXPERIMENT_LENGTH} "
+            f"characters, but is {text!r}"
+        )
+    return text
+
+
 @dataclass(frozen=True, config=SPEC)
 class TrackingSpec:
     """MLflow, at MLFLOW_TRACKING_URI, else SQLite in the output folder."""
 
     enabled: bool = True
     """True to record the study in MLflow."""
+    experiment: Annotated[str, AfterValidator(_with_study)] = "{study}"
+    """Name of its experiment, with {study} for the study's name, such as fpl/{study}."""
 
 
 @dataclass(frozen=True, config=SPEC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -66,6 +67,12 @@ class MLflowCallback(Callback):
 
     def on_study_start(self, store: Store, cells: Sequence[Cell], jobs: Sequence[Job]) -> None:
         self._store = Store(store.root, store.name)  # another reader, for the thread
+        self._began = round(1000 * time.time())
+        if named := os.environ.get("MLFLOW_EXPERIMENT_NAME"):
+            self.warn(
+                f"MLFLOW_EXPERIMENT_NAME={named} is ignored, as each study has an experiment of its own. Set "
+                f"\"tracking.experiment='{named}/{{study}}'\" instead."
+            )
 
     def on_round_end(self, cell: Cell, records: Sequence[Record]) -> None:
         """Opens MLflow at the first round, not earlier: its imports and those of the executor can deadlock."""
@@ -76,7 +83,7 @@ class MLflowCallback(Callback):
     def open(self) -> None:
         """Imports mlflow (1 to 2 s), connects and shows the study as running; called in the thread."""
         self._writer = Writer(self._store, self._alive)
-        self._writer.write_study(running=True)
+        self._writer.write_study(running=True, began=self._began)
 
     def on_cell_end(self, row: Row) -> None:
         self.on_round_end(row.cell, [])

@@ -119,12 +119,15 @@ def mlflow_name(name: str) -> str:
     return "/".join(parts) or "_"
 
 
-def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
-    """The parent run: note, tags and files; no parameters or metrics, so it can be updated as the study grows."""
+def study_entry(store: Store, *, running: bool = False, began: int = 0) -> LoggedRun:
+    """The parent run: note, tags and files; no parameters or metrics, so it can be updated as the study grows.
+
+    It lasts from the start of the first seed, or from `began` if there is none yet, to the end of the last one.
+    """
     spec, table = store.spec(), store.table()
     every = [*table.rows.values()]
     cells = [dict(Place.of(row.cell)) for row in every]
-    ends = [_times(run)[1] for row in every for run in row.results.values()]
+    times = [_times(run) for row in every for run in row.results.values()]
     failed = any(
         row.state is CellState.FAILED or (row.state is CellState.DIVERGED and row.cell.role != "trial") for row in every
     )
@@ -139,8 +142,8 @@ def study_entry(store: Store, *, running: bool = False) -> LoggedRun:
         key=STUDY_KEY,
         name=spec.name,
         status=status,
-        start=min(ends, default=0),
-        end=max(ends, default=0),
+        start=min((start for start, _ in times), default=began),
+        end=max((end for _, end in times), default=0),
         digest=_digest(status, store.node(), cells, [*map(_results, every)]),
         tags=tags,
         files=[] if running else [("", store.folder / name) for name in names],

@@ -86,9 +86,14 @@ class Writer:
         for run in search(self.client, [self.experiment], self.identity):
             self.runs[str(run.data.tags.get("fpl.key"))].append(run)
 
-    def write_study(self, *, running: bool = False) -> None:
-        """Writes the study's run; its report is attached once it is no longer running."""
-        entry = runs.study_entry(self.store, running=running)
+    def write_study(self, *, running: bool = False, began: int = 0) -> None:
+        """Writes the study's run; its report is attached once it is no longer running.
+
+        Args:
+            running: True while the study runs.
+            began: milliseconds since 1970 at which it began, for a study that has no result yet.
+        """
+        entry = runs.study_entry(self.store, running=running, began=began)
         if not self._holds(STUDY_KEY, entry.digest):
             self._write(entry)
         self._describe(self.link(), entry.tags[_NOTE])
@@ -215,7 +220,10 @@ class Writer:
         another experiment. MLflow cannot move one: if this folder was moved, all runs are logged again.
         """
         location = (self.store.root / "mlartifacts" / self.store.name).resolve().as_uri() if database else None
-        name, experiment = self.store.name, self.client.get_experiment_by_name(self.store.name)
+        name = self.store.spec().tracking.experiment.replace("{study}", self.store.name)
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is None and not reads:
+            experiment = self._renamed(name)
         if experiment is not None and database and experiment.artifact_location != location:
             if not self._is_ours(experiment.experiment_id):
                 name = f"{name} ({self.identity[:8]})"
@@ -233,6 +241,19 @@ class Writer:
                 return None
             self.client.restore_experiment(experiment.experiment_id)
         return experiment.experiment_id
+
+    def _renamed(self, name: str) -> Any:
+        """The experiment that the study had under another `tracking.experiment`, renamed; None if there is none."""
+        from mlflow.exceptions import MlflowException
+
+        tracked = tracking.read(self.store.folder)
+        if tracked is None or tracked.server != self.server:
+            return None
+        with suppress(MlflowException):  # it is not on this server
+            if self._is_ours(tracked.experiment):
+                self.client.rename_experiment(tracked.experiment, name)
+                return self.client.get_experiment(tracked.experiment)
+        return None
 
     def _is_ours(self, experiment: str) -> bool:
         """True if all runs of an experiment are of this folder; in its own database also those of the one that it was

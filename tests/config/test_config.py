@@ -344,3 +344,9 @@ def test_a_method_of_a_file_needs_a_rate_of_its_own(tmp_path: Path, monkeypatch:
     says = r"has no row of rateless:Mine, .* variant \{method: 'rateless:Mine', optim\.lr: 0\.02\}"
     with pytest.raises(ConfigError, match=says):
         compose_run(["method=rateless:Mine", "optim=tuned"])
+
+
+@pytest.mark.parametrize("name", ["fpl", "{study}/{study}", "{other}"])
+def test_each_study_has_an_experiment_of_its_own(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"tracking.experiment has \{study\} once"):
+        compose_study("lambda_sweep", [{"tracking.experiment": name}])

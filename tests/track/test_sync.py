@@ -646,3 +646,25 @@ def test_a_study_that_runs_is_left_to_its_driver(make_store, uri):
     with locked(store.folder):
         assert track.inspect(store, fix=True) == []
     assert track.inspect(store) != []
+
+
+def test_an_experiment_has_a_name_of_ones_own_and_is_renamed_with_its_runs(make_store, uri, runs_of, monkeypatch):
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    store = make_store(body=SMALL)
+    (warning,) = follow(store)
+    assert warning.startswith("MLFLOW_EXPERIMENT_NAME=mine is ignored")
+    assert len(runs_of(uri)) == 3
+    renamed = make_store(["tracking.experiment='fpl/{study}'"], body=SMALL)
+    assert renamed.folder == store.folder
+    follow(renamed)
+    assert len(runs_of(uri, "fpl/toy")) == 3
+    assert server.experiments(store.root).keys() == {"fpl/toy"}
+
+
+def test_the_run_of_a_study_lasts_as_long_as_its_work(make_store, uri, keyed):
+    store = make_store(body=SMALL)
+    track.inspect(store, fix=True)
+    runs = keyed(uri)
+    parent, children = runs.pop("study").info, [run.info for run in runs.values()]
+    assert parent.start_time == min(child.start_time for child in children)
+    assert parent.end_time == max(child.end_time for child in children)
