@@ -4,9 +4,9 @@
 #SBATCH --job-name=fpl-lambda-sweep
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=8
+#SBATCH --cpus-per-task=32
 #SBATCH --gpus-per-node=4
-#SBATCH --mem=32G
+#SBATCH --mem=128G
 #SBATCH --time=08:00:00
 ##SBATCH --partition=... --account=...
 #SBATCH --output=%x-%j.log
@@ -35,17 +35,18 @@ finish() {
 }
 trap finish EXIT
 
-node=(ray start --block --disable-usage-stats --num-cpus=8 --num-gpus=4)
+node=(ray start --block --disable-usage-stats --num-cpus=32 --num-gpus=4)
 # MPS lets kernels of trials that share a GPU run at the same time; without it they take turns.
 export CUDA_MPS_PIPE_DIRECTORY="/tmp/mps-$SLURM_JOB_ID" CUDA_MPS_LOG_DIRECTORY="/tmp/mps-$SLURM_JOB_ID"
 node=(bash -c 'mkdir -p "$CUDA_MPS_PIPE_DIRECTORY"; nvidia-cuda-mps-control -d || true; exec "$@"' sh "${node[@]}")
-srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" \
+# Since 22.05, srun does not take over the job's --cpus-per-task: without it, the node would have one core.
+srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=32 --nodelist="$head" \
   "${node[@]}" --head --node-ip-address="$ip" --port="$port" --include-dashboard=false \
   --temp-dir="/tmp/ray-$SLURM_JOB_ID" &
 started+=($!)
 fpl-tune cluster wait "$ip:$port" --nodes 1
 # A node whose link was cut for half a minute is dead to Ray, and ends: it joins again.
-srun --overlap --nodes=1 --ntasks=1 --exclude="$head" \
+srun --overlap --nodes=1 --ntasks=1 --cpus-per-task=32 --exclude="$head" \
   bash -c 'until "$@"; do sleep 5; done' sh "${node[@]}" --address="$ip:$port" &
 started+=($!)
 fpl-tune cluster wait "$ip:$port" --nodes 2

@@ -56,6 +56,9 @@ def test_slurm_directives_come_first_and_say_what_was_asked(nodes: int, gpus: in
     assert (asked["nodes"], asked["cpus-per-task"], asked["mem"]) == (str(nodes), "16", "64G")
     assert asked.get("gpus-per-node") == (str(gpus) if gpus else None)
     assert ("--exclude" in text) == (nodes > 1)
+    steps = [line.split() for line in text.splitlines() if line.startswith("srun ")]
+    assert all("--cpus-per-task=16" in step for step in steps), "since 22.05, a step does not inherit it"
+    assert len(steps) == (2 if nodes > 1 else 1)
     assert "fpl-tune study lambda_sweep 'axes.method.lam=[0,0.5]' &" in text
     assert "RAY_AUTH_TOKEN_PATH" in text
 
@@ -64,7 +67,8 @@ def test_kuberay_has_what_the_resource_requires(made: Template) -> None:
     node, policy = yaml.safe_load_all(made("kuberay", "axes.method.lam=[0,0.5]"))
     assert (node["apiVersion"], node["kind"]) == ("ray.io/v1", "RayJob")
     assert node["metadata"]["name"] == "fpl-lambda-sweep"
-    assert node["spec"]["entrypoint"] == "fpl-tune study lambda_sweep 'axes.method.lam=[0,0.5]'"
+    study = "fpl-tune study lambda_sweep 'axes.method.lam=[0,0.5]'"
+    assert node["spec"]["entrypoint"] == f"cd /mnt/fpl-tune && {study}", "where the study file is"
     cluster = node["spec"]["rayClusterSpec"]
     head, (workers,) = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
     assert workers.keys() >= {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
@@ -104,6 +108,73 @@ def test_aws_is_valid_by_rays_own_schema(made: Template) -> None:
         assert node["head_node_type"] in types
         assert types["worker"]["min_workers"] == types["worker"]["max_workers"] == node["max_workers"] == 3
         assert types["worker"]["resources"] == ({"CPU": 16, "GPU": 4} if gpus else {"CPU": 16})
+        assert types["worker"]["node_config"]["InstanceType"] == ("g5.12xlarge" if gpus else "m5.4xlarge")
+        assert node["file_mounts"] == {"~/study": "."}
+
+
+def test_data_reach_every_node(made: Template) -> None:
+    data = "data.root=/my/images"
+    aws = made("aws", data)
+    assert yaml.safe_load(aws)["file_mounts"] == {"~/study": ".", "~/data": "/my/images"}
+    assert "cd study && RAY_ADDRESS=auto fpl-tune study lambda_sweep data.root=/home/ubuntu/data " in aws
+    job, _ = yaml.safe_load_all(made("kuberay", data))
+    assert job["spec"]["entrypoint"].endswith("fpl-tune study lambda_sweep data.root=/mnt/data")
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        assert {"name": "data", "mountPath": "/mnt/data", "readOnly": True} in pod["containers"][0]["volumeMounts"]
+        assert [volume["name"] for volume in pod["volumes"]] == ["shared", "data"]
+    assert "fpl-tune study lambda_sweep data.root=/my/images &" in made("slurm", data)
+
+
+@pytest.mark.parametrize("data", [(), ("data.root=/my/images",)])
+@pytest.mark.parametrize("gpus", [0, 4])
+def test_pods_and_the_policy_are_valid_by_kubernetes_own_schemas(data: tuple[str], gpus: int, made: Template) -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    job, policy = yaml.safe_load_all(made("kuberay", *data, gpus=gpus))
+    cluster = job["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    templates = [*(group["template"] for group in groups), job["spec"]["submitterPodTemplate"]]
+    pods = [{"apiVersion": "v1", "kind": "Pod", **template} for template in templates]
+    for each in (*pods, policy):
+        kubernetes.validate(each, kubernetes.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "instance"),
+    [
+        ("--gpus 1", "g5.2xlarge"),
+        ("--gpus 1 --cpus 4 --memory 16", "g5.xlarge"),
+        ("--gpus 8", "g5.48xlarge"),
+        ("--gpus 8 --gpu H100", "p5.48xlarge"),
+        ("--gpus 8 --gpu a100-40gb", "p4d.24xlarge"),
+        ("--gpus 4 --gpu l40s --memory 500", "g6e.24xlarge"),
+        ("--gpus 0 --cpus 9", "m5.4xlarge"),
+    ],
+)
+def test_an_instance_has_what_is_asked_for(words: str, instance: str, command: Command) -> None:
+    node = yaml.safe_load(command("cluster", "template", "aws", "lambda_sweep", *words.split()).out)
+    assert node["available_node_types"]["worker"]["node_config"]["InstanceType"] == instance
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("aws lambda_sweep --gpus 2", "AWS has no instance with 2 GPUs of kind a10g. Write --gpus 1 or 4 or 8."),
+        ("aws lambda_sweep --gpus 8 --gpu h10", "Did you mean 'h100'"),
+        ("aws lambda_sweep --gpus 1 --gpu h100 --cpus 17", "the largest, p5.4xlarge, has 16 and 256"),
+        ("kuberay lambda_sweep --gpus 1 --gpu h100", "--gpu names the kind of --gpus for slurm and aws"),
+    ],
+)
+def test_what_no_instance_has_is_refused(words: str, message: str, command: Command) -> None:
+    done = command("cluster", "template", *words.split())
+    assert (done.code, message in done.err) == (2, True), done.err
+
+
+def test_cores_and_memory_are_asked_for_by_gpu(command: Command) -> None:
+    text = command("cluster", "template", "slurm", "lambda_sweep", "--gpus", "4", "--gpu", "a100").out
+    for line in ("--gpus-per-node=a100:4", "--cpus-per-task=32", "--mem=128G"):
+        assert f"#SBATCH {line}\n" in text
 
 
 @pytest.mark.parametrize(
