@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import threading
@@ -29,6 +30,7 @@ from fpl_tune.study.lock import locked
 from fpl_tune.study.store import Store
 
 _PLAN_SECONDS = 10.0  # large towers take longer: their jobs run in the study's order
+_TWICE = 0.5  # seconds within which a second SIGTERM is the same one
 Executor = Callable[[Driver, ExecutionContext], None]
 """Runs the legs that the driver hands out until it has no more: `inline.execute` or `ray.execute`."""
 
@@ -65,10 +67,11 @@ def run_study(
         driver = Driver(store, Asked(store, study, retry=retry), callbacks, began)
         with fixed_settings(setup.threads):
             _check_and_pace(driver, setup, root)
-        driver.start()
-        if not driver.over:
-            with fixed_settings(setup.threads), _signals(driver), _callbacks_ended(driver):
-                executor(driver, setup)
+        with _signals(driver):
+            driver.start()
+            if not driver.over:
+                with fixed_settings(setup.threads), _callbacks_ended(driver):
+                    executor(driver, setup)
         return driver.finish()
 
 
@@ -150,14 +153,17 @@ def _callbacks_ended(driver: Driver) -> Iterator[None]:
 def _signals(driver: Driver) -> Iterator[None]:
     """Handles SIGINT and SIGTERM: the first stops trials after their round with a checkpoint, the second exits now.
 
-    The exit code is 128 plus the signal's number.
+    The exit code is 128 plus the signal's number. `timeout` sends SIGTERM twice, to the process and to its group.
     """
+    first = math.inf
 
     def on_signal(number: int, frame: Any) -> None:
-        if driver.signal is not None:
+        nonlocal first
+        if driver.signal is None:
+            driver.signal, first = number, time.monotonic()
+            driver.request_stop()
+        elif not (number == driver.signal == signal.SIGTERM and time.monotonic() - first < _TWICE):
             raise Interrupted(128 + number)
-        driver.signal = number
-        driver.request_stop()
 
     mine = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM) if mine}

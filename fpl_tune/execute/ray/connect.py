@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +23,7 @@ import ray
 from fpl_tune.core import plugins
 from fpl_tune.core.device import cores
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
+from fpl_tune.execute.ray.group import apart
 from fpl_tune.execute.resources import head_of
 
 CONNECT_SECONDS = 5.0
@@ -102,10 +103,16 @@ def connected(
         if address is None:
             options["runtime_env"] = _folder_behind_libraries(Path(folder, "empty"))
         printed: list[str] = []
+        group = apart() if address is None else nullcontext()
         try:
-            with _handlers_kept(), _held_back(printed):
+            with group, _handlers_kept(), _held_back(printed):
                 ray.init(**options, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-        except (Exception, SystemExit) as problem:  # Ray exits if the head does not answer
+        except (Exception, SystemExit) as problem:  # Ray exits at SIGTERM, and if the head does not answer
+            if isinstance(problem, SystemExit) and problem.code == signal.SIGTERM:
+                ray.shutdown()
+                signal.raise_signal(signal.SIGTERM)  # to the study's handler: it ends without Ray
+                yield folder
+                return
             refused = "InvalidAuthToken" in "".join(printed)
             raise _unreachable(address, "it has another token" if refused else str(problem)) from None
         output: Any = _Shared(sys.stdout, set(threading.enumerate()) - others)

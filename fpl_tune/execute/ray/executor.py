@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ from fpl_tune.execute.ray.connect import connected
 from fpl_tune.execute.ray.nodes import NodeWatch, check_nodes, reject_unfit, slots
 from fpl_tune.execute.ray.trainable import JOB, REPORT, FederatedTrainable, SentJob
 
+_CAUSE = 600
+"""Maximum characters of Ray's sentences on a dead process; none is cut."""
 LOG_FILE = "ray.log"
 """File in the study's folder with Ray's own messages."""
 
@@ -232,5 +235,10 @@ def cause_of_death(error: str) -> str:
     """The end of Ray's message on a dead actor: the exception at its start, or how and where it ended."""
     lines = [" ".join(line.split()) for line in error.splitlines() if line.strip()]
     node = next((line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")), "")
-    why = lines[-1][:300].rstrip(".") if lines else "killed, or out of memory"
+    why = ""
+    for sentence in re.split(r"(?<=[.!?]) (?=[A-Z(])", lines[-1]) if lines else ():
+        if len(why) + len(sentence) > _CAUSE:
+            break
+        why = f"{why} {sentence}".strip()
+    why = why.rstrip(".") or "killed, or out of memory"
     return f"the process of the trial died: {why}{f' (node {node})' if node else ''}"

@@ -319,6 +319,13 @@ def test_why_a_process_died(said: str, read: str) -> None:
     assert "\n" not in found
 
 
+def test_no_sentence_of_ray_is_cut() -> None:
+    """One that is too long is left out, and so is what follows it."""
+    short, long = "The worker has died", f"It ended {'x' * 600}"
+    assert cause_of_death(f"\tpid: 7\n{short}. And why. {long}. Another one.").endswith(f"{short}. And why")
+    assert cause_of_death(f"{long}.").endswith(": killed, or out of memory")
+
+
 GIB = 1 << 30
 
 
