@@ -17,10 +17,12 @@ from fpl_tune.cli.common import app
 from fpl_tune.core import paths
 from fpl_tune.core.paths import list_studies
 from fpl_tune.method import generator
+from fpl_tune.methods.kgcoop import KgCoOp
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.search.compose import compose
 from fpl_tune.study.grid import expand
 from fpl_tune.testing import assert_same, check_method, play, toy_task
+from fpl_tune.wrappers.proximal import Proximal
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,6 +48,7 @@ PYTHON = [text for kind, text in BLOCKS if kind == "python" and not text.startsw
 METHOD = next(text for text in PYTHON if "class ServerMomentum" in text)
 CHECKED = next(text for text in PYTHON if "print(check_method(" in text)
 EXTENDED = next(text for text in PYTHON if "class MarginPGP" in text)
+LOSS = next(text for text in PYTHON if "class Anchored" in text)
 SCHEDULED = next(text for text in PYTHON if "class Annealed" in text)
 NOTEBOOK = next(text for text in PYTHON if "fpl_tune.load_study(" in text)
 TRACES = next(text for text in PYTHON if "compare_trace(" in text)
@@ -236,6 +239,21 @@ def test_the_extended_method_in_the_text_keeps_the_contract(monkeypatch: pytest.
     gap = (one * one).sum(-1) - (one * other).sum(-1)
     found = method.contrast(one, other, one)
     torch.testing.assert_close(found, (method.margin - gap).clamp(min=0) / method.temperature)
+
+
+def test_the_loss_in_the_text_is_promptfl_without_its_terms_and_fedprox_and_kgcoop_with_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = brought("anchored", LOSS, monkeypatch)
+    check_method(module.Anchored(n_ctx=2))
+    task = toy_task()
+    for terms, other in (
+        ({"w": 0.0, "mu": 0.0}, PromptFL(n_ctx=2)),
+        ({"w": 0.0, "mu": 0.5}, Proximal(PromptFL(n_ctx=2), mu=0.5)),
+        ({"w": 3.0, "mu": 0.0}, KgCoOp(n_ctx=2, w=3.0, words="")),
+    ):
+        mine, theirs = (play(method, [task])[-1][0] for method in (module.Anchored(n_ctx=2, **terms), other))
+        assert_same(mine, theirs, tolerance=1e-12)
 
 
 def test_the_schedule_in_the_text_falls_to_one_and_is_over_when_models_are_evaluated(
