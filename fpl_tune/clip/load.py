@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -252,13 +251,9 @@ def _created(name: str, quick: bool | None, text: Mapping[str, Any], **options: 
         if not import_transformers():
             raise tokenizer.missing_package(name)
         options["text_cfg"] = {**text, "hf_model_pretrained": False}
-    # open_clip repeats through the root logger what is said here, and the Hub's client names each of its ten tries.
-    loggers = [logging.getLogger(), logging.getLogger("huggingface_hub")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
     try:
-        return open_clip.create_model(name, pretrained_text=False, load_weights="pretrained" in options, **options)
+        with tokenizer.quiet():
+            return open_clip.create_model(name, pretrained_text=False, load_weights="pretrained" in options, **options)
     except OSError as error:
         if not encoder:
             raise
@@ -266,9 +261,6 @@ def _created(name: str, quick: bool | None, text: Mapping[str, Any], **options: 
             f"The text encoder of {name} could not be fetched ({first_line(error)}): put config.json of "
             f"https://huggingface.co/{encoder} beside the weights that clip.pretrained names."
         ) from error
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _tagged(name: str, tag: str, quick: bool | None, text: Mapping[str, Any]) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -143,6 +145,21 @@ def missing_package(name: str) -> EnvironmentProblem:
     return EnvironmentProblem(f"{name} has a text tower or tokenizer of Hugging Face: pip install 'fpl-tune[hf]'.")
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppresses what open_clip says through the root logger, and the Hub's client of each of its tries. The error that
+    follows tells what is wrong."""
+    loggers = [logging.getLogger(), logging.getLogger("huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or its class where it has none."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
@@ -160,7 +177,8 @@ def _files(name: str, repository: str, folders: Sequence[Path]) -> tuple[Path, P
     from huggingface_hub import hf_hub_download
 
     try:
-        tokenizer, config = (Path(hf_hub_download(repository, file)) for file in FILES)
+        with quiet():
+            tokenizer, config = (Path(hf_hub_download(repository, file)) for file in FILES)
     except Exception as error:
         raise EnvironmentProblem(
             f"The tokenizer of {name} could not be fetched ({first_line(error)}): put {FILES[0]} and {FILES[1]} of "

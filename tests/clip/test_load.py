@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import math
 import subprocess
 import sys
@@ -297,3 +298,20 @@ def test_towers_to_plan_with_fetch_no_weights(tmp_path: Path, monkeypatch: pytes
     assert weights_here("compact", None)
     with pytest.raises(ConfigError, match="Did you mean 'openai'"):
         outline_towers("RN50", "opnai")
+
+
+def test_what_a_library_says_of_its_tries_is_left_to_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ten tries without a network are 26 lines."""
+
+    def away(*_: object, **__: object) -> None:
+        logging.getLogger("huggingface_hub.utils").warning("Retrying in 8s [Retry 4/5].")
+        logging.error("Failed to download weights")
+        raise OSError("no network")
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("open_clip.create_model", away)
+    with pytest.raises(EnvironmentProblem, match=r"could not be fetched \(no network\)"):
+        load_towers("RN50", "openai")
+    assert caplog.records == []
