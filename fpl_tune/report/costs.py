@@ -180,7 +180,7 @@ def table(findings: Findings) -> PageTable:
             text = megabytes(1e6 * own[name]) if name.startswith("MB") else figure(own[name], "")
             values = {other.figures[name] for other in peers}
             fields.append(Td(text, bold=len(values) > 1 and cost.learns and own[name] == min(values)))
-        fields.append(Td("–" if math.isnan(own["seconds"]) else f"{own['seconds']:.3g}"))
+        fields.append(Td("–" if math.isnan(own["seconds"]) or not cost.learns else f"{own['seconds']:.3g}"))
         rows.append(TableRow([*fields, Td(points(own["rounds"], own["rounds std"], 1))]))
     names = ["method", *(["setting"] if several else [])]
     return PageTable([*names, *EXACT, "seconds", f"rounds to {100 * REACHED:g} %"], rows)
