@@ -73,7 +73,7 @@ def test_every_form_of_the_table_has_the_same_figures_and_the_cheapest_method_th
     assert texts[2][:7] == ["Small", "disjoint", "100,000", "100,000", "0.4", "0.8", "42"]
     assert lines[2][2:7] == ["**100,000**", "**100,000**", "**0.4**", "**0.8**", "**42**"]
     assert {line[0] for line in lines if "**" in " ".join(line)} == {"Small"}
-    plain = latex.replace(r"\textbf{", "").replace("}", "").replace(r"$\pm$", "±")
+    plain = latex.replace(r"\textbf{", "").replace("}", "").replace(r"$\pm$", "±").replace("--", "–")
     assert all(" & ".join(row[:8]) in plain for row in texts[2:])
     assert latex.count("textbf") == markdown.count("**") // 2
     assert re.search(r"<h3>Costs</h3>.*?<strong>100,000</strong>", page, re.DOTALL)
