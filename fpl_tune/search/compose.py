@@ -91,7 +91,7 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> ComposedStudy:
             f"Claims compare cells of axes, but {spec.name} searches. Remove report.claims, or search.sampler."
         )
     study = ComposedStudy.of(spec)
-    _warn_of_equal_cells(study.points)
+    _warn_of_equal_cells(study)
     named = {override.field.split(".")[0] for override in given}
     narrowed = not named.isdisjoint({"axes", "references", "let", "scale", *GROUPS})
     if spec.report.claims and not narrowed:  # a narrowed study leaves some claims without cells
@@ -220,13 +220,21 @@ def _sets(axis: str, values: Sequence[Any], dotted: str) -> bool:
     )
 
 
-def _warn_of_equal_cells(points: Points) -> None:
+def _warn_of_equal_cells(study: ComposedStudy) -> None:
     """Warns of values or labelled variants with the same configuration, of which only the first runs, and of such
-    references."""
-    for own in points:
+    references.
+
+    Raises:
+        ConfigError: two searches are the same one, so that one of them would never get a trial.
+    """
+    for own in study.points:
         labels: dict[str, str] = {}
         for varied, run in own:
             named, cell = label(varied), config.identity(run)
+            if cell in labels and study.search is not None and own is study.points.grid:
+                raise ConfigError(
+                    f"Two searches have one configuration, {labels[cell]!r} and {named!r}. Remove one from the axes."
+                )
             if cell in labels:
                 warnings.warn(f"{named!r} has the same configuration as {labels[cell]!r}, and only the latter runs.",
                               Notice, stacklevel=3)  # fmt: skip

@@ -162,6 +162,12 @@ def test_labelled_variants_of_one_configuration_are_named(tmp_path: Path) -> Non
     assert len(told) == 1
 
 
+def test_two_searches_of_one_configuration_are_refused(tmp_path: Path) -> None:
+    body = "axes: {variant: [{label: ours, method: promptfl}, {label: theirs, method: promptfl}]}"
+    with pytest.raises(ConfigError, match=r"one configuration, 'ours' and 'theirs'\. Remove one"):
+        compose(written(tmp_path, body), ["search.sampler=random"])
+
+
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
