@@ -77,7 +77,7 @@ MEANINGS = {
     "macro_f1": "F1, mean over the classes that a client's images have or are taken for, then over clients",
     "macro_f1_present": "the same over the classes that the images have, as Dassl's evaluator takes it",
     "ece": "expected calibration error in 15 bins of confidence, over the images of all clients",
-    "images": "number of images of all clients; in the last record",
+    "images": "different images that all clients hold together; in the last record",
     "train/loss": "the method's training loss, mean over the clients and steps of a round",
     "train/parameters": "parameters that a client learns; in the last record",
     "train/clients": "clients that trained in the round",
