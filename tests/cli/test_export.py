@@ -41,7 +41,7 @@ def sent(here: Path, feature_cache: Path, command: Command, monkeypatch: pytest.
     body = TINY.replace("{method: {lam: [0.0, 0.5]}}", "{method: ['scaled:Scaled']}").partition("method: {d_gating")[0]
     (author / "own.yaml").write_text(f"{body}execution: {{executor: inline}}\nseeds: 2\n")
     assert command("study", "own.yaml", "tracking.enabled=false").code == 0
-    done = command("export", "own", str(user / "sent"), "--cell", "scaled:Scaled")
+    done = command("export", "own", str(user / "sent"), "--cell", "Scaled")
     (file,) = (user / "sent").glob("own-*.yaml")
     assert done.out.rstrip().endswith(f"fpl-tune study {file} method.name=scaled:Scaled repeats the cell")
     assert {path.name for path in (user / "sent" / "code").iterdir()} == {"scaled.py", "scales.py"}

@@ -75,7 +75,7 @@ def root(
     if not finished:
         monkeypatch.setenv("FPL_TUNE_OUTPUT", str(whole := tmp_path_factory.mktemp("finished")))
         for name in AXES:
-            assert call("study", str(tmp_path / f"{name}.yaml"), *OVERRIDES) == (0, [])
+            assert call("study", str(tmp_path / f"{name}.yaml"), "--quiet", *OVERRIDES) == (0, [])
         finished["root"] = whole
     shutil.copytree(finished["root"], tmp_path / "out")
     monkeypatch.setenv("FPL_TUNE_OUTPUT", str(tmp_path / "out"))
@@ -113,7 +113,7 @@ def test_a_damaged_file_costs_its_seed(
         assert code == (2 if name in ("study.yaml", "cells.json") else 0)
         assert len(lines) == (name not in ("seed=1/metrics.jsonl", "seed=1/prompts.safetensors"))
         assert all(re.fullmatch(told, line) for line in lines)
-    code, (line,) = call("study", "tiny.yaml", *OVERRIDES)
+    code, (line,) = call("study", "tiny.yaml", "--quiet", *OVERRIDES)
     assert code == 0
     assert re.fullmatch(told, line)
 

@@ -82,6 +82,7 @@ _ELSEWHERE = re.compile(
 _LEFT_OUT = re.compile(r"\d+ cells? with results (is|are) not asked for:.*", re.DOTALL)
 """The last line of `show`, where a study has more on disk than it asks for."""
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d\S*")
+TREND = "worse (trend)"
 _COLOURS = re.compile(r'"range":\["#.*?\]')
 """Of series, which follow from the times at which they began."""
 
@@ -648,6 +649,8 @@ def _comparison(judge: Judge, key: str, row: Mapping[str, str]) -> None:
         verdict = "better" if better * said > 0 else "worse"
     else:
         verdict = "undecided"
+    if (verdict, row["verdict"]) == ("undecided", TREND) and better * difference < 0:
+        verdict = TREND  # of the test along an axis, see tests/analysis/test_sweep.py
     judge.same("verdict", label, row["verdict"], verdict)
     agrees = {"better": better * difference > 0, "worse": better * difference < 0}
     if verdict == row["verdict"] and not agrees.get(verdict, True):
