@@ -437,6 +437,7 @@ def test_cells_that_are_not_told_apart_share_a_letter(make_store):
     assert letters == {"promptfl": "a", "coop": "a", "fedprox": "a", "fedpgp": "b", "zeroshot": "c"}
     text = said(findings)
     others = {"promptfl", "coop", "fedprox"} - {there(findings.best).label}
+    assert {cell.label for cell in findings.same_group} == others
     assert all(other in text.partition("It does not differ significantly from ")[2] for other in others)
     assert "fedpgp" not in text.partition("It does not differ significantly from ")[2]
     found = table.table(findings, compare(findings))
