@@ -259,7 +259,7 @@ def axes_label(cell: Cell, axes: Collection[str]) -> str:
     return label(varied) if varied else ""
 
 
-_CLASS = re.compile(r"[A-Za-z_][\w.]*:([A-Za-z_]\w*)")
+CLASS = re.compile(r"[A-Za-z_][\w.]*:([A-Za-z_]\w*)")
 """A class of a user's file: `module:Class`."""
 
 
@@ -272,7 +272,7 @@ def shown(value: Any, digits: int = 6) -> str:
     if isinstance(value, list | tuple):
         return "+".join(shown(v, digits) for v in value)
     if isinstance(value, str):
-        return named[1] if (named := _CLASS.fullmatch(value)) else value
+        return named[1] if (named := CLASS.fullmatch(value)) else value
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import warnings
 from pathlib import Path
@@ -15,7 +14,7 @@ from fpl_tune.core.files import write_text
 from fpl_tune.core.formatting import counted
 from fpl_tune.core.nested import flatten
 from fpl_tune.core.plugins import CODE
-from fpl_tune.study.cells import Cell, confirming_id
+from fpl_tune.study.cells import CLASS, Cell, confirming_id
 from fpl_tune.study.store import Store, as_yaml
 
 EXPECTED = "expected.csv"
@@ -78,7 +77,7 @@ def _copy_code(store: Store, cell: Cell, folder: Path) -> None:
 def naming(cell: Cell) -> list[str]:
     """The overrides that name the modules of an exported cell, by which its user trusts the code beside it."""
     fields = flatten(config.as_dict(cell.run))
-    return [f"{n}={v}" for n, v in fields.items() if isinstance(v, str) and re.fullmatch(r"[A-Za-z_][\w.]*:\w+", v)]
+    return [f"{n}={v}" for n, v in fields.items() if isinstance(v, str) and CLASS.fullmatch(v)]
 
 
 def compared(store: Store, expected: Path) -> str:
