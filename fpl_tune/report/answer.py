@@ -80,16 +80,16 @@ def _from_reference(findings: Findings, comparisons: Comparisons) -> str:
             changes.setdefault(name, {})[setting] = tests[cell.id]
     if not changes:
         return ""
-    of, seeds = f" {words(findings.metric)}", counted(len(findings.seeds(base[0][1])), "seed")
+    of, n = f" {words(findings.metric)}", len(findings.seeds(base[0][1]))
     values = list[str]()
     for setting, cell in base:
         mean, std = findings.spread(cell, findings.metric)
         where = f" in {setting}" if setting else ""
         values.append(f"{with_unit(mean, findings.metric, std)}{'' if values else of}{where}")
-    parts = [f"{reference.name} reaches {joined(values)} over {seeds}"]
+    parts = [f"{reference.name} reaches {joined(values)} over {counted(n, 'seed')}"]
     for name, by in [*changes.items()][:NAMED]:
         before = "in " if "" not in by else ""
-        parts.append(f"{name} {sentences.differences(findings, by, len(findings.seeds(base[0][1])), before)}")
+        parts.append(f"{name} {sentences.differences(findings, by, n, before)}")
     parts += [f"{len(changes) - NAMED} more in the table"] if len(changes) > NAMED else []
     return f"{'; '.join(parts)}."
 

@@ -126,8 +126,8 @@ def notable(findings: Findings) -> tuple[list[tuple[str, str, Cell]], Spec]:
     """
     finished = {cell.id for cell in findings.finished}
     places = [place for place in findings.places if place[2].id in finished]
-    order = list(dict.fromkeys(name for cell in findings.best_first(cell for *_, cell in places)
-                               for _, name, other in places if other is cell))  # fmt: skip
+    names_of = {cell.id: name for _, name, cell in places}
+    order = list(dict.fromkeys(names_of[cell.id] for cell in findings.best_first(cell for *_, cell in places)))
     kept = {name: rank for rank, name in enumerate(order[:MOST])}
     drawn = sorted((place for place in places if place[1] in kept), key=lambda place: kept[place[1]])
     if len(order) <= MOST:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -124,6 +125,7 @@ class Cost(NamedTuple):
         return any(self.figures[name] > 0 for name in EXACT)
 
 
+@lru_cache(maxsize=1)  # one study is written at a time, and asks several times
 def of_methods(findings: Findings) -> list[Cost]:
     """The costs of what the study compares, in each setting; of many cells, of those that charts draw."""
     drawn = {name for _, name, _ in charts.notable(findings)[0]}

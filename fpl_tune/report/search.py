@@ -314,15 +314,8 @@ def slices(findings: Findings) -> Panel | None:
         x = {**charts.channel(findings, axis, column(axis)), "title": axis_name(axis)}
         numbers = x["type"] == "quantitative"
         tooltip = charts.tips(charts.names("label", "cell"), x, y, charts.number("seeds", "seeds"))
-        points = charts.trials(
-            {
-                "x": x,
-                "y": y,
-                "tooltip": tooltip,
-                "opacity": charts.visible(legend=False),
-                "color": charts.colours(ranks),
-            }
-        )
+        seen = {"opacity": charts.visible(legend=False), "color": charts.colours(ranks)}
+        points = charts.trials({"x": x, "y": y, "tooltip": tooltip, **seen})
         levels = [{column(axis): value if numbers else shown(value)} for value in
                   dict.fromkeys(cell.varied[axis] for cell in published if axis in cell.varied)]  # fmt: skip
         drawn = [charts.layer("rule", {"x": x}, levels, strokeDash=[4, 3], opacity=0.6)] if levels else []

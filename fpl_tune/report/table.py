@@ -25,7 +25,7 @@ from fpl_tune.findings.comparisons import TREND, Comparisons, compare, turned
 from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.names import without_data
 from fpl_tune.report.panels import FIXED, PageTable, Panel, TableRow, Td, judged, plain_table
-from fpl_tune.study.cells import Cell, field_text, label
+from fpl_tune.study.cells import Cell, field_text
 from fpl_tune.study.results import VAL
 
 
@@ -150,18 +150,9 @@ def markdown(tables: Sequence[PageTable], note: str) -> str:
 
 def settings(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """How do the cells rank over data sets, domains, partitions and other settings?"""
-    axes = findings.settings
-    if findings.searched:  # no trials: their seeds have chosen
-        methods = findings.tuned_table.rows if findings.tuned_table is not None else {}
-        places = [(column, method, cell) for method, row in methods.items() for column, cell in row.items()]
-    else:
-        places = [
-            (label({n: v for n, v in cell.varied.items() if n in axes}), without_data(cell, axes), cell)
-            for cell in findings.finished
-        ]
     rows = [
         (setting, name, seed, value)
-        for setting, name, cell in (places if axes else ())
+        for setting, name, cell in findings.places
         if findings.compared(cell)
         for seed, value in findings.by_seed(cell, findings.metric).items()
     ]
@@ -171,7 +162,7 @@ def settings(findings: Findings, comparisons: Comparisons) -> Panel | None:
         return None
     ranking = analysis.mean_ranks(frame, higher=sign(findings.metric) >= 0)
     number = counted(ranking.datasets, "setting")
-    text = f"Mean ranks over {number} ({', '.join(map(short, axes))})"
+    text = f"Mean ranks over {number} ({', '.join(map(short, findings.settings))})"
     critical = ranking.critical_difference
     if not math.isnan(critical):
         text += f"; ranks that differ by less than {critical:.2f} (Nemenyi, 5 %) do not differ significantly"

@@ -221,6 +221,7 @@ def marked(chosen: PageTable) -> str:
     return f"† lies within {100 * EDGE:g} % of an end of its range, which can be wider." * marks
 
 
+@lru_cache(maxsize=1)  # whether a range can be wider is found by composing runs
 def values(findings: Findings) -> PageTable:
     """The chosen values: a row for each method and field, a column for each setting; † marks the end of a range."""
     crossed, parts = _crossed(findings), _parts(findings)
@@ -360,6 +361,7 @@ class Against(NamedTuple):
     """True if the method is compared because it was chosen as the best, which its intervals allow for."""
 
 
+@lru_cache(maxsize=1)
 def against(findings: Findings, asked: str | None) -> Against | None:
     """Compares one method with each of the others, in each setting and over settings.
 
