@@ -1,0 +1,72 @@
+"""Points of several objectives: fronts, their spread, and the volume that they dominate.
+
+A point is a sequence of numbers of which higher ones are better; callers negate what is minimised. With one objective a
+front is the best value, with all that equal it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Point = Sequence[float]
+
+
+def dominates(one: Point, other: Point) -> bool:
+    """True if `one` is at least as good as `other` in all objectives, and better in one of them."""
+    return tuple(one) != tuple(other) and all(a >= b for a, b in zip(one, other, strict=True))
+
+
+def layers(points: Sequence[Point]) -> list[list[int]]:
+    """Non-dominated sorting: the places of the front, then of the front of the others, and so on.
+
+    Points are sorted once, and one that dominates another precedes it.
+    """
+    fronts = list[list[int]]()
+    for place in sorted(range(len(points)), key=lambda i: tuple(-v for v in points[i])):
+        own = next((f for f in fronts if not any(dominates(points[other], points[place]) for other in f)), None)
+        if own is None:
+            fronts.append(own := [])
+        own.append(place)
+    return [sorted(front) for front in fronts]
+
+
+def spread(points: Sequence[Point]) -> list[int]:
+    """The places of points in an order of which every beginning is spread: the best in the first objective, then each
+    time the point that is farthest from those before it.
+
+    It is the ε-net of Schmucker et al. (2021), https://arxiv.org/abs/2106.12639, Sec. 3.2. Distances are Euclidean,
+    with each objective scaled to its range over the points; of equal ones, the first point is taken.
+    """
+    if not points:
+        return []
+    ends = [(min(values), max(values)) for values in zip(*points, strict=True)]
+    unit = [[(v - low) / (high - low or 1.0) for v, (low, high) in zip(p, ends, strict=True)] for p in points]
+    order = [max(range(len(points)), key=lambda i: (tuple(points[i]), -i))]
+    distance = [float("inf")] * len(points)
+    while len(order) < len(points):
+        last = unit[order[-1]]
+        distance = [min(d, sum((a - b) ** 2 for a, b in zip(u, last, strict=True)))
+                    for d, u in zip(distance, unit, strict=True)]  # fmt: skip
+        order.append(max((i for i in range(len(points)) if i not in order), key=lambda i: (distance[i], -i)))
+    return order
+
+
+def hypervolume(points: Sequence[Point], reference: Point) -> float:
+    """The volume that points dominate above a reference point, exactly.
+
+    Points that are not better than the reference in all objectives add nothing. The last objective is cut into slices,
+    in each of which the volume of the others is that of the points above it.
+    """
+    inside = [tuple(p) for p in points if all(v > r for v, r in zip(p, reference, strict=True))]
+    if not inside:
+        return 0.0
+    if len(reference) == 1:
+        return max(v for (v,) in inside) - reference[0]
+    inside.sort(key=lambda p: -p[-1])
+    heights = [*(p[-1] for p in inside), reference[-1]]
+    slices = (
+        (heights[i] - heights[i + 1]) * hypervolume([p[:-1] for p in inside[: i + 1]], reference[:-1])
+        for i in range(len(inside))
+        if heights[i] > heights[i + 1]
+    )
+    return sum(slices)
