@@ -6,6 +6,7 @@ front is the best value, with all that equal it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 Point = Sequence[float]
@@ -19,14 +20,15 @@ def dominates(one: Point, other: Point) -> bool:
 def layers(points: Sequence[Point]) -> list[list[int]]:
     """Non-dominated sorting: the places of the front, then of the front of the others, and so on.
 
-    Points are sorted once, and one that dominates another precedes it.
+    Points are sorted once, and one that dominates another precedes it. A point that no member of a front dominates is
+    dominated by no member of a later one, so its front is found by bisection.
     """
     fronts = list[list[int]]()
     for place in sorted(range(len(points)), key=lambda i: tuple(-v for v in points[i])):
-        own = next((f for f in fronts if not any(dominates(points[other], points[place]) for other in f)), None)
-        if own is None:
-            fronts.append(own := [])
-        own.append(place)
+        at = bisect_left(fronts, True, key=lambda front: not any(dominates(points[i], points[place]) for i in front))
+        if at == len(fronts):
+            fronts.append([])
+        fronts[at].append(place)
     return [sorted(front) for front in fronts]
 
 
@@ -43,12 +45,14 @@ def spread(points: Sequence[Point]) -> list[int]:
     unit = [[(v - low) / (high - low or 1.0) for v, (low, high) in zip(p, ends, strict=True)] for p in points]
     order = [max(range(len(points)), key=lambda i: (tuple(points[i]), -i))]
     distance = [float("inf")] * len(points)
-    while len(order) < len(points):
+    while True:
         last = unit[order[-1]]
         distance = [min(d, sum((a - b) ** 2 for a, b in zip(u, last, strict=True)))
                     for d, u in zip(distance, unit, strict=True)]  # fmt: skip
-        order.append(max((i for i in range(len(points)) if i not in order), key=lambda i: (distance[i], -i)))
-    return order
+        farthest = max(range(len(points)), key=lambda i: (distance[i], -i))
+        if not distance[farthest]:  # all others equal one of those before them
+            return [*order, *sorted({*range(len(points))} - {*order})]
+        order.append(farthest)
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:

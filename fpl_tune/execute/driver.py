@@ -42,7 +42,7 @@ from fpl_tune.execute.job import Failure, Job, Output, Report
 from fpl_tune.execute.manage import stop_requested
 from fpl_tune.execute.progress import ProgressMeter
 from fpl_tune.execute.remote import RemoteStorage, StorageError
-from fpl_tune.findings.choice import objectives_of
+from fpl_tune.findings.choice import objectives_of, sign
 from fpl_tune.simulation.simulation import Record
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.lock import STOP_FILE
@@ -139,11 +139,12 @@ class Driver:
 
     def _place(self, row: Row) -> tuple[Any, ...]:
         """Sort key of queued cells: quick ones first, such as zero-shot CLIP, then those with the most rounds, the best
-        of them first, then those that were running when the process ended."""
-        first = row.runs.get(self.table.design.seeds[0])
+        of them in the first objective first, then those that were running when the process ended."""
+        names, first = self.table.design.objectives, row.runs.get(self.table.design.seeds[0])
         rounds = max((run.rounds for run in row.runs.values()), default=0)
-        value = first.latest(self.table.design.objective, rounds) if first and row.cell.role == "trial" else None
-        rank = -(value or 0.0) if metric(self.table.design.objective).maximize else value or 0.0
+        values = row.objectives_after(first.rounds) if first and row.cell.role == "trial" else None
+        values = values or [0.0] * len(names)
+        rank = [-sign(name) * value for name, value in zip(names, values, strict=True)]
         return row.cell.run.learns, -rounds, rank, not row.together, self.order.get(row.cell.id, 0), row.cell.number
 
     # -- before and after ------------------------------------------------------------------------------------

@@ -9,6 +9,10 @@ is another rung, after which the other seeds run. Once no other trial can reach 
 continues, and one published point, so that the gain over it is known. Trials are only compared with those of the same
 search. Rungs are not stored: they are read from the histories of the trials that have reached them.
 
+Trials are ranked by non-dominated sorting: the front of those that have reached a rung, then the front of the others,
+and so on; within a front by the ε-net of Schmucker et al. (2021), https://arxiv.org/abs/2106.12639, so that those that
+continue are spread over it. With one objective a front is the best value, and the rank is that of values.
+
 If learning curves cross, early rounds rank configurations the wrong way round, and the best one is always stopped. As a
 hedge, every third trial of a search passes all rungs but the last regardless of its value. It is ranked there with the
 others, and like them it can be stopped at the last rung. Hedged trials also show how well a rung predicts the final
@@ -21,11 +25,14 @@ import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
+from fpl_tune.analysis.fronts import Point, layers, spread
 from fpl_tune.core.errors import ConfigError, Notice
-from fpl_tune.core.metrics import VAL, comparable, metric
+from fpl_tune.core.metrics import VAL, comparable
+from fpl_tune.findings.choice import sign
 from fpl_tune.study.design import Design, confirming_seeds, rungs_of
 from fpl_tune.study.results import FAILURES
 from fpl_tune.study.standing import CellState, Leg, Row
@@ -84,7 +91,7 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
         runs: the runs of the cells of its axes.
 
     Raises:
-        ConfigError: nothing is searched, there are several objectives, or the rungs lie outside the rounds.
+        ConfigError: nothing is searched, or the rungs lie outside the rounds.
     """
     spec = resolved(study)
     if spec.rule is None:
@@ -94,11 +101,6 @@ def check(study: StudySpec, runs: Collection[RunSpec]) -> None:
         field = f"prune.hedge={study.prune.hedge}" if hedged else "prune.rule=halving"
         raise ConfigError(
             f"Halving stops trials, but {study.name} has no search. Remove {field}, or set search.sampler=auto."
-        )
-    if len(study.search.objectives) > 1:
-        raise ConfigError(
-            "prune.rule=halving compares trials by one objective, but search.objectives has "
-            f"{', '.join(study.search.objectives)}. Set prune.rule=null, or search for one of them."
         )
     if study.search.across:
         raise ConfigError(
@@ -160,24 +162,29 @@ def promoted(rows: Sequence[Row], running: Mapping[str, Leg], *, closed: bool) -
 
 
 def at_rung(rows: Sequence[Row], rung: int) -> list[Row]:
-    """The trials that have reached a rung with a value there, the best first, in a tie the first of them."""
-    sign = 1.0 if rows and metric(rows[0].design.objective).maximize else -1.0
-    values = {row: _value(row, rung) for row in rows}
-    reached = [row for row, value in values.items() if value is not None]
-    return sorted(reached, key=lambda row: -sign * comparable(values[row] or 0.0))
+    """The trials that have reached a rung with all objectives there, the best first, in a tie the first of them."""
+    points = {row: point for row in rows if (point := _point(row, rung)) is not None}
+    reached = [*points]
+    return [reached[place] for place in ranked(tuple(points.values()))]
 
 
-def _value(row: Row, rung: int) -> float | None:
-    """The objective of the first seed at a rung; None if it has not reached it."""
-    design, run = row.design, row.runs.get(row.design.seeds[0])
-    if run is None or run.rounds < rung or not design.halves(row.cell):
+@lru_cache(maxsize=64)  # the driver asks again after every report, and few of them change a rung
+def ranked(points: Sequence[Point]) -> list[int]:
+    """The places of points from the best to the worst: by fronts, within a front by spread, in a tie by place."""
+    return [front[place] for front in layers(points) for place in spread([points[i] for i in front])]
+
+
+def _point(row: Row, rung: int) -> Point | None:
+    """The objectives of the first seed at a rung, of which higher ones are better; None if it has not reached it."""
+    values = row.objectives_after(rung) if row.design.halves(row.cell) else None
+    if values is None:
         return None
-    return run.latest(design.objective, rung)
+    return tuple(sign(name) * comparable(value) for name, value in zip(row.design.objectives, values, strict=True))
 
 
 def _unranked(row: Row, rung: int) -> bool:
-    """True if a trial passes a rung regardless of its rank: it is hedged, or has no value there."""
-    return (row.cell.hedged and rung < row.cell.rounds) or _value(row, rung) is None
+    """True if a trial passes a rung regardless of its rank: it is hedged, or lacks an objective there."""
+    return (row.cell.hedged and rung < row.cell.rounds) or _point(row, rung) is None
 
 
 def _best(ranked: Sequence[Row], rung: int) -> Sequence[Row]:

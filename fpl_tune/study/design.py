@@ -23,8 +23,8 @@ class Design:
     """All seeds; with looks, those of the last one."""
     looks: tuple[int, ...] = ()
     """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
-    objective: str = VAL
-    """The metric by which halving compares trials."""
+    objectives: tuple[str, ...] = (VAL,)
+    """The metrics by which halving compares trials."""
     reduction: int | None = None
     """Reduction factor of halving; None: no trial is stopped early."""
     first_rung: int | None = None
@@ -44,7 +44,7 @@ class Design:
         return cls(
             tuple(study.seed_list()),
             tuple(study.declared_looks()),
-            study.search.objectives[0] if searched else VAL,
+            tuple(searched or [VAL]),
             prune.reduction if halved else None,
             prune.first_rung if halved else None,
             tuple(confirm),

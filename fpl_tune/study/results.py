@@ -155,6 +155,11 @@ def latest(history: Sequence[Record], metric: str) -> float | None:
     return None
 
 
+def at_pace(metric: str, value: float, rounds: int, of: int) -> float:
+    """A metric after some rounds as it is expected after all: running totals grow at their pace so far, others stay."""
+    return value * of / rounds if known_metric(metric).source == "total" else value
+
+
 def value_of(history: Sequence[Record], metric: str, rule: str = "final") -> float:
     """Reads one metric of one seed under a reporting rule.
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.design import Design
-from fpl_tune.study.results import FAILURES, Run, Status, aggregate
+from fpl_tune.study.results import FAILURES, Run, Status, aggregate, at_pace
 
 if TYPE_CHECKING:
     from fpl_tune.simulation.simulation import Record
@@ -134,14 +134,35 @@ class Row:
         return completed
 
     @cached_property
-    def rung_values(self) -> dict[int, float]:
-        """The objective of a trial at the rungs that its first seed has reached, by round."""
-        design, run = self.design, self.runs.get(self.design.seeds[0])
-        if run is None or not design.halves(self.cell):
+    def rung_values(self) -> dict[int, tuple[float, ...]]:
+        """The objectives of a trial at the rungs that its first seed has reached, by round."""
+        design = self.design
+        if not design.halves(self.cell):
             return {}
         ends = [*design.rungs(self.cell), *([self.cell.rounds] if len(design.seeds) > 1 else [])]
-        values = {rung: run.latest(design.objective, rung) for rung in ends if rung <= run.rounds}
+        values = {rung: self.objectives_after(rung) for rung in ends}
         return {rung: value for rung, value in values.items() if value is not None}
+
+    def objectives_after(self, rounds: int) -> tuple[float, ...] | None:
+        """The design's objectives of the first seed after a number of rounds, or at the last evaluation before.
+
+        Running totals are those that all rounds of the cell come to at this pace, so that trials of different lengths
+        are compared by what they will cost.
+
+        Returns:
+            None if the seed has not run so far, or an objective is missing or not finite.
+        """
+        run = self.runs.get(self.design.seeds[0])
+        if run is None or run.rounds < rounds:
+            return None
+        values = [run.latest(name, rounds) for name in self.design.objectives]
+        if None in values:
+            return None
+        return tuple(
+            at_pace(name, value, rounds, self.cell.rounds)
+            for name, value in zip(self.design.objectives, values, strict=True)
+            if value is not None
+        )
 
     # -- what is shown ---------------------------------------------------------------------------------------
 

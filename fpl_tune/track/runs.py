@@ -239,8 +239,8 @@ def _text(cell: Cell, dotted: str) -> str | None:
 
 
 def _rungs(row: Row) -> dict[str, float]:
-    """The objective at the rungs that a trial has reached, with four digits; also for trials that were pruned."""
-    values = sorted(row.rung_values.items())
+    """The first objective at the rungs that a trial has reached, with four digits; also for trials that were pruned."""
+    values = sorted((number, values[0]) for number, values in row.rung_values.items())
     return {f"rung_{number}": float(f"{value:.{_DIGITS}g}") for number, value in values if math.isfinite(value)}
 
 

@@ -138,13 +138,57 @@ def test_a_search_ends_with_a_trial_that_is_done_unless_all_end_before(numbers: 
 
 
 def test_a_lower_objective_is_better_where_the_metric_says_so() -> None:
-    design = replace(DESIGN, objective="val/loss")
+    design = replace(DESIGN, objectives=("val/loss",))
     rows = [trial(i, 3) for i in range(3)]
     for i, row in enumerate(rows):
         history = [{"round": n, "val/loss": 1.0 + i} for n in range(1, 4)]
         rows[i] = replace(row, design=design, runs={1: Run(Status.PARTIAL, 3, lambda history=history: history)})
     assert [row.cell.number for row in at_rung(rows, 3)] == [0, 1, 2]
     assert [row.cell.number for row in promoted(rows, {}, closed=False)] == [0]
+
+
+@given(st.lists(st.integers(0, 4), max_size=20))
+def test_one_objective_is_ranked_by_value_and_then_by_age(numbers: list[int]) -> None:
+    rows = [trial(i, 3, number / 4) for i, number in enumerate(numbers)]
+    expected = sorted(rows, key=lambda row: (-numbers[row.cell.number], row.cell.number))
+    assert at_rung(rows, 3) == expected
+
+
+def costly(number: int, accuracy: float, sent: int, rounds: int = 3, length: int = ROUNDS) -> Row:
+    """A trial of two objectives, which sends the same number of bytes in each of its rounds."""
+    history = [
+        {"round": n, "val/acc_mean": accuracy, "comm/up_bytes": n * sent, "comm/down_bytes": 0}
+        for n in range(1, rounds + 1)
+    ]
+    row = trial(number)
+    design = replace(DESIGN, objectives=("val/acc_mean", "comm/total_bytes"))
+    cell = replace(row.cell, _rounds=length)
+    return replace(row, cell=cell, design=design, runs={1: Run(Status.PARTIAL, rounds, lambda: history)})
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), min_size=1, max_size=20))
+def test_of_two_objectives_no_paused_trial_dominates_one_that_goes_on(points: list[tuple[int, int]]) -> None:
+    rows = [costly(i, accuracy / 6, sent) for i, (accuracy, sent) in enumerate(points)]
+    passing = {*going(rows)}
+    assert len(passing) == len(rows) // 3
+    for i in passing:
+        for j in {*range(len(rows))} - passing:
+            (mine, cost), (other, others) = points[i], points[j]
+            assert not (other >= mine and others <= cost and points[i] != points[j])
+            assert points[i] != points[j] or i < j, "of equal ones the first"
+
+
+def test_those_that_go_on_are_spread_over_the_front() -> None:
+    front = [(0.9, 9), (0.89, 8), (0.88, 7), (0.5, 1), (0.7, 5), (0.6, 4)]
+    rows = [costly(i, *point) for i, point in enumerate(front)]
+    assert [row.cell.number for row in at_rung(rows, 3)][:3] == [0, 3, 4]
+    assert going(rows) == [0, 3]
+
+
+def test_trials_of_different_lengths_are_compared_by_what_all_their_rounds_will_cost() -> None:
+    long, short = costly(0, 0.5, 2), costly(1, 0.5, 3, length=5)
+    assert (long.objectives_after(3), short.objectives_after(3)) == ((0.5, 18.0), (0.5, 15.0))
+    assert [row.cell.number for row in at_rung([long, short], 3)] == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,6 @@ from fpl_tune.search.halving import check, expected_cost, leg_shares, resolved, 
 from ..conftest import Compose, start_study
 
 
-def test_halving_is_refused_with_two_objectives(compose: Compose, tmp_path: Path) -> None:
-    body = "axes: {}\nsearch: {sampler: random, trials: 4, objectives: [val/acc_mean, comm/total_bytes]}"
-    says = "prune.rule=halving compares trials by one objective, but search.objectives has val/acc_mean, comm/total_b"
-    with pytest.raises(ConfigError, match=says):
-        start_study(compose(body, "prune.rule=halving", "protocol.rounds=9"), root=tmp_path)
-    assert not (tmp_path / "tiny").exists()
-
-
 def test_halving_of_a_grid_is_refused(compose: Compose, tmp_path: Path) -> None:
     says = r"stops trials, but tiny has no search\. Remove prune.rule=halving, or set search.sampler=auto\.$"
     with pytest.raises(ConfigError, match=says):

@@ -176,7 +176,7 @@ def test_rungs_are_evaluated_rounds_before_the_last(
 def test_values_at_rungs_are_those_of_the_last_evaluated_round_before() -> None:
     records = [{"round": n} | ({"val/acc_mean": n / 10} if n % 2 == 0 else {}) for n in range(1, 6)]
     row = Row(TRIAL, HALVED, {1: Run(Status.PARTIAL, 5, lambda: records)})
-    assert row.rung_values == {3: 0.2}
+    assert row.rung_values == {3: (0.2,)}
     assert replace(row, cell=GRID).rung_values == {}
     assert row.runs[1].latest("comm/total_bytes", 3) is None
 
