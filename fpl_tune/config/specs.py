@@ -238,8 +238,9 @@ class SearchSpec:
     One chooses the best cell; several leave a front."""
     confirm: Annotated[int | list[int] | str | None, PlainValidator(_confirm)] = "auto"
     """Fresh seeds on which the chosen point of each search, its published point and the references run: a number or a
-    list of seeds, none of which the search uses; 0 or None for none. auto: as many as `seeds`, with one objective.
-    All that is said of a search rests on them: a point that was chosen by a seed looks better there than it is."""
+    list of seeds, none of which the search uses; 0 or None for none. auto: as many as `seeds`. Of a front, at most
+    eight points run again, spread over it. All that is said of a search rests on them: a point that was chosen by a
+    seed looks better there than it is."""
     across: Literal["settings"] | None = None
     """settings: one configuration for all settings of the axes (data, partition, protocol). Every trial runs in each of
     them, and the mean over them chooses. None: a search in each setting."""

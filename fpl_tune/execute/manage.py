@@ -50,6 +50,7 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
         None before the first result of that process.
     """
     from fpl_tune.execute.work import Pace, confirmation_to_come, work_left, work_to_come
+    from fpl_tune.findings.choice import most_points
 
     def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that trains nothing has one round
         return float(not cell.rounds == 1 < cell.node["protocol"]["rounds"])
@@ -60,8 +61,8 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
         n_searches = math.prod(map(len, axes_of(table.study.axes).values()))
         trials = [row for row in rows if row.cell.role == "trial"]
         more = work_to_come(trials, search, n_searches, cost)
-        unconfirmed = n_searches - sum(row.cell.role == "tuned" for row in rows)
-        more += confirmation_to_come(trials, unconfirmed, cost)
+        unconfirmed = n_searches - len({row.cell.search for row in rows if row.cell.role == "tuned"})
+        more += confirmation_to_come(trials, unconfirmed, cost, most_points(search.objectives))
     work = work_left(rows, cost, more=more)
     runs = [run for row in rows if cost(row.cell) for run in row.results.values()]
     ended = [(datetime.fromisoformat(run.finished).timestamp(), run.costs["time/seconds"], run.rounds) for run in runs]

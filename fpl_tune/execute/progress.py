@@ -16,7 +16,7 @@ from fpl_tune.core.metrics import comparable
 from fpl_tune.execute import work
 from fpl_tune.execute.decide import asking, unconfirmed
 from fpl_tune.execute.job import Job
-from fpl_tune.findings.choice import objectives_of, selecting_rule, sign
+from fpl_tune.findings.choice import most_points, objectives_of, selecting_rule, sign
 from fpl_tune.findings.crossed import settings_of
 from fpl_tune.search.halving import limit, used
 from fpl_tune.simulation.simulation import Record
@@ -138,7 +138,8 @@ class ProgressMeter:
         more = work.work_to_come(trials, self._search, len(going), self._cost)
         every = [row for row in rows if row.cell.role == "trial"] or trials
         if more or work.work_left(every, self._cost):
-            more += work.confirmation_to_come(every, len(unconfirmed(self._table, self._searches)), self._cost)
+            ahead = len(unconfirmed(self._table, self._searches))
+            more += work.confirmation_to_come(every, ahead, self._cost, most_points(self._objectives))
         return work.work_left(rows, self._cost, slots=self._slots, more=more)
 
     def _counts(self, rows: Sequence[Row]) -> tuple[float, float, str, int, int]:

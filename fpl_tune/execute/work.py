@@ -73,17 +73,18 @@ def work_to_come(trials: Sequence[Row], search: Limits, n_searches: int, cost: R
     return number * len(design.seeds) * fmean(cost(cell) * cell.rounds for cell in fresh)
 
 
-def confirmation_to_come(trials: Sequence[Row], unconfirmed: int, cost: RoundCost) -> float:
+def confirmation_to_come(trials: Sequence[Row], unconfirmed: int, cost: RoundCost, points: int = 1) -> float:
     """The work that confirms searches: their chosen and their published points run on fresh seeds.
 
     Args:
         trials: the trials so far; without any, the work is not known, and is 0.
         unconfirmed: number of searches that are not confirmed yet.
         cost: see `RoundCost`.
+        points: number of points that a search is expected to choose.
     """
     if not trials:
         return 0.0
-    confirming = 2 * unconfirmed * len(trials[0].design.confirm)
+    confirming = (points + 1) * unconfirmed * len(trials[0].design.confirm)
     return confirming * fmean(cost(row.cell) * row.cell.rounds for row in trials[-_TRIED:])
 
 

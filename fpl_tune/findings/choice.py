@@ -38,6 +38,8 @@ TUNABLE = frozenset({
     *(f"protocol.{name}" for name in ("rounds", "epochs", "participation", "sampling", "first_round_all")),
 })  # fmt: skip
 """Fields of a setting that say how clients train. A search may tune them: clients, images and test sets stay equal."""
+POINTS = 8
+"""Points of a front that a search confirms on fresh seeds, and that a message names."""
 BY_VALIDATION = "highest mean validation accuracy"
 """`Choice.by` if the study has no objective of its own, and all candidates have the same seeds."""
 
@@ -88,6 +90,11 @@ class Choice:
 def objectives_of(spec: StudySpec | StudyFile) -> list[str]:
     """Metrics by which a study chooses: its search's objectives, else validation accuracy."""
     return list(spec.search.objectives) if spec.search.sampler is not None else [VAL]
+
+
+def most_points(objectives: Sequence[str]) -> int:
+    """The maximum number of points that a search chooses and confirms: the best one, or points of a front."""
+    return 1 if len(objectives) == 1 else POINTS
 
 
 def sign(name: str) -> int:
@@ -183,7 +190,8 @@ def choose(rows: Iterable[Row], rule: str, study: StudySpec | StudyFile) -> Choi
     ]
     if len(names) > 1:
         number = sum(map(len, points.values()))
-        by = f"{len(best)} of {counted(number, 'trial')} {'is' if len(best) == 1 else 'are'} on the front of "
+        what = "confirmed point" if any(row.cell.role == "tuned" for row in tried) else "trial"
+        by = f"{len(best)} of {counted(number, what)} {'is' if len(best) == 1 else 'are'} on the front of "
         by += joined(names)
     else:
         by = BY_VALIDATION if names == [VAL] else f"{'highest' if signs[0] > 0 else 'lowest'} mean {names[0]}"
@@ -301,6 +309,6 @@ def best(table: StudyTable, rule: str | None = None) -> Choice:
 
 def front_of(choice: Choice, remedy: str) -> str:
     """The error message if one best cell is needed but there is a front: its first cells, the remedy and an id."""
-    named = [f"{cell.id} ({cell.label})" for cell in choice.cells[:5]]
-    more = f" and {len(choice.cells) - 5} more" if len(choice.cells) > 5 else ""
+    named = [f"{cell.id} ({cell.label})" for cell in choice.cells[:POINTS]]
+    more = f" and {len(choice.cells) - POINTS} more" if len(choice.cells) > POINTS else ""
     return f"{choice.by}: no cell is best. On the front: {', '.join(named)}{more}. {remedy} {choice.cell.id}."

@@ -157,10 +157,10 @@ class Findings:
     @cached_property
     def entries(self) -> list[Cell]:
         """The cells that are compared with each other, if they have results: all of them or, in a study that searches,
-        the tuned and the published point of each search, and the references."""
+        the tuned and the published points of each search, and the references."""
         if not self.searched:
             return self.cells
-        points = [cell for search in self.searches for cell in (search.tuned, search.published) if cell is not None]
+        points = [cell for search in self.searches for cell in (*search.points, *search.starts)]
         return list({cell.id: cell for cell in [*points, *self.references]}.values())
 
     @cached_property

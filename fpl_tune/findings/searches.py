@@ -20,13 +20,28 @@ class Searched:
     label: str
     """Label of the cell of the axes, such as the method's name; empty if the study has no axes."""
     trials: Sequence[Cell]
-    best: Cell | None
-    """The trial that the objective chooses; None if there is none, or with several objectives."""
-    tuned: Cell | None
-    """The cell that is compared for this search: its chosen point on fresh seeds. Until a search of the study is
-    confirmed, and where none is, it is `best`."""
-    published: Cell | None
-    """The published point that the objective chooses, likewise."""
+    chosen: Sequence[Cell]
+    """The trials that the objectives choose: the best one, or with several objectives their front."""
+    points: Sequence[Cell]
+    """The cells that are compared for this search: its chosen points on fresh seeds. Until a search of the study is
+    confirmed, and where none is, they are those of `chosen`."""
+    starts: Sequence[Cell]
+    """The published points that the objectives choose, likewise."""
+
+    @property
+    def best(self) -> Cell | None:
+        """The chosen trial; of a front, the best in the first objective."""
+        return next(iter(self.chosen), None)
+
+    @property
+    def tuned(self) -> Cell | None:
+        """The cell that is compared; of a front, the one that was the best in the first objective."""
+        return next(iter(self.points), None)
+
+    @property
+    def published(self) -> Cell | None:
+        """The published point, likewise."""
+        return next(iter(self.starts), None)
 
 
 def searches_of(rows: Sequence[Row], study: StudyFile, rule: str, *, confirmed: bool) -> list[Searched]:
@@ -49,19 +64,17 @@ def searches_of(rows: Sequence[Row], study: StudyFile, rule: str, *, confirmed: 
             sharing = {label(other) for other in points if method.items() <= other.items()}
             shared = [row for row in trials if row.cell.search in sharing]
         cells = [row.cell for row in own]
-        best, start = (
-            next((cell for cell in choice.cells if cell in cells), None)
-            if choice is not None and not choice.front
-            else None
+        chosen, starts = (
+            [cell for cell in choice.cells if cell in cells] if choice is not None else []
             for candidates in (shared, [row for row in shared if row.cell.published])
             for choice in (choose(candidates, rule, study),)
         )
-        tuned = best
+        compared = chosen
         if confirmed:
             after = [row.cell for row in rows if row.cell.search == label(varied) and row.cell.role != "trial"]
-            tuned = next((cell for cell in after if cell.role == "tuned"), None)
-            start = next((cell for cell in after if cell.published), None)
-        searches.append(Searched(label(varied) if varied else "", cells, best, tuned, start))
+            compared = [cell for cell in after if cell.role == "tuned"]
+            starts = [cell for cell in after if cell.published]
+        searches.append(Searched(label(varied) if varied else "", cells, chosen, compared, starts))
     return searches
 
 

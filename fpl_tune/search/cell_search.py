@@ -14,10 +14,12 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution
 
 from fpl_tune import config
+from fpl_tune.analysis.fronts import spread
 from fpl_tune.config import GROUPS, RunSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.files import digest
-from fpl_tune.findings.choice import choose, selecting_rule
+from fpl_tune.core.metrics import comparable
+from fpl_tune.findings.choice import Choice, choose, selecting_rule, sign
 from fpl_tune.search.halving import FULL_TRIALS, expected_cost, resolved, spent
 from fpl_tune.search.samplers import SamplerFactory
 from fpl_tune.search.space import Param, names_of, read_file, read_space
@@ -50,8 +52,8 @@ class CellSearch:
     """Content of the space's file."""
     numbers: range
     """Numbers of the trials' cells in the study, indexed by the trials' numbers."""
-    confirming: tuple[int, int]
-    """Numbers of the cells that confirm the chosen and the published point."""
+    confirming: tuple[Sequence[int], Sequence[int]]
+    """Numbers of the cells that confirm the chosen and the published points; as many are confirmed at most."""
     fits: Callable[[RunSpec], object] | None = None
     """Raises `ConfigError` for a run that cannot run."""
     settings: Sequence[CellSearch] = field(default=(), repr=False, compare=False)
@@ -241,26 +243,37 @@ class CellSearch:
         return max(0, math.ceil(left / (full * expected_cost(self.prune, self.run, len(design.seeds)))))
 
     def confirmed(self, rows: Sequence[Row]) -> list[Cell]:
-        """The cells that confirm this search once it is over: its chosen point and its published point on fresh seeds.
+        """The cells that confirm this search once it is over: its chosen and its published points on fresh seeds.
+
+        With one objective these are the best point, and the best published one; with several, as many points of either
+        front as there are numbers for, spread over the front, the best in the first objective included.
 
         Args:
             rows: the trials, those in other settings too if they are shared.
 
         Returns:
-            None, one (the published point is chosen, or none completed) or two cells.
+            No cell if none completed. A published point that is chosen too has one cell.
         """
         cells = dict[str, Cell]()
         points = rows, [row for row in rows if row.cell.published]
-        for role, number, candidates in zip(("tuned", "published"), self.confirming, points, strict=True):
+        for role, numbers, candidates in zip(("tuned", "published"), self.confirming, points, strict=True):
             choice = choose(candidates, self.rule, self.spec)
-            trial = next(filter(self.holds, choice.cells if choice is not None else ()), None)
-            if trial is not None:
-                key = confirming_id(trial.id)
-                name = f"{self.name} ({trial.first or f'trial {trial.trial_number}'})"
+            for number, trial in zip(numbers, self._spread(choice) if choice is not None else (), strict=False):
+                key, named = confirming_id(trial.id), [trial.first, f"trial {trial.trial_number}"]
+                if len(numbers) == 1 and trial.first:  # of several published points, the number tells which
+                    named.pop()
+                name = f"{self.name} ({', '.join(filter(None, named))})"
                 cells.setdefault(
                     key, replace(trial, id=key, number=number, label=name, role=role, reference="", step=False)
                 )
         return [*cells.values()]
+
+    def _spread(self, choice: Choice) -> list[Cell]:
+        """The chosen trials of this search, in an order of which every beginning is spread over their front."""
+        own = [(cell, values) for cell, values in zip(choice.cells, choice.values, strict=True) if self.holds(cell)]
+        signs = [sign(name) for name in choice.objectives]
+        order = spread([[s * comparable(v) for s, v in zip(signs, values, strict=True)] for _, values in own])
+        return [own[place][0] for place in order]
 
     @cached_property
     def published(self) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from fpl_tune import config
 from fpl_tune.config import RunSpec, Study
 from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.metrics import objectives
+from fpl_tune.findings.choice import most_points
 from fpl_tune.findings.crossed import settings_of
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, label
 from fpl_tune.study.design import confirming_seeds
@@ -83,10 +84,13 @@ class Search:
                   for varied, run in points.grid]  # fmt: skip
         check_names(search, [config.as_dict(run) for _, run in points.grid], spaces)
         parts = []
-        first = len(cells) + (len(points.grid) if confirmed else 0)  # the confirmed published points come before
+        most, n_parts = most_points(search.objectives), len(points.grid)
+        first = len(cells) + n_parts * (2 * most - 1) * confirmed  # what is confirmed comes before
         for i, (varied, run) in enumerate(points.grid):
-            numbers = range(first + i, sys.maxsize, len(points.grid))  # the parts take turns
-            parts.append(CellSearch(spec, varied, run, spaces[i], numbers, (i, len(cells) + i), fits))
+            numbers = range(first + i, sys.maxsize, n_parts)  # the parts take turns
+            further = range(len(cells) + i, first, n_parts) if confirmed else range(0)  # but for its own, the first
+            confirming = ((i, *further[most:]), further[:most])
+            parts.append(CellSearch(spec, varied, run, spaces[i], numbers, confirming, fits))
         for part in parts if search.across else ():
             method = {axis: value for axis, value in part.varied.items() if axis not in settings}
             part.settings = [other for other in parts if method.items() <= other.varied.items()]

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import joined, listed
+from fpl_tune.core.formatting import listed
 from fpl_tune.core.metrics import VAL
 from fpl_tune.study.cells import Cell
 
@@ -88,13 +88,6 @@ def confirming_seeds(study: Any, used: Collection[int]) -> tuple[int, ...]:
     search, taken = study.search, {*study.seed_list(), *used}
     if search.sampler is None or not search.confirm:
         return ()
-    if len(search.objectives) > 1:
-        if search.confirm == "auto":
-            return ()
-        raise ConfigError(
-            f"search.confirm={search.confirm} runs a search's best point again, but {joined(search.objectives)} "
-            "have none. Remove it, or search for one of them."
-        )
     if isinstance(search.confirm, list):
         if again := sorted(taken & {*search.confirm}):
             raise ConfigError(

@@ -121,9 +121,11 @@ def _search(draw: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     space["published"] = draw(_published())
     search["only"] = draw(st.sampled_from([["method.a"], ["method.a", "method.c"], ["method.c"]]))
     search["confirm"] = draw(_confirm())
-    if draw(st.integers(0, 4)) == 0:
+    if draw(st.integers(0, 3)) == 0:
         search["objectives"] = draw(
-            st.sampled_from([["val/loss"], ["val/acc_mean", "comm/total_bytes"], ["mine/score"]])
+            st.sampled_from(
+                [["val/loss"], ["mine/score"], ["val/acc_mean", "comm/total_bytes"], ["val/loss", "mine/score"]]
+            )
         )
     study["axes"] = draw(_axes_of_searches())
     study["references"], study["report"] = draw(_references()), draw(_report())
@@ -295,7 +297,11 @@ def _edit(draw: Any, name: str) -> Event:
         case "objective":
             return [
                 "set",
-                {"search/objectives": draw(st.sampled_from([["val/acc_mean"], ["val/loss"], ["mine/score"]]))},
+                {
+                    "search/objectives": draw(
+                        st.sampled_from([["val/acc_mean"], ["val/loss"], ["val/acc_mean", "mine/score"]])
+                    )
+                },
             ]
         case "methods":
             return [

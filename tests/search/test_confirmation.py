@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.findings.choice import choose, choose_finished
+from fpl_tune.findings.choice import POINTS, choose, choose_finished
 from fpl_tune.search.halving import design_of
 from fpl_tune.study.cells import confirming_id
 from fpl_tune.study.export import export
 from fpl_tune.study.store import Store
 
-from ..conftest import Compose, make_plan, there
+from ..conftest import Asked, Compose, make_plan, there
 from ..conftest import start_study as run_study
 
 BODY = """
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Published points outside")
         (("search.confirm=[9,4]",), (), (9, 4)),
         (("search.confirm=0",), (), ()),
         (("search.confirm=null",), (), ()),
-        (("search.objectives=[val/acc_mean,comm/total_bytes]",), (), ()),
+        (("search.objectives=[val/acc_mean,comm/total_bytes]",), (), (3, 4)),
     ],
 )
 def test_seeds_that_confirm_are_none_of_the_searchs(
@@ -52,11 +52,6 @@ def test_seeds_that_confirm_are_none_of_the_searchs(
     [
         (("search.confirm=[2,7]",), (), "it has used seed 2"),
         (("search.confirm=[7,8]",), (7, 8), "it has used seeds 7, 8"),
-        (
-            ("search.confirm=2", "search.objectives=[val/acc_mean,comm/total_bytes]"),
-            (),
-            "runs a search's best point again, but val/acc_mean and comm/total_bytes have none",
-        ),
         (("search.confirm=-1",), (), "search.confirm must be"),
         (("search.confirm=[3,3]",), (), "search.confirm must be"),
     ],
@@ -130,3 +125,51 @@ def test_fewer_seeds_confirm_on_seeds_that_no_suggestion_rests_on(compose: Compo
     run_study(compose(BODY), root=tmp_path)
     run_study(compose(BODY, "seeds=1"), root=tmp_path)
     assert [*points(Store.open(tmp_path, "tiny"))["tuned"].results] == [3]
+
+
+FRONT = """
+axes: {}
+references: [{method: zeroshot}]
+search:
+  {sampler: random, trials: %s, objectives: [val/loss, comm/total_bytes], only: [protocol.rounds, optim.lr],
+   space: {protocol.rounds: {low: 1, high: 12}, optim.lr: {low: 0.01, high: 0.02}}}
+"""
+"""Bytes grow with the rounds, and the loss falls."""
+
+
+def test_the_points_of_a_front_run_on_fresh_seeds_and_the_front_rests_on_them(compose: Compose, tmp_path: Path) -> None:
+    spec = compose(FRONT % 6)
+    run_study(spec, root=tmp_path)
+    store = Store.open(tmp_path, spec.name)
+    table = store.table()
+    trials = [row for row in table.rows.values() if row.cell.role == "trial"]
+    front = there(choose(trials, "final", table.study))
+    tuned = [row for row in table.rows.values() if row.cell.role == "tuned"]
+    assert len(front.cells) > 1
+    assert {row.cell.id for row in tuned} == {confirming_id(cell.id) for cell in front.cells}
+    assert all([*row.results] == [3, 4] for row in tuned)
+    assert len({row.cell.label for row in tuned}) == len(tuned)
+    assert len({row.cell.number for row in table.rows.values()}) == len(table.rows)
+    assert {cell.role for cell in there(choose(table.rows.values(), "final", table.study)).cells} == {"tuned"}
+    assert run_study(spec, root=tmp_path).done == 0
+    more = compose(FRONT % 9)  # the front may move, and what left it is in no table
+    run_study(more, root=tmp_path)
+    table = Store.open(tmp_path, spec.name).table()
+    trials = [row for row in table.rows.values() if row.cell.role == "trial"]
+    again = {confirming_id(cell.id) for cell in there(choose(trials, "final", table.study)).cells}
+    assert {row.cell.id for row in table.rows.values() if row.cell.role == "tuned"} == again
+
+
+def test_of_a_front_of_many_points_those_that_are_spread_run_again(compose: Compose) -> None:
+    asked = Asked(compose(FRONT % 20))
+    (search,) = asked.search.parts
+    cells = asked.all()
+    for i, cell in enumerate(cells):
+        record = {"val/loss": 1 - i / 100, "val/acc_mean": 0.5, "test/acc_mean": 0.5, "comm/up_bytes": 1000 * i}
+        history = [{"round": number + 1, "comm/down_bytes": 0, **record} for number in range(cell.rounds)]
+        asked.note(cell, dict.fromkeys((1, 2), history))
+    confirmed = search.confirmed(asked.rows)
+    tuned = [cell for cell in confirmed if cell.role == "tuned"]
+    assert len(tuned) == POINTS < len(cells)
+    assert [tuned[0].id, tuned[1].id] == [confirming_id(cells[-1].id), confirming_id(cells[0].id)]
+    assert len({cell.number for cell in [*cells, *confirmed]}) == len(cells) + len(confirmed)

@@ -265,8 +265,9 @@ def _items(spec: Study, asked: Asked) -> list[Item]:
             status, one = "partial" if over else "new", halving.expected_cost(cost, search.run, len(design.seeds))
             items.append(Item(search.name, status, spec.seed_list(), search.run, left, one))
         confirmed = [row for row in table.rows.values() if row.cell.search == search.label and row.cell.role != "trial"]
-        if design.confirm and left and not confirmed:  # of the chosen and the published point
-            items.append(Item(f"{search.name}, confirmed", "new", design.confirm, search.run, 2))
+        if design.confirm and left and not confirmed:  # of the chosen points, at most, and the published one
+            most = 1 + min(len(search.confirming[0]), len(trials) + left)
+            items.append(Item(f"{search.name}, confirmed", "new", design.confirm, search.run, most))
         for row in confirmed:
             add(row)
     return items
