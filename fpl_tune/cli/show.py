@@ -57,7 +57,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     """
     from fpl_tune.core.formatting import counted, figure, plus_minus, quantity
     from fpl_tune.core.metrics import metric as known_metric
-    from fpl_tune.findings import edited
+    from fpl_tune.findings import edited, limits
     from fpl_tune.findings.choice import BY_VALIDATION, choose, objectives_of
     from fpl_tune.findings.unasked import Unasked
     from fpl_tune.study.results import TEST, VAL
@@ -73,11 +73,13 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         return
     choice = choose(table.rows.values(), rule, study)
     chosen = {cell.id for cell in choice.cells} if choice else set[str]()
+    outside = {row.cell.id for row in limits.candidates(table.rows.values()) if not row.within(rule)}
     marked = "on the front" if choice and choice.front else "best"
     title = study.title or study.name
 
     def reached(record: Mapping[str, Any], validation: str) -> dict[str, str]:
         status = [marked] * (record["cell"] in chosen) + [record["status"]] * (record["status"] != CellState.DONE)
+        status += ["outside limits"] * (record["cell"] in outside)
         row = {"status": ", ".join(status), validation: output.percent(record[VAL])}
         row |= {quantity(n, over=""): figure(record[n], n) for n in objectives if n not in (VAL, metric)}
         measured = "test" if metric == TEST else quantity(metric, over="")
@@ -101,6 +103,8 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     if len(by_setting) > 1 and _print_tuned(store, table, rule, title):
         notes.append(f"{counted(sum(map(len, by_setting.values())), 'trial')} with --format csv and on the report page")
         by_setting, others = {}, []
+    elif text := limits.nothing(table.rows.values(), rule, study):
+        notes.append(text.rstrip("."))
     elif choice is not None and choice.front:
         notes.append(f"{choice.by}: no cell is best")
     elif choice is not None:
@@ -110,7 +114,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         output.emit(rows, format, title=title, best=bold(others), narrow=True)
         title = "trials"
     for setting, trials in by_setting.items():
-        trials.sort(key=lambda record: _rank(record, objectives[0]))
+        trials.sort(key=lambda record: (record["cell"] in outside, _rank(record, objectives[0])))
         most = max(_TRIALS // len(by_setting), 3)
         leading = [record for i, record in enumerate(trials) if i < most or record["cell"] in chosen]
         rows, more = _rows(

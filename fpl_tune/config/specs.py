@@ -6,7 +6,7 @@ import itertools
 from dataclasses import field, fields
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import AfterValidator, Field, FiniteFloat, PlainValidator
 from pydantic.dataclasses import dataclass
 
 from fpl_tune import methods
@@ -236,6 +236,10 @@ class SearchSpec:
     """Validation metrics or costs (`comm/total_bytes`, `time/seconds`), each in its direction.
 
     One chooses the best cell; several leave a front."""
+    limits: dict[str, FiniteFloat] = field(default_factory=dict)
+    """Limits by metric: upper ones of metrics that are minimised, such as `comm/total_bytes: 4.0e6`, lower ones of
+    others, such as `val/acc_min: 0.6`. Accuracies are shares between 0 and 1. What is chosen is within all of them. A
+    point whose costs are known to be outside is not run."""
     confirm: Annotated[int | list[int] | str | None, PlainValidator(_confirm)] = "auto"
     """Fresh seeds on which the chosen point of each search, its published point and the references run: a number or a
     list of seeds, none of which the search uses; 0 or None for none. auto: as many as `seeds`. Of a front, at most

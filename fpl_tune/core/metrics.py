@@ -146,6 +146,18 @@ def objectives() -> list[str]:
     return [m.name for m in METRICS.values() if m.maximize is not None and not m.name.startswith("test/")]
 
 
+def excess(name: str, value: float, limit: float) -> float:
+    """By how much a value violates a limit in the metric's direction; 0 or less within it, NaN if it is not known."""
+    over = limit - value if metric(name).maximize else value - limit
+    return 0.0 if abs(over) < STEP else over
+
+
+def violation(values: Mapping[str, float], limits: Mapping[str, float]) -> float:
+    """By how much values violate limits, as shares of the limits, summed; 0 within them, NaN if a value is NaN."""
+    over = [excess(name, value, limits[name]) / (abs(limits[name]) or 1.0) for name, value in values.items()]
+    return math.nan if any(map(math.isnan, over)) else math.fsum(max(0.0, share) for share in over)
+
+
 def check_reported(name: str, where: str = "report.metric") -> None:
     """Raises `ConfigError` for a metric that no run reports, whichever test sets the data has."""
     room, _, last = name.rpartition("/")

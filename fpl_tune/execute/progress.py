@@ -190,12 +190,13 @@ class ProgressMeter:
         return f"best {name} {figure(finite[label], name)} {short(label)}"
 
     def _value(self, row: Row, objective: str) -> float:
-        """The mean of the objective over seeds; NaN for a cell that is not done, or not a candidate."""
+        """The mean of the objective over seeds; NaN for a cell that is not done, no candidate, or outside of limits."""
         if not row.cell.candidate or row.standing.state is not CellState.DONE:
             return math.nan
         if row not in self._values:
             runs = (row.runs[seed] for seed in row.wanted)
-            self._values[row] = fmean(run.value(objective, self._rule) for run in runs)
+            value = fmean(run.value(objective, self._rule) for run in runs)
+            self._values[row] = value if row.within(self._rule) else math.nan
         return self._values[row]
 
 

@@ -24,6 +24,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, joined, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, comparable, metric
 from fpl_tune.core.nested import flatten
+from fpl_tune.findings import limits
 from fpl_tune.study.cells import SETTING, Cell, axes_of, is_setting
 from fpl_tune.study.results import TEST, VAL, aggregate
 from fpl_tune.study.standing import Row
@@ -129,7 +130,7 @@ def selecting_rule(rule: str) -> str:
     return rule if rule in CHOICES else "final"
 
 
-def choose(rows: Iterable[Row], rule: str, study: StudySpec | StudyFile) -> Choice | None:
+def choose(rows: Iterable[Row], rule: str, study: StudySpec | StudyFile, *, limited: bool = True) -> Choice | None:
     """Chooses by the means of the study's objectives on the seeds that all candidates have.
 
     With one objective and one setting: the cell with the best mean. With several settings: the configuration with the
@@ -146,16 +147,18 @@ def choose(rows: Iterable[Row], rule: str, study: StudySpec | StudyFile) -> Choi
             `search.space` are left out, as are trials once a search is confirmed.
         rule: the reporting rule. One that reads test metrics is replaced by `final`.
         study: the study as it is now. Fields that vary besides its axes are tuned, and not part of a setting.
+        limited: False to choose outside of `search.limits` too, as among published points.
 
     Returns:
-        None if there are no candidates, if no two of several share a setting, or if an objective has no direction
-        because the method that adds it is not installed.
+        None if there are no candidates within the limits, if no two of several share a setting, or if an objective has
+        no direction because the method that adds it is not installed.
     """
     names, axes, rule = objectives_of(study), axes_of(study.axes), selecting_rule(rule)
     signs = [sign(name) for name in names]
     tried = [row for row in rows if row.cell.candidate and row.compared]
     tried = [row for row in tried if row.cell.role == "tuned"] or tried
-    candidates = {row.cell.id: row for row in tried if row.cell.inside}
+    inside = [row for row in tried if row.cell.inside]
+    candidates = {row.cell.id: row for row in inside if not limited or row.within(rule)}
     shares = study.search.across is not None and any(row.cell.role == "trial" for row in candidates.values())
     by_cell: dict[str, dict[int, list[float]]] = {}
     for key, row in candidates.items():
@@ -199,8 +202,10 @@ def choose(rows: Iterable[Row], rule: str, study: StudySpec | StudyFile) -> Choi
         by += f" {'over' if shared else 'in each of'} {counted(len(groups), 'setting')} (data, partition, protocol)"
     if any(own.keys() != set(seeds) for own in by_cell.values()):
         by += f", compared on {listed('seed', seeds)}, which all cells have"
-    if outside := len(tried) - len(candidates):
+    if outside := len(tried) - len(inside):
         by += f", without {counted(outside, 'trial')} outside search.space"
+    if limited and study.search.limits:
+        by += f", within {limits.in_words(study)}"
     tested = [candidates[cell.id].values(TEST, rule) for _, cell in best] if len(names) == 1 else [{}]
     both = sorted(set[int].intersection(*({*by_seed} for by_seed in tested)))
     tests = {seed: math.fsum(by_seed[seed] for by_seed in tested) / len(tested) for seed in both}
@@ -284,6 +289,8 @@ def choose_finished(table: StudyTable, rule: str | None = None) -> Choice:
             f"Only trials within search.space can be chosen, but all {len(finished)} of {study.name} are outside. "
             f"Run `fpl-tune study {study.name}`, or widen search.space."
         )
+    if text := limits.nothing(table.rows.values(), rule, study):
+        raise ConfigError(f"{text} Widen search.limits, or raise search.trials.")
     if unknown := [name for name in objectives_of(study) if not sign(name)]:
         raise ConfigError(
             f"The direction of {unknown[0]} is given by the method that adds it, which is not installed here. "

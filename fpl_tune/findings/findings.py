@@ -18,7 +18,7 @@ from fpl_tune.core.errors import ConfigError, did_you_mean
 from fpl_tune.core.formatting import few_images, numeric, percent
 from fpl_tune.core.metrics import TOTAL_BYTES, check_rule, comparable
 from fpl_tune.core.metrics import metric as known_metric
-from fpl_tune.findings import rates
+from fpl_tune.findings import limits, rates
 from fpl_tune.findings.choice import Choice, choose, objectives_of, selecting_rule, setting_of, sign
 from fpl_tune.findings.claims import Judged, evaluate
 from fpl_tune.findings.crossed import Crossed, crossed, row_title, setting_title, settings_of
@@ -139,6 +139,12 @@ class Findings:
         return {cell.id for cell in self.cells if self.row(cell).state is CellState.PRUNED}
 
     @cached_property
+    def outside(self) -> set[str]:
+        """Ids of the completed cells that are not within the limits of the search."""
+        own = limits.candidates(map(self.row, self.cells))
+        return {row.cell.id for row in own if not row.within(self.rule_of_trials)}
+
+    @cached_property
     def published(self) -> set[str]:
         """Ids of the trials that a search takes from the papers."""
         return {cell.id for cell in self.own if cell.published}
@@ -170,7 +176,8 @@ class Findings:
         if not self.searched:
             return self.cells
         front = self.marked if self.choice and self.choice.front else []
-        ranked = sorted(self.best_first(self.own), key=lambda cell: (cell.id in self.pruned, cell.id not in front))
+        ranked = self.best_first(self.own)
+        ranked.sort(key=lambda cell: (cell.id in self.pruned, cell.id in self.outside, cell.id not in front))
         first = [cell for cell in self.entries if cell.role != "trial"] if self.confirmed else []
         return list({cell.id: cell for cell in [*first, *ranked, *self.cells]}.values())
 
@@ -270,8 +277,10 @@ class Findings:
 
     @property
     def notes(self) -> str:
-        """What readers of every table need to know: the sources of the rates, and sets of few images."""
-        return " ".join(filter(None, [self.rates, self.steps]))
+        """What readers of every table need to know: the limits, the sources of the rates, and sets of few images."""
+        limited = self.searched and self.spec.search.limits
+        within = f"Chosen within {limits.in_words(self.table.study)}." if limited else ""
+        return " ".join(filter(None, [within, *self.beyond, self.rates, self.steps]))
 
     @cached_property
     def crossed(self) -> Crossed | None:
@@ -333,6 +342,19 @@ class Findings:
         """The choice by the objectives among the study's own finished cells; None if no two cells compare."""
         return choose(map(self.row, self.cells), self.rule, self.table.study)
 
+    @cached_property
+    def beyond(self) -> list[str]:
+        """Sentences on searches in which nothing is within the limits; see `limits.nothing`."""
+        if not self.spec.search.limits or not self.searched:
+            return []
+        rows, several = [*map(self.row, self.cells)], len(self.searches) > 1
+        said = (
+            limits.nothing([row for row in rows if row.cell.search == search.trials[0].search], self.rule_of_trials,
+                           self.table.study, search.label if several else "")
+            for search in self.searches if search.trials
+        )  # fmt: skip
+        return [text for text in said if text]
+
     @property
     def rule_of_trials(self) -> str:
         """The rule that chooses among trials: once they are confirmed, the study's, which chose what was confirmed."""
@@ -377,8 +399,9 @@ class Findings:
         if self.best is None or best is None:
             return []
         names = self.objectives[0], self.rule_of_trials
-        value = {cell.id: comparable(self.row(cell).over_seeds(*names)["mean"]) for cell in (best, *self.whole)}
-        return [cell for cell in self.whole if cell.id != best.id and value[cell.id] == value[best.id]]
+        within = [cell for cell in self.whole if cell.id not in self.outside]
+        value = {cell.id: comparable(self.row(cell).over_seeds(*names)["mean"]) for cell in (best, *within)}
+        return [cell for cell in within if cell.id != best.id and value[cell.id] == value[best.id]]
 
     @cached_property
     def searches(self) -> list[Searched]:

@@ -66,8 +66,8 @@ def searches_of(rows: Sequence[Row], study: StudyFile, rule: str, *, confirmed: 
         cells = [row.cell for row in own]
         chosen, starts = (
             [cell for cell in choice.cells if cell in cells] if choice is not None else []
-            for candidates in (shared, [row for row in shared if row.cell.published])
-            for choice in (choose(candidates, rule, study),)
+            for candidates, limited in ((shared, True), ([row for row in shared if row.cell.published], False))
+            for choice in (choose(candidates, rule, study, limited=limited),)
         )
         compared = chosen
         if confirmed:

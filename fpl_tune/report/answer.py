@@ -52,6 +52,8 @@ def _answer(findings: Findings, comparisons: Comparisons) -> str:
     so_far = "" if number == len(states) else f"So far, {number} of {counted(len(states), 'cell')} done: "
     if findings.spec.report.claims:
         return f"{so_far}{counts_sentence(findings.claims)}."
+    if findings.choice is None and findings.beyond:
+        return f"{so_far}{' '.join(findings.beyond)}"
     if findings.choice is None:
         found = _by_setting(findings, comparisons)
         return f"{so_far}{found or 'No cell is chosen, since no two finished cells are comparable on validation'}."

@@ -108,8 +108,9 @@ def leads(findings: Findings) -> str:
         return ""
     better = sign(findings.objectives[0])
     reached, turns = dict[str, float](), list[tuple[float, str]]()
-    parts = {findings.names.axes_label(cell) for cell in findings.whole}
-    for cell in sorted(findings.whole, key=lambda cell: findings.costs.get(cell.id, math.inf)):
+    within = [cell for cell in findings.whole if cell.id not in findings.outside]
+    parts = {findings.names.axes_label(cell) for cell in within}
+    for cell in sorted(within, key=lambda cell: findings.costs.get(cell.id, math.inf)):
         name, value = findings.names.axes_label(cell), better * comparable(findings.objective(cell))
         reached[name] = max(value, reached.get(name, -math.inf))
         if reached.keys() == parts and cell.id in findings.costs:
@@ -148,7 +149,7 @@ def history(findings: Findings, cells: Sequence[Cell] | None = None) -> Spec:
     for cell in sorted((c for c in cells if c.id in findings.costs), key=lambda cell: findings.costs[cell.id]):
         value, series = findings.objective(cell), findings.names.axes_label(cell) or "cells"
         if not math.isnan(value):
-            if cell.id not in findings.pruned:
+            if cell.id not in findings.pruned and cell.id not in findings.outside:
                 best[series] = better(best.get(series, value), value)
             if series in best:
                 rows.append({"cost": findings.costs[cell.id], "objective": best[series], "series": series})

@@ -89,7 +89,7 @@ def _columns(findings: Findings, cell: Cell, reference: str, test: Mapping[Any, 
         "seeds": Td(str(row["n"]) if row["n"] >= wanted else f"{row['n']} of {wanted}"),
         **{quantity(other, over=""): Td(figure(row[other], other)) for other in findings.further_metrics},
         **fields,
-        "status": Td(findings.row(cell).state.value),
+        "status": Td(findings.row(cell).state.value + ", outside limits" * (cell.id in findings.outside)),
         "MB": Td(megabytes(row["bytes"])),
         "time": Td(duration(row["seconds"]), "" if math.isnan(row["seconds"]) else round(row["seconds"], 1)),
     }

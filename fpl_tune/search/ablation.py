@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fpl_tune import config
 from fpl_tune.config import Study
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.findings import limits
 from fpl_tune.findings.choice import choose, front_of, objectives_of, selecting_rule
 from fpl_tune.study.cells import Cell, label
 from fpl_tune.study.standing import CellState, Row
@@ -57,7 +58,10 @@ def ablation_paths(spec: Study, searches: Sequence[CellSearch], rows: Mapping[st
     rule = selecting_rule(spec.report.rule)
     cells = [row.cell for row in rows.values()]
     if (choice := choose((row for row in rows.values() if row.cell.role == "trial"), rule, spec)) is None:
-        raise ConfigError(f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first.")
+        raise ConfigError(
+            limits.nothing(rows.values(), rule, spec)
+            or f"ablate=best needs a finished search. Run fpl-tune study {spec.name} without it first."
+        )
     if choice.front:
         raise ConfigError(front_of(choice, "Remove ablate, which needs one objective; export a cell with --cell"))
     (objective,) = objectives_of(spec)
@@ -67,7 +71,7 @@ def ablation_paths(spec: Study, searches: Sequence[CellSearch], rows: Mapping[st
     for best in choice.cells:
         search = next(search for search in searches if search.holds(best))
         mine = [cell for cell in cells if search.holds(cell)]
-        start = choose((rows[cell.id] for cell in mine if cell.published), rule, spec)
+        start = choose((rows[cell.id] for cell in mine if cell.published), rule, spec, limited=False)
         if start is None:
             raise ConfigError(f"ablate=best needs a finished published or default point in the search of {best.label}.")
         if start.cell.id != best.id:

@@ -17,10 +17,12 @@ from optuna.samplers import BaseSampler, GPSampler, RandomSampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from fpl_tune.core import metrics
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import TEST
 from fpl_tune.method import derive
 from fpl_tune.search.components import quiet
+from fpl_tune.search.limits import OutsideLimits
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.study.cells import Suggestion
 from fpl_tune.study.design import Design
@@ -28,6 +30,7 @@ from fpl_tune.study.results import aggregate, value_of
 from fpl_tune.study.standing import CellState, Row
 
 if TYPE_CHECKING:
+    from fpl_tune.config import SearchSpec
     from fpl_tune.search.cell_search import CellSearch
     from fpl_tune.simulation.simulation import Record
     from fpl_tune.study.cells import Cell
@@ -36,6 +39,8 @@ CELL = "cell"
 """User attribute of a trial: the id of its cell."""
 _REPEATS = 30  # repeated suggestions after which a search has no new point
 _REJECTED = 10  # rejected suggestions after which a search ends; as many more for each valid one
+_OUTSIDE = 1000  # suggestions for one trial whose costs are outside of the limits, after which a search ends
+_MODELLED = 10  # such suggestions of the sampler, after which points are drawn at random
 _RARE = 100  # further ones if a trial has run, so that valid points exist
 
 
@@ -65,7 +70,7 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
     hedged = isinstance(hedge, int) and suggested % hedge == hedge - 1
     storage = InMemoryStorage()
     study = study_of(search, rows, storage, search.samplers.make(number, search.stream))
-    reasons, repeated = [row.rejected for row in rows if row.rejected], 0
+    reasons, repeated, outside = [row.rejected for row in rows if row.rejected], 0, 0
     most = _REJECTED * len(valid) + (_RARE if any(row.runs for row in valid) else _REJECTED)
     while repeated < _REPEATS:
         if len(reasons) >= most:
@@ -84,6 +89,16 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
             if cell.id not in tried:
                 return cell
             repeated += 1
+        except OutsideLimits as problem:
+            outside += 1
+            if outside == _OUTSIDE and valid:
+                return None
+            if outside == _OUTSIDE:
+                raise ConfigError(f"{_OUTSIDE} suggestions of {search.name} are rejected. The last one: {problem} "
+                                  "Raise search.limits, or narrow search.space.") from None  # fmt: skip
+            if outside % _MODELLED == 0:  # the model may insist
+                study.sampler = RandomSampler(derive("outside", search.search.seed, search.stream, number) % 2**32)
+            continue
         except ConfigError as problem:
             reasons.append(str(problem))
         number += 1
@@ -145,16 +160,20 @@ def trials_of(
     for row in rows:
         together.setdefault(row.cell.trial_number, []).append(row)
     by_number = {number: _joint(search, mine) for number, mine in together.items()}
-    seen = [
-        figures.values for _, state, figures in by_number.values() if figures.values and state is not CellState.DIVERGED
-    ]
-    ends = [min if direction.name == "MAXIMIZE" else max for direction in directions_of(search.search)]
-    worst = [end(values) for end, values in zip(ends, zip(*seen, strict=True), strict=True)] if seen else None
-    worst = worst if diverged_as_worst else None
+    seen = [figures for _, state, figures in by_number.values() if figures.values and state is not CellState.DIVERGED]
+    worst = _worst(search, seen) if seen and diverged_as_worst else None
     trials = list[FrozenTrial]()
     for number in range(1 + max(by_number, default=-1)):
         row, state, figures = by_number.get(number, (None, CellState.FAILED, Figures()))
-        key = number, state, figures.values, partial, worst if state is CellState.DIVERGED else None, search.space
+        key = (
+            number,
+            state,
+            figures.values,
+            figures.excess,
+            partial,
+            worst if state is CellState.DIVERGED else None,
+            search.space,
+        )
         if row is not None and row in _frozen and _frozen[row][0] == key:
             trials.append(_frozen[row][1])
             continue
@@ -165,12 +184,20 @@ def trials_of(
     return trials
 
 
+def _worst(search: CellSearch, seen: Sequence[Figures]) -> Figures:
+    """The worst values and violations that were seen."""
+    ends = [min if direction.name == "MAXIMIZE" else max for direction in directions_of(search.search)]
+    values = zip(*(figures.values for figures in seen if figures.values), strict=True)
+    excess = {name: max(figures.excess[name] for figures in seen) for name in seen[0].excess}
+    return Figures([end(own) for end, own in zip(ends, values, strict=True)], excess=excess)
+
+
 def _trial(
     search: CellSearch,
     row: Row | None,
     state: CellState,
     figures: Figures,
-    worst: list[float] | None,
+    worst: Figures | None,
     partial: TrialState,
 ) -> _SharedTrial:
     """A trial as samplers receive it; see `trials_of`."""
@@ -178,16 +205,17 @@ def _trial(
     params = asked.params if asked is not None else {}
     space = {param.name: param for param in search.space.params}
     inside = row is not None and row.cell.inside
-    values, steps, called = figures.values, figures.steps, TrialState.FAIL
+    values, steps, excess, called = figures.values, figures.steps, figures.excess, TrialState.FAIL
     if not inside or state is CellState.FAILED:
         pass
     elif state is CellState.DIVERGED:
-        called, values, steps = (TrialState.COMPLETE, worst, {}) if worst else (TrialState.FAIL, None, {})
+        called, steps = TrialState.COMPLETE if worst else TrialState.FAIL, {}
+        values, excess = (worst.values, worst.excess) if worst else (None, {})
     elif state is CellState.DONE or figures.whole:
         called = TrialState.COMPLETE if values else TrialState.FAIL
     else:
         called = partial if values else TrialState.RUNNING
-    return _SharedTrial(
+    trial = _SharedTrial(
         number=0,
         trial_id=0,
         state=called,
@@ -201,6 +229,9 @@ def _trial(
         system_attrs=dict(asked.attrs.get("trial", {})) if inside and asked is not None else {},
         intermediate_values=dict(steps) if inside else {},
     )
+    for name, over in excess.items() if trial.values is not None else ():
+        trial.set_constraint(name, over)
+    return trial
 
 
 # -- figures of trials ---------------------------------------------------------------------------------------
@@ -210,9 +241,11 @@ class Figures(NamedTuple):
     """The figures of a trial so far."""
 
     values: list[float] | None = None
-    """The objectives; None before the first evaluation, or if one of them is NaN."""
+    """The objectives; None before the first evaluation, or if one of them, or a limited metric, is NaN."""
     steps: Mapping[int, float] = {}
     """The objective by round; empty with several objectives."""
+    excess: Mapping[str, float] = {}
+    """By how much limits are violated, by metric; see `core.metrics.excess`."""
     attrs: Mapping[str, Any] = {}
     """User attributes, with test accuracy for people to read: samplers only read `values`."""
     whole: bool = False
@@ -231,7 +264,8 @@ def _joint(search: CellSearch, rows: Sequence[Row]) -> tuple[Row, CellState, Fig
         return rows[0], bad or CellState.QUEUED, Figures(attrs={CELL: rows[0].cell.id})
     values = [figures.values for figures in outcomes if figures.values is not None]
     mean = [fmean(numbers) for numbers in zip(*values, strict=True)] if len(values) == len(rows) else None
-    return rows[0], CellState.DONE, Figures(mean, attrs={CELL: rows[0].cell.id}, whole=True)
+    excess = {name: max(figures.excess[name] for figures in outcomes) for name in outcomes[0].excess} if mean else {}
+    return rows[0], CellState.DONE, Figures(mean, excess=excess, attrs={CELL: rows[0].cell.id}, whole=True)
 
 
 _outcomes: WeakKeyDictionary[Row, tuple[Any, Figures]] = WeakKeyDictionary()
@@ -240,24 +274,24 @@ _outcomes: WeakKeyDictionary[Row, tuple[Any, Figures]] = WeakKeyDictionary()
 def _outcome(search: CellSearch, row: Row) -> Figures:
     """The figures of a trial, over the seeds that count or, if there are none, over all that have started."""
     cached = _outcomes.get(row)
-    key = row.design, tuple(search.search.objectives), search.rule
+    key = row.design, tuple(search.search.objectives), search.search.limits, search.rule
     if cached is None or cached[0] != key:
         counting = row.counts
         seeds = counting or [seed for seed in row.design.seeds if seed in row.runs]
         histories = {seed: history for seed in seeds if (history := row.runs[seed].history)}
         whole = bool(counting) and row.standing.state in (CellState.QUEUED, CellState.DONE)
-        figures = figures_of(search.search.objectives, search.rule, row.cell.id, histories, whole=whole)
+        figures = figures_of(search.search, search.rule, row.cell.id, histories, whole=whole)
         cached = _outcomes[row] = key, figures
     return cached[1]
 
 
 def figures_of(
-    objectives: Sequence[str], rule: str, cell: str, histories: Mapping[int, Sequence[Record]], *, whole: bool
+    search: SearchSpec, rule: str, cell: str, histories: Mapping[int, Sequence[Record]], *, whole: bool
 ) -> Figures:
     """Computes the figures of a trial at the round that the reporting rule chooses.
 
     Args:
-        objectives: metrics that the search optimises.
+        search: the objectives and limits.
         rule: the reporting rule.
         cell: id of the trial's cell.
         histories: seed -> records by round.
@@ -265,7 +299,9 @@ def figures_of(
     """
     if not histories:
         return Figures(attrs={CELL: cell}, whole=whole)
+    objectives = search.objectives
     names = [*objectives, TEST] if all(TEST in history[-1] for history in histories.values()) else objectives
+    names = list(dict.fromkeys([*names, *search.limits]))
     by_seed = {name: [float(value_of(history, name, rule)) for history in histories.values()] for name in names}
     means = {name: aggregate(numbers) for name, numbers in by_seed.items()}
     attrs = {
@@ -280,14 +316,15 @@ def figures_of(
     if TEST in names:
         attrs[TEST] = means[TEST]["mean"]
     values = [means[name]["mean"] for name in objectives]
-    if any(map(math.isnan, values)):
-        return Figures(None, {}, attrs, whole)
+    excess = {name: metrics.excess(name, means[name]["mean"], limit) for name, limit in search.limits.items()}
+    if any(map(math.isnan, [*values, *excess.values()])):
+        return Figures(attrs=attrs, whole=whole)
     steps = {}
     if len(objectives) == 1:
         steps = _by_round(objectives[0], list(zip(*histories.values(), strict=False)))
         if not whole:  # Optuna takes the value of the last step as the trial's value
             steps[min(map(len, histories.values()))] = values[0]
-    return Figures(values, steps, attrs, whole)
+    return Figures(values, steps, excess, attrs, whole)
 
 
 def _by_round(name: str, rounds: Sequence[Sequence[Record]]) -> dict[int, float]:

@@ -257,7 +257,7 @@ class CellSearch:
         cells = dict[str, Cell]()
         points = rows, [row for row in rows if row.cell.published]
         for role, numbers, candidates in zip(("tuned", "published"), self.confirming, points, strict=True):
-            choice = choose(candidates, self.rule, self.spec)
+            choice = choose(candidates, self.rule, self.spec, limited=role == "tuned")
             for number, trial in zip(numbers, self._spread(choice) if choice is not None else (), strict=False):
                 key, named = confirming_id(trial.id), [trial.first, f"trial {trial.trial_number}"]
                 if len(numbers) == 1 and trial.first:  # of several published points, the number tells which

@@ -47,7 +47,7 @@ class ComposedStudy:
         check_reported(spec.report.metric)
         looks.check(spec)
         points = Points.of(spec)
-        study = cls(spec, points, Search.plan(spec, check_of_sizes(), points=points))
+        study = cls(spec, points, _planned(spec, points))
         halving.check(spec, study.search.runs if study.search else [c.run for c in study.cells if c.candidate])
         return study
 
@@ -102,6 +102,19 @@ def compose(name: str, overrides: Sequence[Given] = ()) -> ComposedStudy:
         _check_report(study)
     _check_effects(name, given, study)
     return study
+
+
+def _planned(spec: Study, points: Points) -> Search | None:
+    """The searches of a study, which reject points that do not fit their task, or whose costs are outside of limits."""
+    if spec.search.sampler is None:
+        return None
+    from fpl_tune.search import limits
+
+    checks = check_of_sizes(), limits.rejection(spec.search.limits)
+    search = Search.plan(spec, lambda run: [check(run) for check in checks], points=points)
+    assert search is not None
+    limits.check_space(search.parts)
+    return search
 
 
 def _check_report(study: ComposedStudy) -> None:

@@ -11,7 +11,8 @@ search. Rungs are not stored: they are read from the histories of the trials tha
 
 Trials are ranked by non-dominated sorting: the front of those that have reached a rung, then the front of the others,
 and so on; within a front by the ε-net of Schmucker et al. (2021), https://arxiv.org/abs/2106.12639, so that those that
-continue are spread over it. With one objective a front is the best value, and the rank is that of values.
+continue are spread over it. With one objective a front is the best value, and the rank is that of values. Trials that
+violate limits come after the others, those that violate them least first.
 
 If learning curves cross, early rounds rank configurations the wrong way round, and the best one is always stopped. As a
 hedge, every third trial of a search passes all rungs but the last regardless of its value. It is ranked there with the
@@ -165,7 +166,7 @@ def at_rung(rows: Sequence[Row], rung: int) -> list[Row]:
     """The trials that have reached a rung with all objectives there, the best first, in a tie the first of them."""
     points = {row: point for row in rows if (point := _point(row, rung)) is not None}
     reached = [*points]
-    return [reached[place] for place in ranked(tuple(points.values()))]
+    return sorted((reached[place] for place in ranked(tuple(points.values()))), key=lambda r: r.violation_after(rung))
 
 
 @lru_cache(maxsize=64)  # the driver asks again after every report, and few of them change a rung

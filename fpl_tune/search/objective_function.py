@@ -19,6 +19,7 @@ from fpl_tune.core.paths import cache_root
 from fpl_tune.search.ask import figures_of
 from fpl_tune.search.components import quiet
 from fpl_tune.search.compose import compose
+from fpl_tune.search.limits import rejection
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.simulation.divergence import Diverged
 from fpl_tune.simulation.simulation import Record, Simulation
@@ -97,23 +98,28 @@ class Objective:
         params = search.space.suggest(trial, search.node, search.varied)
         try:
             run = search.at(params)
+            rejection(self.spec.search.limits)(run)
         except ConfigError as problem:
             raise optuna.TrialPruned(str(problem)) from None
         key, prints = config.identity(run), fingerprints(run)
         names = [*self.spec.search.objectives]
         asked = {"cell": key, "seeds": sorted(self.spec.seed_list()), "objectives": names, "rule": search.rule}
+        asked |= {"limits": dict(limits)} if (limits := self.spec.search.limits) else {}
         done = trial.study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
         same = (t for t in done if asked.items() <= t.user_attrs.items())
         earlier = next((t for t in same if not changed_parts(t.user_attrs.get("fingerprints", {}), prints)), None)
         if earlier is None:
             histories = self._histories(trial, run)
             by_seed = {history[0]["seed"]: history for history in histories}
-            figures = figures_of(names, search.rule, key, by_seed, whole=True)
+            figures = figures_of(self.spec.search, search.rule, key, by_seed, whole=True)
             values, attrs = figures.values, {**figures.attrs, **asked, "fingerprints": prints}
+            excess = figures.excess
         else:
-            values, attrs = earlier.values, earlier.user_attrs
+            values, attrs, excess = earlier.values, earlier.user_attrs, earlier.constraints
         for name, value in attrs.items():
             trial.set_user_attr(name, value)
+        for name, over in excess.items():
+            trial.set_constraint(name, over)
         if values is None:
             return math.nan
         return tuple(values) if len(values) > 1 else values[0]

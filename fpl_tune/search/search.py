@@ -55,6 +55,7 @@ class Search:
         search = spec.search
         if search.sampler is None:
             return None
+        from fpl_tune.search import limits
         from fpl_tune.search.cell_search import CellSearch, space_file
         from fpl_tune.search.space import check_names
 
@@ -64,6 +65,7 @@ class Search:
             if name not in objectives():
                 hint = "Do not select on test data." if name.startswith("test/") else did_you_mean(name, objectives())
                 raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
+        limits.check_names(search)
         settings = settings_of(axes_of(spec.axes))
         if search.across and (not settings or len(search.objectives) > 1):
             needs = "one objective" if settings else "an axis of settings, of data, partition or protocol"

@@ -30,6 +30,8 @@ class Design:
     first_rung: int | None = None
     confirm: tuple[int, ...] = ()
     """The seeds of cells that confirm a search, and of its references; empty: nothing is confirmed."""
+    limits: tuple[tuple[str, float], ...] = ()
+    """Limits of the search by metric; see `config.SearchSpec.limits`."""
 
     @classmethod
     def of(cls, study: Any, *, halved: bool, confirm: Sequence[int] = ()) -> Design:
@@ -48,6 +50,7 @@ class Design:
             prune.reduction if halved else None,
             prune.first_rung if halved else None,
             tuple(confirm),
+            tuple(study.search.limits.items()) if searched else (),
         )
 
     def seeds_of(self, cell: Cell) -> tuple[int, ...]:

@@ -64,6 +64,7 @@ class _Search(BaseModel):
     space: dict[str, Any]
     only: list[str]
     objectives: list[str]
+    limits: dict[str, float] = {}
     across: Literal["settings"] | None = None
     confirm: int | list[int] | str | None
 

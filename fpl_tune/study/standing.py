@@ -25,6 +25,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from fpl_tune.core.metrics import metric as known_metric
+from fpl_tune.core.metrics import violation
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.design import Design
 from fpl_tune.study.results import FAILURES, Run, Status, aggregate, at_pace
@@ -164,6 +166,15 @@ class Row:
             if value is not None
         )
 
+    def violation_after(self, rounds: int) -> float:
+        """By how much the first seed violates limits after a number of rounds: running totals by what they come to at
+        this pace, other metrics after the last round only, since they still change."""
+        run, limits = self.runs[self.design.seeds[0]], dict(self.design.limits)
+        final = rounds >= self.cell.rounds
+        values = {name: run.latest(name, rounds) for name in limits if final or known_metric(name).source == "total"}
+        return violation({name: at_pace(name, value, rounds, self.cell.rounds)
+                          for name, value in values.items() if value is not None}, limits)  # fmt: skip
+
     # -- what is shown ---------------------------------------------------------------------------------------
 
     @cached_property
@@ -211,6 +222,11 @@ class Row:
     def over_seeds(self, metric: str, rule: str) -> dict[str, float]:
         """Mean, std, sem, n, min and max of a metric over these seeds; see `results.aggregate`."""
         return aggregate([*self.values(metric, rule).values()], metric)
+
+    def within(self, rule: str) -> bool:
+        """True if its means are within the limits of the search. A metric that no record holds is not."""
+        limits = dict(self.design.limits)
+        return violation({name: self.over_seeds(name, rule)["mean"] for name in limits}, limits) == 0
 
 
 def legs(row: Row) -> list[Leg]:

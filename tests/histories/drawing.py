@@ -127,6 +127,7 @@ def _search(draw: Any) -> tuple[dict[str, Any], dict[str, Any]]:
                 [["val/loss"], ["mine/score"], ["val/acc_mean", "comm/total_bytes"], ["val/loss", "mine/score"]]
             )
         )
+    search["limits"] = draw(_limits())
     study["axes"] = draw(_axes_of_searches())
     study["references"], study["report"] = draw(_references()), draw(_report())
     if "data.shots" in study["axes"] and "objectives" not in search and draw(st.booleans()):
@@ -147,6 +148,12 @@ def _axes_of_searches() -> Any:
 def _confirm() -> Any:
     """Seeds that confirm a search; some of the lists have a seed that it uses."""
     return st.sampled_from(["auto", "auto", None, 1, 2, 3, [11, 12], [4, 9], [1, 20]])
+
+
+def _limits() -> Any:
+    """Limits of a search, which some trials keep, or none; one is known before a trial runs."""
+    some = [{"val/acc_mean": 0.5}, {"val/loss": 0.6}, {"mine/score": 0.4, "val/acc_mean": 0.3}, {"val/acc_mean": 0.99}]
+    return st.one_of(st.just({}), st.just({}), st.sampled_from([*some, {"comm/total_bytes": 1e5}]))
 
 
 def _published() -> Any:
@@ -212,6 +219,7 @@ EDITS = {
         "size",
         "sampler",
         "objective",
+        "limits",
         "seed",
         "confirm",
         "confirm",
@@ -303,6 +311,8 @@ def _edit(draw: Any, name: str) -> Event:
                     )
                 },
             ]
+        case "limits":
+            return ["set", {"search/limits": draw(_limits())}]
         case "methods":
             return [
                 "set",

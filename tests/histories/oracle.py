@@ -358,7 +358,7 @@ def expected(facts: Facts, metric: str = TEST, rule: str = "final") -> Expected:
 
 
 def choose(
-    facts: Facts, rule: str = "final", only: Sequence[Cell] | None = None
+    facts: Facts, rule: str = "final", only: Sequence[Cell] | None = None, *, limited: bool = True
 ) -> tuple[list[str], float, list[str], bool]:
     """The best cells, the mean of the first objective, cells that tie with the best, and whether there is a front.
 
@@ -373,7 +373,7 @@ def choose(
     rule = rule if rule in ("final", "best_val") else "final"
     points: dict[str, dict[int, list[float]]] = {}
     for cell in candidates:
-        if inside(cell, facts.study):
+        if inside(cell, facts.study) and (not limited or _within(cell, facts, rule)):
             found = {s: [value(cell.histories[s], name, rule) for name in objectives] for s in cell.having("done")}
             points[cell.id] = {seed: row for seed, row in found.items() if not any(map(math.isnan, row))}
     points = {key: found for key, found in points.items() if found}
@@ -446,6 +446,16 @@ def _setting(cell: Cell, study: Mapping[str, Any]) -> tuple[str, str]:
     if cell.searched:  # what is compared is each search's best point
         node = {name: v for name, v in cell.varied.items() if name in axes and name.partition(".")[0] not in setting}
     return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
+
+
+def _within(cell: Cell, facts: Facts, rule: str) -> bool:
+    """Whether a cell's means are within the limits of the search."""
+    search = facts.study["search"]
+    for name, limit in search.get("limits", {}).items() if search["sampler"] is not None else ():
+        reached = mean([value(cell.histories[seed], name, rule) for seed in cell.having("done")])
+        if not facts.direction(name) * (reached - limit) > -1e-7:
+            return False
+    return True
 
 
 def inside(cell: Cell, study: Mapping[str, Any]) -> bool:

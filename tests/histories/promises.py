@@ -345,7 +345,9 @@ def table_of(folder: Path, shown: surfaces.Surfaces) -> dict[str, Any]:
     searches = facts.searches if facts.study["effective"]["confirm"] else []
     for role in ("tuned", "published"):
         candidates = [[cell for cell in own if role == "tuned" or cell.first] for own in searches]
-        confirmed[role] = [key for own in candidates for key in oracle.choose(facts, rule, own)[0]]
+        confirmed[role] = [
+            key for own in candidates for key in oracle.choose(facts, rule, own, limited=role == "tuned")[0]
+        ]
     confirmed["published"] = [key for key in confirmed["published"] if key not in confirmed["tuned"]]
     return {
         "places": oracle.places(folder),

@@ -29,7 +29,6 @@ from fpl_tune.data.transform import pools_and_views
 from fpl_tune.execute.gpus import gpus_here
 from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan.machine import CORES, REFERENCE, Machine
-from fpl_tune.execute.plan.traffic import bytes_sent
 from fpl_tune.method import State
 from fpl_tune.search import halving
 from fpl_tune.simulation import bounds
@@ -37,6 +36,7 @@ from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.dummy import cost_key, dummy_task, towers_to_plan
 from fpl_tune.simulation.task import ClientTask, towers_for
+from fpl_tune.simulation.traffic import bytes_sent
 from fpl_tune.simulation.worlds import needs_of, threads_of
 
 _PASSES = 3
