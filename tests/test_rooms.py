@@ -128,7 +128,7 @@ PUBLIC = {
     "open_clip", "timm", "transformers", "tokenizers", "numpy", "scipy", "PIL", "psutil", "sqlalchemy", "filelock",
     "jinja2", "safetensors", "vl_convert", "huggingface_hub", "dp_accounting", "yaml",
 }  # fmt: skip
-PRIVATE = {"torch.ops.aten._softmax_backward_data"}
+PRIVATE = {"torch.ops.aten._softmax_backward_data", "from torch._subclasses import FakeTensorMode"}
 """The uses that CONTRIBUTING.md names."""
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
@@ -23,6 +25,17 @@ from fpl_tune.clip.layout import Layout, Packing
 
 _SCALAR_LOOP = 400
 _WORD = torch.complex128
+_products: ContextVar[bool] = ContextVar("products", default=False)
+
+
+@contextmanager
+def as_products() -> Iterator[None]:
+    """Within the block, small products are matrix products too, so that PyTorch's counter of operations sees them."""
+    before = _products.set(True)
+    try:
+        yield
+    finally:
+        _products.reset(before)
 
 
 def attend(qkv: Tensor, layout: Layout, n_heads: int, *, ends: bool = False) -> Tensor:
@@ -199,7 +212,7 @@ def _mixed(weights: Tensor, values: Tensor) -> Tensor:
     On CPUs PyTorch's batched product takes a slow scalar loop for pairs below 400 multiplications.
     """
     small = weights.shape[1] * weights.shape[2] * values.shape[2] < _SCALAR_LOOP
-    if not small or weights.device.type != "cpu":
+    if not small or weights.device.type != "cpu" or _products.get():
         return weights @ values
     out = weights[:, :, :1] * values[:, :1]
     for j in range(1, values.shape[1]):

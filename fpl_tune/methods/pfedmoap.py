@@ -163,7 +163,9 @@ class PFedMoAP(Method):
             text = state.server["random"] if self.experts_from == "random" else task.hand_text
             features = self._pooled(text).expand(*usable.shape, -1, -1)  # [C, E-1, K, G]
         else:
-            distinct, at = distinct_rows(experts.flatten(2).flatten(0, 1))
+            distinct, at = experts.flatten(2).flatten(0, 1), torch.arange(usable.numel(), device=usable.device)
+            if len(clients) > 1:  # who share experts; those of one client are the prompts of different others
+                distinct, at = distinct_rows(distinct)
             text = task.encode_prompts(distinct.unflatten(1, experts.shape[2:]))  # [U, K, D]
             features = self._pooled(text)[at].unflatten(0, experts.shape[:2])
         local_too = F.pad(usable, (1, 0), value=True)

@@ -173,13 +173,22 @@ def passes(size: int, epochs: float, cohort: Cohort, client: int) -> list[Tensor
     """
     if cohort.orders is not None:
         return list(cohort.orders[client])
-    if float(epochs).is_integer():
-        rng = generator("order", cohort.seed, client, cohort.round)
-        return [torch.randperm(size, generator=rng) for _ in range(int(epochs) if size else 0)]
-    first = round((cohort.round - 1) * epochs * size)
-    end = max(first + 1, round(cohort.round * epochs * size))
+    rng = generator("order", cohort.seed, client, cohort.round)
     found = []
-    for epoch in range(first // size, -(-end // size)) if size else ():
-        order = torch.randperm(size, generator=generator("order", cohort.seed, client, "epoch", epoch))
-        found.append(order[max(0, first - epoch * size) : end - epoch * size])
+    for epoch, span in spans(size, epochs, cohort.round).items():
+        if not float(epochs).is_integer():
+            rng = generator("order", cohort.seed, client, "epoch", epoch)
+        found.append(torch.randperm(size, generator=rng)[span.start : span.stop])
     return found
+
+
+def spans(size: int, epochs: float, round_: int) -> dict[int, range]:
+    """The part of each epoch that a client trains on in a round, counted from 1; see `passes`."""
+    if not size or float(epochs).is_integer():
+        return {epoch: range(size) for epoch in range(int(epochs) if size else 0)}
+    first = round((round_ - 1) * epochs * size)
+    end = max(first + 1, round(round_ * epochs * size))
+    return {
+        epoch: range(max(0, first - epoch * size), min(size, end - epoch * size))
+        for epoch in range(first // size, -(-end // size))
+    }

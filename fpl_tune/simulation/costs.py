@@ -1,18 +1,211 @@
-"""Costs of a run that are known before it starts, from its configuration and the partition of seed 1 alone."""
+"""What a client's part in a run costs: operations, bytes and memory, known before the run starts.
+
+They follow from the configuration and the partition of seed 1 alone, whatever the device, the images, the weights and
+the seeds that run. Steps are run on images that are all zeros, on towers without values where these are large.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from fpl_tune.clip import Towers
+from fpl_tune.clip.attention import as_products
 from fpl_tune.config import RunSpec
-from fpl_tune.simulation.dummy import cost_key, dummy_task
+from fpl_tune.core.device import fixed_settings
+from fpl_tune.core.metrics import BYTES_PER_SCALAR
+from fpl_tune.data import Dataset
+from fpl_tune.method import Adapter, Local, Method, State, derive, fresh_leaves
+from fpl_tune.simulation import bounds
+from fpl_tune.simulation.batches import spans
+from fpl_tune.simulation.checked import checked
+from fpl_tune.simulation.dummy import cost_key, dummy_task, outlined, towers_to_plan, without_values
+from fpl_tune.simulation.task import ClientTask
 from fpl_tune.simulation.traffic import bytes_sent
 
-_known: dict[tuple[str, int], dict[str, float]] = {}
+_COUNTED = 3
+"""Sizes of a batch that are counted. More follow from them: operations grow with a batch's images by a polynomial of
+degree two at most, as in a contrastive loss."""
+_UNLIMITED = 1 << 62
+
+_known: dict[str, dict[str, float]] = {}
+_outlines: dict[str, Towers] = {}
 
 
-def known_costs(run: RunSpec) -> dict[str, float]:
-    """The metrics `comm/...` of all rounds with seed 1."""
-    key = cost_key(run), run.rounds
+def known_costs(run: RunSpec, towers: Towers | None = None, dataset: Dataset | None = None) -> dict[str, float]:
+    """The metrics of a run that its configuration determines: `cost/...`, and `comm/...` of all rounds with seed 1.
+
+    Computed once a process for runs with the same sizes.
+
+    Args:
+        run: the run.
+        towers, dataset: those of the run where they are loaded already; only their sizes are read.
+    """
+    key = f"{cost_key(run)} {run.rounds} {run.data.root}"
     if key not in _known:
-        up, down = bytes_sent(run, 1, dummy_task(run))
-        _known[key] = {"comm/up_bytes": up, "comm/down_bytes": down, "comm/total_bytes": up + down}
-    return _known[key]
+        clip = json.dumps(vars(run.clip), sort_keys=True)
+        with fixed_settings(1), torch.random.fork_rng(devices=[]):
+            if clip not in _outlines:
+                _outlines[clip] = outlined(towers or towers_to_plan(run.clip))
+            _known[key] = _costs(run, dummy_task(run, _outlines[clip], dataset))
+    return dict(_known[key])
+
+
+def _costs(run: RunSpec, task: ClientTask) -> dict[str, float]:
+    sent = bytes_sent(run, 1, task)
+    clients, rounds, operations, memory = sum(size > 0 for size in task.train.sizes), 0, 0, 0
+    state, flops = State({}, {}, {}), ClientFlops()
+    for i, stage in enumerate(run.stages if run.learns else run.stages[:1]):
+        ahead, rounds = rounds, rounds + (stage.rounds if run.learns else 1)
+        numbers = range(ahead + 1, rounds + 1)
+        steps = sum((batches(task.train.sizes, stage.epochs, run.optim.batch, n) for n in numbers), Counter[int]())
+        with without_values(task.towers):
+            rng = torch.Generator().manual_seed(derive("init", 1))
+            state = checked(stage.method).init(task, rng, state if i else None)
+            held = bounds.estimate(replace(run, method=stage.method, stages=(stage,)), _apart(task), state)
+            flops = client_flops(stage.method, task, state, steps)
+        memory = max(memory, held.towers + held.step + held.client)
+        operations += len(numbers) * clients * flops.once + sum(n * flops.of_step(size) for size, n in steps.items())
+    return {
+        "cost/client_flops": operations / max(1, clients * rounds),
+        "cost/client_bytes": (sent.up + sent.down) / sent.clients,
+        "cost/client_memory": memory,
+        "cost/learned": flops.learned,
+        "cost/sent": sent.up / BYTES_PER_SCALAR / sent.clients,
+        "comm/up_bytes": sent.up,
+        "comm/down_bytes": sent.down,
+        "comm/total_bytes": sent.up + sent.down,
+    }
+
+
+def batches(sizes: Sequence[int], epochs: float, batch: int, number: int) -> Counter[int]:
+    """The steps of clients with so many images each in a round, counted from 1: their number by images of a batch."""
+    steps = Counter[int]()
+    for size, clients in Counter(sizes).items():
+        for span in spans(size, epochs, number).values():
+            whole, left = divmod(len(span), batch)
+            steps[batch] += clients * whole
+            steps[left] += clients * (left > 0)
+    return +steps
+
+
+@dataclass(frozen=True)
+class ClientFlops:
+    """Operations of a client: a multiplication and an addition are two."""
+
+    once: int = 0
+    """In a round before its first step: of the prompts that it encodes without gradients."""
+    steps: Mapping[int, int] = field(default_factory=dict)
+    """Forward and backward, of a step by the images of its batch."""
+    learned: int = 0
+    """Scalars that it learns."""
+
+    def of_step(self, images: int) -> int:
+        """Operations of a step. Of a size that was not counted, by the polynomial through those of one image, two, ...
+        (in Newton's form, exact in integers)."""
+        if not self.steps or images in self.steps:
+            return self.steps.get(images, 0)
+        total, differences = 0, [self.steps[size] for size in range(1, _COUNTED + 1)]
+        for degree in range(_COUNTED):
+            total += math.comb(images - 1, degree) * differences[0]
+            differences = [after - before for before, after in pairwise(differences)]
+        return total
+
+
+def client_flops(method: Method, task: ClientTask, state: State, sizes: Collection[int]) -> ClientFlops:
+    """Counts the operations of the client with most images as it would run itself: prompts by the packed path, what
+    does not change in a round once, and no activation twice.
+
+    Hand-written prompts are not counted, as they are encoded once a run.
+
+    Args:
+        method: the method.
+        task: its task on the CPU.
+        state: the state that a round starts with.
+        sizes: images of the batches that it trains on.
+    """
+    task, method = _apart(task, _UNLIMITED), checked(method)
+    clients, counted = task.size.argmax()[None], dict[int, int]()
+    with _all_counted():
+        with torch.no_grad(), task.counting():
+            local = method.start(task, state, clients)
+        once = task.kept
+        if not local.params:
+            return ClientFlops(once)
+        _loss(method, task, local, clients, 1)  # encodes what is encoded once a run
+        for size in sorted(sizes) if len(sizes) <= _COUNTED else range(1, _COUNTED + 1):
+            with task.counting() as counter:
+                loss, leaves = _loss(method, task, local, clients, size)
+                torch.autograd.grad(loss, leaves, allow_unused=True)
+            counted[size] = counter.get_total_flops() - task.kept
+        once += task.kept
+    return ClientFlops(once, counted, sum(leaf[0].numel() for leaf in local.params.values()))
+
+
+def _loss(method: Method, task: ClientTask, local: Local, clients: Tensor, images: int) -> tuple[Tensor, list[Tensor]]:
+    """The loss of a client's batch, and the leaves that it learns."""
+    index = torch.arange(images).clamp(max=task.train.spare)[None]
+    leaves = fresh_leaves(local.params)
+    batch = task.train.batch(clients, index, torch.zeros_like(index))
+    return method.loss(task, Local(leaves, local.buffers), batch)[0].sum(), list(leaves.values())
+
+
+@contextmanager
+def _all_counted() -> Iterator[None]:
+    """Within the block, operations are of kinds that `FlopCounterMode` knows."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), as_products():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@dataclass
+class _Apart(ClientTask):
+    """A task that counts apart what is encoded without gradients and kept for the round."""
+
+    kept: int = 0
+    """Operations of that since counting began."""
+    counter: FlopCounterMode | None = None
+
+    @contextmanager
+    def counting(self) -> Iterator[FlopCounterMode]:
+        self.kept = 0
+        with FlopCounterMode(display=False) as self.counter:
+            yield self.counter
+        self.counter = None
+
+    def encode_prompts(self, context: Tensor, *, cache: bool = True, **how: object) -> Tensor:
+        return self._counted(partial(super().encode_prompts, context, cache=False, **how), cache)
+
+    def sentences(self, templates: Sequence[str], *, adapter: Adapter | None = None) -> Tensor:
+        return self._counted(partial(super().sentences, templates, adapter=adapter), True)
+
+    def _counted(self, encode: Callable[[], Tensor], kept: bool) -> Tensor:
+        before = self._total()
+        features = encode()
+        if kept and not features.requires_grad:
+            self.kept += self._total() - before
+        return features
+
+    def _total(self) -> int:
+        return 0 if self.counter is None else self.counter.get_total_flops()
+
+
+def _apart(task: ClientTask, at_once: int | None = None) -> _Apart:
+    """The task without a cache of prompts, which reads values; `at_once` as in `Classes`."""
+    given = {each.name: getattr(task, each.name) for each in fields(ClientTask)}
+    return _Apart(**{**given, "known": replace(task.known, memory=None, at_once=at_once)})

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 
 from fpl_tune import config
 from fpl_tune.clip import Towers
@@ -25,6 +29,35 @@ def towers_to_plan(clip: ClipSpec) -> Towers:
     """Towers of a specification in float32, with random weights in place of a tag; see `outline_towers`."""
     given = {"quick_gelu": clip.quick_gelu, "preprocess": clip.preprocess}
     return outline_towers(clip.name, clip.pretrained, **given)
+
+
+_SMALL = 10_000_000
+"""Weights of towers up to which their passes take less time than tracing them."""
+
+
+def outlined(towers: Towers) -> Towers:
+    """A copy of towers in float32 on the CPU, which shares no cache with them. The weights of all but small towers have
+    sizes only, no values: they take neither memory nor time, see `without_values`."""
+    model, scale = towers.model, towers.model.logit_scale
+    tensors = [*model.parameters(), *model.buffers()]
+    if sum(tensor.numel() for tensor in tensors) <= _SMALL:
+        copied = deepcopy(model).to("cpu", torch.float32)
+    else:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            empty = {id(tensor): _without_values(tensor) for tensor in tensors}
+        copied = deepcopy(model, {**empty, id(scale): nn.Parameter(scale.detach().float().cpu())})
+    return Towers(copied, towers.tokenizer, name=towers.name, preprocessing=towers.preprocessing)
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
+    empty = torch.empty(tensor.shape, dtype=kind)
+    return nn.Parameter(empty) if isinstance(tensor, nn.Parameter) else empty
+
+
+def without_values(towers: Towers) -> AbstractContextManager[Any]:
+    """The block in which `outlined` towers are used: if they have no values, what is computed in it has none either."""
+    return getattr(towers.text.token_embedding.weight, "fake_mode", nullcontext())
 
 
 def dummy_task(
@@ -61,7 +94,7 @@ def dummy_task(
 
 def cost_key(run: RunSpec, *groups: str) -> str:
     """The cost key of a run, or of some of its groups. Runs with the same key cost the same per round: of the
-    hyper-parameters, only sizes matter."""
+    hyper-parameters, only sizes matter, and whether a weight is zero."""
     full = config.as_dict(run)
     node = {name: full[name] for name in ("clip", "data", "partition", "protocol", "method", "stages")}
     node["protocol"] = {k: v for k, v in node["protocol"].items() if k != "rounds"}
@@ -73,5 +106,5 @@ def cost_key(run: RunSpec, *groups: str) -> str:
 
 def _sizes(node: Any) -> Any:
     if isinstance(node, dict):
-        return {k: _sizes(v) for k, v in node.items() if not isinstance(v, float)}
-    return node
+        return {k: _sizes(v) for k, v in node.items()}
+    return bool(node) if isinstance(node, float) else node

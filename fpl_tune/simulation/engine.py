@@ -125,19 +125,19 @@ def kept_bytes(method: Method, task: ClientTask, state: State, spec: OptimSpec) 
         local = method.start(task, state, clients)
     if not local.params:
         return 0
-    frozen = {weight.untyped_storage().data_ptr() for weight in task.towers.model.parameters()}
-    storages: dict[int, torch.UntypedStorage] = {}  # held, so that no address is used twice
+    frozen = [weight.untyped_storage() for weight in task.towers.model.parameters()]
+    storages: dict[int, torch.UntypedStorage] = {}  # by id, as tensors without values have no address; held
 
     def note(tensor: Tensor) -> Tensor:
         """Keeps the numbers, not the tensor: a graph that holds its own outputs is never freed."""
         storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage
+        storages[id(storage)] = storage
         return tensor.detach()  # read again where a loss takes gradients of its own
 
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in local.params.items()}
     with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
         method.loss(task, Local(leaves, local.buffers), task.train.batch(clients, index, torch.zeros_like(index)))
-    return sum(storage.nbytes() for address, storage in storages.items() if address not in frozen)
+    return sum(storage.nbytes() for key, storage in storages.items() if key not in set(map(id, frozen)))
 
 
 # -- local training --------------------------------------------------------------------------------------------

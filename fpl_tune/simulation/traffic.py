@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,17 @@ from fpl_tune.simulation.worlds import draw_clients
 _STEADY = 3  # equal rounds after which a stage with all clients in every round is taken as constant
 
 
-def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> tuple[int, int]:
+class Sent(NamedTuple):
+    """Of all clients and rounds of a seed."""
+
+    up: int
+    """Bytes."""
+    down: int
+    clients: int
+    """Clients of all rounds, each counted in every round in which it trains."""
+
+
+def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> Sent:
     """The exact number of bytes that all clients of a seed send up, and receive, over a whole run.
 
     If bytes differ between clients, its rounds are simulated with `start` and `merge`, on images and text features that
@@ -31,12 +41,12 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> tuple[int, int]:
         task: its `dummy_task`.
     """
     task = SilentTask(**{field.name: getattr(task, field.name) for field in fields(task)})
-    up = down = number = 0
+    up = down = number = updates = 0
     state: State | None = None
     for stage in run.stages if run.learns else run.stages[:1]:
         method = checked(stage.method)
         state = method.init(task, torch.Generator().manual_seed(derive("init", seed)), state)
-        recent: list[tuple[int, int]] = []
+        recent: list[tuple[int, int, int]] = []
         rounds = stage.rounds if run.learns else 1
         for within in range(rounds):
             number += 1
@@ -44,17 +54,18 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> tuple[int, int]:
             clients = draw_clients(run, now, seed, number)
             with torch.no_grad():
                 sent = method.traffic(now, state, clients)
-            round_bytes = _bytes(sent.up, len(clients)), _bytes(sent.down, len(clients))
-            up, down = up + round_bytes[0], down + round_bytes[1]
-            recent = [*recent[1 - _STEADY :], round_bytes]
+            this = _bytes(sent.up, len(clients)), _bytes(sent.down, len(clients)), len(clients)
+            up, down, updates = up + this[0], down + this[1], updates + this[2]
+            recent = [*recent[1 - _STEADY :], this]
             if run.protocol.participation == 1 and len(recent) == _STEADY and len(set(recent)) == 1:
                 left = rounds - within - 1
-                up, down, number = up + left * round_bytes[0], down + left * round_bytes[1], number + left
+                up, down, updates = up + left * this[0], down + left * this[1], updates + left * this[2]
+                number += left
                 break
             if any(isinstance(count, Tensor) for count in (*sent.up.values(), *sent.down.values())):
                 with torch.no_grad():
                     state = method.merge(now, state, clients, method.start(now, state, clients))
-    return up, down
+    return Sent(up, down, updates)
 
 
 def _bytes(counts: Mapping[str, int | Tensor], clients: int) -> int:
@@ -66,10 +77,21 @@ def _bytes(counts: Mapping[str, int | Tensor], clients: int) -> int:
 class SilentTask(ClientTask):
     """A task that encodes no prompt: all text features are equal."""
 
+    @property
+    def hand_text(self) -> Tensor:
+        return self._features(self.n_classes)
+
+    def sentences(self, templates: Sequence[str], *, adapter: Adapter | None = None) -> Tensor:
+        lead = () if adapter is None else (len(next(iter(adapter.leaf.values()))),)
+        return self._features(*lead, len(templates), self.n_classes)
+
     def encode_prompts(
         self, context: Tensor, *, per_class: bool = False, adapter: Adapter | None = None, **how: Any
     ) -> Tensor:
         lead = context.shape[: -3 if per_class else -2]
         if adapter is not None and not lead:
             lead = (len(next(iter(adapter.leaf.values()))),)
-        return context.new_full((*lead, self.n_classes, self.embed_dim), self.embed_dim**-0.5)
+        return self._features(*lead, self.n_classes)
+
+    def _features(self, *lead: int) -> Tensor:
+        return torch.full((*lead, self.embed_dim), self.embed_dim**-0.5, dtype=self.dtype, device=self.device)

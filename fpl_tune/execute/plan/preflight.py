@@ -135,7 +135,7 @@ class Loaded:
 
     def bytes_of(self, run: RunSpec) -> tuple[int, int]:
         """Bytes sent up and down with seed 1; runs with the same cost key and rounds send the same number."""
-        return self._once(lambda: bytes_sent(run, 1, self.task_of(run)), "bytes", cost_key(run), run.rounds)
+        return self._once(lambda: bytes_sent(run, 1, self.task_of(run))[:2], "bytes", cost_key(run), run.rounds)
 
     def typical_pace(self, run: RunSpec, device: str | Machine) -> float:
         """Typical seconds of a round of one seed, from its training steps, their memory, and its evaluations."""

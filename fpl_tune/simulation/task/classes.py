@@ -54,9 +54,12 @@ class Classes:
     names: tuple[str, ...]
     template: str = GENERIC_TEMPLATE
     position: Position = "end"
-    memory: PromptCache = field(default_factory=PromptCache)
+    memory: PromptCache | None = field(default_factory=PromptCache)
+    """None: nothing is cached but hand-written prompts."""
     plain: bool = False
     """Encode by open_clip's own modules and cache nothing: the reference."""
+    at_once: int | None = None
+    """Tokens that are encoded at once; None: as many as memory affords, see `Towers.encode_prompts`."""
     _sentences: dict[Any, Sentences] = field(default_factory=dict)
     _raw: dict[str, Tensor] = field(default_factory=dict)
 
@@ -108,8 +111,14 @@ class Classes:
         branch = [] if adapter is None else list(adapter.leaf.values())
         given = [context, *([] if deep is None else [deep]), *branch]
         learning = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in given)
-        if learning or self.plain or not cache:
-            more = {"per_class": per_class, "deep": deep, "adapter": adapter, "plain": self.plain}
+        if learning or self.plain or not cache or self.memory is None:
+            more = {
+                "per_class": per_class,
+                "deep": deep,
+                "adapter": adapter,
+                "plain": self.plain,
+                "block": self.at_once,
+            }
             return self.towers.encode_prompts(context, sentences, **more)
         n_own = 3 if per_class else 2
         lead = context.shape[:-n_own]
