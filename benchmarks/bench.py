@@ -7,6 +7,7 @@ python benchmarks/bench.py simulate                  a step counted on a simulat
 python benchmarks/bench.py record                    appends what `make bench` measures to benchmarks/bench.jsonl
 python benchmarks/bench.py statistics                false positives, coverage and power on simulated studies
 python benchmarks/bench.py search                    what searches pay on tables until they find a good configuration
+python benchmarks/bench.py search --costs bytes flops   the same until they find a front of accuracy and a cost
 python benchmarks/bench.py worlds                    whether the embedded world orders methods as real images do
 python benchmarks/bench.py hosts                     cut links, killed nodes, heads and drivers on four hosts (as root)
 """
@@ -19,11 +20,12 @@ import bench_record
 from bench_clients import bench_clients
 from bench_hosts import bench_hosts
 from bench_platform import bench_platform
-from bench_search import TABLES, bench_search
+from bench_search import PROBLEMS, TABLES, bench_fronts, bench_search
 from bench_statistics import bench_statistics
 from bench_trials import bench_trials
 from bench_worlds import bench_worlds
 from simulated_gpu import simulate_gpu
+from table_costs import COSTS
 
 from fpl_tune.cli import output
 from fpl_tune.core.device import resolve
@@ -38,7 +40,9 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--orders", type=int, default=20, help="search: replays of each searcher on each table")
-    parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES, help="search: all by default")
+    tables = dict.fromkeys((*TABLES, *(table for table, _ in PROBLEMS)))
+    parser.add_argument("--tables", nargs="+", choices=tables, help="search: all by default")
+    parser.add_argument("--costs", nargs="+", choices=COSTS, help="search: a second objective")
     parser.add_argument("--searchers", nargs="+", metavar="NAME", help="search: all by default")
     parser.add_argument("--trials", type=int, default=1000, help="trials: how many")
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
@@ -58,8 +62,11 @@ def main() -> None:
             rows = bench_worlds()
         elif given.kind == "hosts":
             rows = bench_hosts(progress)
+        elif given.costs:
+            problems = [(t, cost) for t, cost in PROBLEMS if t in (given.tables or tables) and cost in given.costs]
+            rows = bench_fronts(given.orders, problems, given.searchers, progress)
         elif given.kind == "search":
-            rows = bench_search(given.orders, given.tables, given.searchers, progress)
+            rows = bench_search(given.orders, given.tables or TABLES, given.searchers, progress)
         else:
             rows = bench_statistics(progress=progress)
     output.emit(rows, given.format)

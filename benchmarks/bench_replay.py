@@ -8,13 +8,15 @@ seeds have all run all rounds are found.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from load_table import Floats, Table
+
+from fpl_tune.analysis.fronts import hypervolume
 
 
 class Exhausted(Exception):
@@ -27,16 +29,19 @@ class Replay:
     Args:
         table: the table.
         budget: full trials that may be spent.
+        enough: share of the table's hypervolume at which the search ends.
     """
 
-    def __init__(self, table: Table, budget: float) -> None:
-        self.table = table
+    def __init__(self, table: Table, budget: float, enough: float = math.inf) -> None:
+        self.table, self.enough = table, enough
         self.seeds, self.last = table.val.shape[1], int(table.rounds[-1])
         self.limit, self.spent = budget * self.seeds * self.last, 0
         """Both in rounds of one seed."""
         self.used: list[int] = []
         self.completed: list[tuple[float, int]] = []
         """Full trials spent when a configuration was complete, and its number."""
+        self.volumes: list[float] = []
+        """After each of them: the share of the table's hypervolume that all of them dominate."""
 
     def take(self, point: Mapping[str, Any]) -> int:
         """The nearest configuration that was not taken before.
@@ -53,15 +58,17 @@ class Replay:
         """Pays rounds of a configuration.
 
         Raises:
-            Exhausted: the budget does not suffice.
+            Exhausted: the budget does not suffice, or enough was found.
         """
-        if self.spent + rounds * seeds > self.limit:
+        if (self.volumes and self.volumes[-1] >= self.enough) or self.spent + rounds * seeds > self.limit:
             raise Exhausted
         self.spent += rounds * seeds
 
     def complete(self, index: int) -> None:
         """Counts a configuration as found, for what was paid so far."""
         self.completed.append((self.spent / (self.seeds * self.last), index))
+        if self.table.costs:
+            self.volumes.append(volume_share(self.table, [index for _, index in self.completed]))
 
     def regret(self, cost: float) -> tuple[float, float]:
         """Points that the best completed configuration is behind the table's best, after so many full trials.
@@ -95,6 +102,29 @@ class Replay:
         """Full trials spent until a configuration within so many points of the table's best is complete."""
         val = self._ends(self.table.val)
         return next((paid for paid, index in self.completed if val[index] >= val.max() - points - 1e-9), math.inf)
+
+    def cost_to(self, share: float) -> float:
+        """Full trials spent until complete configurations dominate a share of the table's hypervolume."""
+        volumes = zip(self.completed, self.volumes, strict=True)
+        return next((paid for (paid, _), volume in volumes if volume >= share - 1e-9), math.inf)
+
+
+def points_of(table: Table) -> Floats:
+    """[N, 1 + costs] validation accuracy at the end and negated costs; NaN where training diverged."""
+    points = np.stack([table.val[:, :, -1].mean((1, 2)), *(-costs for costs in table.costs.values())], 1)
+    return np.where(np.isnan(points[:, :1]), np.nan, points)
+
+
+def volume_share(table: Table, indices: Sequence[int]) -> float:
+    """The share of the hypervolume of all configurations of a table that some of them dominate.
+
+    The reference point has the worst value of the table in each objective.
+    """
+    points = points_of(table)
+    worst = np.nanmin(points, axis=0)
+    whole, part = (hypervolume([p.tolist() for p in some if not np.isnan(p).any()], worst.tolist())
+                   for some in (points, points[list(indices)]))  # fmt: skip
+    return part / whole
 
 
 Searcher = Callable[[Replay, int], None]

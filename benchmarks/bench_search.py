@@ -17,14 +17,17 @@ from typing import Any
 import numpy as np
 import optuna
 from bench_replay import Exhausted, Replay, Searcher
-from bench_search_peers import PEERS
+from bench_search_peers import PEERS, mo_asha_search
 from load_table import Table
 from made_table import MADE, foresight, study_of, table_of
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, WilcoxonPruner
-from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.study import StudyDirection
 from search_table import NAMES, search_of
+from table_costs import CONSTANT, COSTS, priced_table
 
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.metrics import TOTAL_BYTES, VAL
 from fpl_tune.execute.driver import Driver
 from fpl_tune.execute.job import ExecutionContext, Failure, Job, Output, Report
 from fpl_tune.execute.runner import run_study
@@ -45,13 +48,15 @@ def optuna_search(
 ) -> None:
     """Searches with Optuna's own sampler and pruner; trials run all seeds side by side.
 
+    With several objectives trials run whole: Optuna prunes none.
     `WilcoxonPruner` compares values seed by seed, so that it gets each seed's last value as a step, one after another.
     A trial that diverges fails, as Optuna has it for values that are NaN.
     """
     table = replay.table
     with quiet():
         made = NopPruner() if pruner is None else pruner(replay)
-        study = optuna.create_study(direction="maximize", sampler=sampler(order), pruner=made)
+        directions = [StudyDirection.MAXIMIZE, *(StudyDirection.MINIMIZE for _ in table.costs)]
+        study = optuna.create_study(directions=directions, sampler=sampler(order), pruner=made)
         for point in table.points[: table.published]:
             study.enqueue_trial(point)
     by_seed = isinstance(made, WilcoxonPruner)
@@ -72,6 +77,8 @@ def optuna_search(
                     with quiet():
                         study.tell(trial, state=optuna.trial.TrialState.FAIL)
                     break
+                if table.costs:
+                    continue
                 trial.report(float(values[number]), number if by_seed else int(table.rounds[number]))
                 if number + 1 < len(steps) and trial.should_prune():
                     with quiet():
@@ -79,7 +86,8 @@ def optuna_search(
                     break
             else:
                 replay.complete(index)
-                study.tell(trial, float(values.mean() if by_seed else values[-1]))
+                costs = [float(values[index]) for values in table.costs.values()]
+                study.tell(trial, [float(values.mean() if by_seed else values[-1]), *costs])
         except Exhausted:
             return
 
@@ -87,7 +95,8 @@ def optuna_search(
 def platform_search(overrides: Sequence[str], replay: Replay, order: int) -> None:
     """Searches with the platform's own runner, driver, search and store; only training is replayed."""
     unseen = "search.confirm=0"  # the tables have no further seeds
-    study, _ = search_of(study_of(replay.table.name), f"search.seed={order}", unseen, *overrides)
+    objectives = f"search.objectives=[{','.join([VAL, *replay.table.costs])}]"
+    study, _ = search_of(study_of(replay.table.name), f"search.seed={order}", unseen, objectives, *overrides)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder, quiet():
         run_study(ComposedStudy.of(study), root=Path(folder), executor=partial(_execute, replay))
 
@@ -134,6 +143,11 @@ def record_of(table: Table, index: int, seed: int, number: int) -> Record:
         for kind, values in (("val", table.val), ("test", table.test)):
             clients = values[index, seed - 1, column]
             record |= {f"{kind}/acc_mean": float(clients.mean()), f"clients/{kind}": clients.tolist()}
+    for name, costs in table.costs.items():
+        if name == TOTAL_BYTES:
+            record["comm/up_bytes"] = round(costs[index] * number / table.rounds[-1])
+        elif number in table.rounds:
+            record[name] = float(costs[index])
     return record
 
 
@@ -162,7 +176,23 @@ SEARCHERS: dict[str, Searcher] = {
     "fpl-tune": partial(platform_search, [f"search.budget={AFTER[-1]}"]),
     "fpl-tune, no hedge": partial(platform_search, [f"search.budget={AFTER[-1]}", "prune.hedge=null"]),
 }
-TABLES = (*NAMES, *MADE)
+_BUDGET = f"search.budget={AFTER[-1]}"
+FRONT_SEARCHERS: dict[str, Searcher] = {
+    "random": SEARCHERS["random"],
+    "TPE": SEARCHERS["TPE"],
+    "NSGA-II": partial(optuna_search, lambda order: NSGAIISampler(seed=order), None),
+    "GP": SEARCHERS["GP"],
+    "MO-ASHA (own code)": mo_asha_search,
+    "fpl-tune": SEARCHERS["fpl-tune"],
+    "fpl-tune, no hedge": SEARCHERS["fpl-tune, no hedge"],
+    "fpl-tune, no halving": partial(platform_search, [_BUDGET, "prune.rule=null"]),
+}
+"""Searchers of several objectives."""
+TABLES = tuple(name for name in (*NAMES, *MADE) if name != "traded")
+PROBLEMS = tuple((table, cost) for table in (*TABLES, "traded") for cost in COSTS if (table, cost) not in CONSTANT)
+"""Tables with a cost as second objective."""
+SHARES = (0.9, 0.95)
+"""Of the hypervolume of a table's own front."""
 
 
 def bench_search(
@@ -198,6 +228,39 @@ def bench_search(
         for order, replay in enumerate(replays):
             known[name](replay, order)
         rows.append(summary(replays, name))
+    return rows
+
+
+def bench_fronts(
+    orders: int = 60,
+    problems: Sequence[tuple[str, str]] = PROBLEMS,
+    searchers: Sequence[str] | None = None,
+    progress: Callable[[float, float, str], object] | None = None,
+) -> list[Row]:
+    """Replays searches of two objectives, validation accuracy and a cost that is known before a configuration runs.
+
+    Args:
+        orders: replays of each searcher on each problem.
+        problems: names of tables and costs.
+        searchers: names of `FRONT_SEARCHERS`; None: all.
+        progress: receives (done, total, description).
+
+    Returns:
+        Rows `table`, `cost`, `searcher`, and full trials until complete configurations dominate 90 and 95 % of the
+        hypervolume that all configurations of the table dominate above its worst values; medians and quartiles.
+    """
+    names = list(FRONT_SEARCHERS) if searchers is None else list(searchers)
+    if unknown := {*names} - FRONT_SEARCHERS.keys():
+        raise ConfigError(f"There is no searcher {', '.join(sorted(unknown))}. Known: {', '.join(FRONT_SEARCHERS)}.")
+    rows: list[Row] = []
+    for done, ((table, cost), name) in enumerate(itertools.product(problems, names)):
+        if progress is not None:
+            progress(done, len(problems) * len(names), f"{table}, {cost}: {name}")
+        replays = [Replay(priced_table(table, cost), AFTER[-1], enough=SHARES[-1]) for _ in range(orders)]
+        for order, replay in enumerate(replays):
+            FRONT_SEARCHERS[name](replay, order)
+        row: Row = {"table": table, "cost": cost, "searcher": name}
+        rows.append(row | {f"to {100 * s:.0f} %": quartiles([each.cost_to(s) for each in replays]) for s in SHARES})
     return rows
 
 

@@ -11,14 +11,18 @@ import datetime
 import importlib.util
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 from bench_replay import Exhausted, Replay, Searcher
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import RandomSampler
+
+from fpl_tune.analysis.fronts import layers, spread
 
 REDUCTION = 3
 """Reduction factor of all: the default of each package."""
@@ -69,6 +73,47 @@ def syne_tune_search(name: str, replay: Replay, order: int) -> None:
                     break
     except Exhausted:
         return
+
+
+def mo_asha_search(replay: Replay, order: int) -> None:
+    """Searches with the rule of Syne Tune's MO-ASHA (Schmucker et al., 2021, https://arxiv.org/abs/2106.12639) and
+    random suggestions; published points come first. It stands in where the package is missing.
+
+    Rungs are the first evaluated round and its multiples by powers of the reduction factor. A trial that reaches a rung
+    continues if it is among the best share of the trials that have reached it, itself included, or the first of them;
+    otherwise it is stopped for good. Trials are ranked by fronts, and within a front by an ε-net.
+    """
+    table, sampler = replay.table, RandomSampler(seed=order)
+    study = optuna.create_study(directions=["maximize", *("minimize" for _ in table.costs)], sampler=sampler)
+    for point in table.points[: table.published]:
+        study.enqueue_trial(point)
+    rungs = {int(table.rounds[0]) * REDUCTION**k: list[tuple[float, ...]]() for k in range(10)}
+    values = table.val.mean((1, 3))
+    try:
+        while True:
+            trial = study.ask(table.space)
+            index, before = replay.take(trial.params), 0
+            costs = [-float(costs[index]) for costs in table.costs.values()]
+            for step, value in zip(map(int, table.rounds), values[index], strict=True):
+                replay.pay(step - before, replay.seeds)
+                before = step
+                if math.isnan(value):
+                    break
+                if step == replay.last:
+                    replay.complete(index)
+                elif step in rungs:
+                    reached = rungs[step]
+                    reached.append((float(value), *costs))
+                    if len(reached) > 1 and ranked(reached).index(len(reached) - 1) + 1 > len(reached) / REDUCTION:
+                        break
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    except Exhausted:
+        return
+
+
+def ranked(points: Sequence[Sequence[float]]) -> list[int]:
+    """The places of points from the best to the worst, by fronts and within a front by an ε-net."""
+    return [front[place] for front in layers(points) for place in spread([points[i] for i in front])]
 
 
 class Resumed:

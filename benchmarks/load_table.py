@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class Table:
     """[N, S, E, clients] test accuracies."""
     seconds: Floats
     """[N] seconds of one processor core for all seeds."""
+    costs: dict[str, Floats] = field(default_factory=dict)
+    """[N] what a configuration costs, known before it runs, by metric: further objectives, of which less is better."""
 
     def unit(self, point: Mapping[str, Any]) -> Floats:
         """Coordinates of a point in the unit cube: ranks of choices, logarithms where the field is searched so."""

@@ -1,9 +1,9 @@
 """Tables that are made from a simulated one, for what the simulated ones do not show: nobody's method behaves so.
 
 `crossing`: learning curves cross, so that early rounds rank configurations the wrong way round. `diverging`: training
-diverges in half of all configurations. Both are made from the table of pFedMoAP with fixed random numbers: fields,
-configurations and, where training does not diverge, the last figures are its own, so that what a search costs there can
-be compared with what it costs here.
+diverges in half of all configurations. `traded`: accuracy grows with what clients send. All are made from the table of
+pFedMoAP with fixed random numbers: fields, configurations and, where training does not diverge, the last figures are
+its own, so that what a search costs there can be compared with what it costs here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import replace
 import numpy as np
 from load_table import Floats, Table, load
 from scipy.stats import rankdata, spearmanr
+
+from fpl_tune.core.metrics import TOTAL_BYTES
 
 BASE = "pfedmoap"
 """The table, and the study, that they are made from."""
@@ -49,7 +51,14 @@ def diverging(table: Table) -> Table:
     return replace(table, name="diverging", val=val, test=test)
 
 
-MADE: dict[str, Callable[[Table], Table]] = {"crossing": crossing, "diverging": diverging}
+def traded(table: Table) -> Table:
+    """What a configuration sends grows with its λ, up to five times, and so does accuracy: a front of many points."""
+    share = np.array([table.unit(point)[list(table.space).index("method.lam")] for point in table.points])
+    val, test = (values * (0.75 + 0.25 * np.sqrt(share))[:, None, None, None] for values in (table.val, table.test))
+    return replace(table, name="traded", val=val, test=test, costs={TOTAL_BYTES: np.round(1e6 * (1 + 4 * share))})
+
+
+MADE: dict[str, Callable[[Table], Table]] = {"crossing": crossing, "diverging": diverging, "traded": traded}
 
 
 def table_of(name: str) -> Table:

@@ -26,7 +26,7 @@ from fpl_tune.search.limits import OutsideLimits
 from fpl_tune.search.samplers import directions_of
 from fpl_tune.study.cells import Suggestion
 from fpl_tune.study.design import Design
-from fpl_tune.study.results import aggregate, value_of
+from fpl_tune.study.results import aggregate, at_pace, value_of
 from fpl_tune.study.standing import CellState, Row
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ def study_of(search: CellSearch, rows: Sequence[Row], storage: InMemoryStorage, 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with quiet():
         study = optuna.create_study(storage=storage, directions=directions_of(search.search), sampler=sampler)
-    trials = trials_of(search, rows, gp=isinstance(sampler, GPSampler))
+    whole = isinstance(sampler, GPSampler) or len(search.search.objectives) > 1
+    trials = trials_of(search, rows, partial_as_complete=whole)
     for trial in trials:
         storage.create_new_trial(0, trial)
     last = max(rows, key=lambda row: row.cell.trial_number, default=None)
@@ -140,40 +141,37 @@ _frozen: WeakKeyDictionary[Row, tuple[Any, _SharedTrial]] = WeakKeyDictionary()
 
 
 def trials_of(
-    search: CellSearch, rows: Sequence[Row], *, gp: bool = False, diverged_as_worst: bool = True
+    search: CellSearch, rows: Sequence[Row], *, partial_as_complete: bool = False, diverged_as_worst: bool = True
 ) -> list[FrozenTrial]:
     """The trials of a search by number, as samplers receive them.
 
-    A trial that has not completed has its last value: as a pruned trial, which TPE counts as a start-up trial, or as a
-    complete one for a Gaussian process, which ignores pruned trials. One that diverged has the worst values so far, so
-    samplers avoid its surroundings. Numbers without a trial, and trials outside the present space, become failed trials
-    without parameters.
+    A trial that has not completed has its last values: as a pruned trial, which TPE counts as a start-up trial, or as a
+    complete one for a Gaussian process, which ignores pruned trials, and with several objectives, of which TPE takes
+    pruned trials by age. Running totals are those of all rounds at the pace so far. One that diverged has the worst
+    values so far, so samplers avoid its surroundings. Numbers without a trial, and trials outside the present space,
+    become failed trials without parameters.
 
     Args:
         search: the search.
         rows: its trials.
-        gp: True if the sampler is a Gaussian process.
-        diverged_as_worst: True to give trials that diverged the worst values, as samplers need; else they have failed.
+        partial_as_complete: True to give trials that have not completed as complete ones.
+        diverged_as_worst: True to give trials that diverged the worst values, as samplers need; else they have failed,
+            and totals are those so far.
     """
-    partial = TrialState.COMPLETE if gp else TrialState.PRUNED
+    partial = TrialState.COMPLETE if partial_as_complete else TrialState.PRUNED
     together: dict[int, list[Row]] = {}
     for row in rows:
         together.setdefault(row.cell.trial_number, []).append(row)
     by_number = {number: _joint(search, mine) for number, mine in together.items()}
-    seen = [figures for _, state, figures in by_number.values() if figures.values and state is not CellState.DIVERGED]
+    seen = [figures for _, state, figures in by_number.values() if figures.expected and state is not CellState.DIVERGED]
     worst = _worst(search, seen) if seen and diverged_as_worst else None
     trials = list[FrozenTrial]()
     for number in range(1 + max(by_number, default=-1)):
         row, state, figures = by_number.get(number, (None, CellState.FAILED, Figures()))
-        key = (
-            number,
-            state,
-            figures.values,
-            figures.excess,
-            partial,
-            worst if state is CellState.DIVERGED else None,
-            search.space,
-        )
+        if diverged_as_worst:
+            figures = figures._replace(values=figures.expected)
+        told = figures.values, figures.excess
+        key = number, state, told, partial, worst if state is CellState.DIVERGED else None, search.space
         if row is not None and row in _frozen and _frozen[row][0] == key:
             trials.append(_frozen[row][1])
             continue
@@ -187,7 +185,7 @@ def trials_of(
 def _worst(search: CellSearch, seen: Sequence[Figures]) -> Figures:
     """The worst values and violations that were seen."""
     ends = [min if direction.name == "MAXIMIZE" else max for direction in directions_of(search.search)]
-    values = zip(*(figures.values for figures in seen if figures.values), strict=True)
+    values = zip(*(figures.expected for figures in seen if figures.expected), strict=True)
     excess = {name: max(figures.excess[name] for figures in seen) for name in seen[0].excess}
     return Figures([end(own) for end, own in zip(ends, values, strict=True)], excess=excess)
 
@@ -248,6 +246,8 @@ class Figures(NamedTuple):
     """By how much limits are violated, by metric; see `core.metrics.excess`."""
     attrs: Mapping[str, Any] = {}
     """User attributes, with test accuracy for people to read: samplers only read `values`."""
+    expected: list[float] | None = None
+    """The objectives with running totals as all rounds come to at the pace so far."""
     whole: bool = False
     """True if all rounds and seeds that were asked for have completed, even if the study asks for more today."""
 
@@ -265,7 +265,8 @@ def _joint(search: CellSearch, rows: Sequence[Row]) -> tuple[Row, CellState, Fig
     values = [figures.values for figures in outcomes if figures.values is not None]
     mean = [fmean(numbers) for numbers in zip(*values, strict=True)] if len(values) == len(rows) else None
     excess = {name: max(figures.excess[name] for figures in outcomes) for name in outcomes[0].excess} if mean else {}
-    return rows[0], CellState.DONE, Figures(mean, excess=excess, attrs={CELL: rows[0].cell.id}, whole=True)
+    attrs = {CELL: rows[0].cell.id}
+    return rows[0], CellState.DONE, Figures(mean, excess=excess, attrs=attrs, expected=mean, whole=True)
 
 
 _outcomes: WeakKeyDictionary[Row, tuple[Any, Figures]] = WeakKeyDictionary()
@@ -280,13 +281,13 @@ def _outcome(search: CellSearch, row: Row) -> Figures:
         seeds = counting or [seed for seed in row.design.seeds if seed in row.runs]
         histories = {seed: history for seed in seeds if (history := row.runs[seed].history)}
         whole = bool(counting) and row.standing.state in (CellState.QUEUED, CellState.DONE)
-        figures = figures_of(search.search, search.rule, row.cell.id, histories, whole=whole)
+        figures = figures_of(search.search, search.rule, row.cell.id, histories, row.cell.rounds, whole=whole)
         cached = _outcomes[row] = key, figures
     return cached[1]
 
 
 def figures_of(
-    search: SearchSpec, rule: str, cell: str, histories: Mapping[int, Sequence[Record]], *, whole: bool
+    search: SearchSpec, rule: str, cell: str, histories: Mapping[int, Sequence[Record]], rounds: int, *, whole: bool
 ) -> Figures:
     """Computes the figures of a trial at the round that the reporting rule chooses.
 
@@ -295,6 +296,7 @@ def figures_of(
         rule: the reporting rule.
         cell: id of the trial's cell.
         histories: seed -> records by round.
+        rounds: number of all rounds.
         whole: see `Figures`.
     """
     if not histories:
@@ -316,15 +318,21 @@ def figures_of(
     if TEST in names:
         attrs[TEST] = means[TEST]["mean"]
     values = [means[name]["mean"] for name in objectives]
-    excess = {name: metrics.excess(name, means[name]["mean"], limit) for name, limit in search.limits.items()}
+    ran = list(map(len, histories.values()))
+    paced = {
+        name: fmean(at_pace(name, value, number, rounds) for value, number in zip(by_seed[name], ran, strict=True))
+        for name in (*objectives, *search.limits)
+    }
+    expected = values if whole else [paced[name] for name in objectives]
+    excess = {name: metrics.excess(name, paced[name], limit) for name, limit in search.limits.items()}
     if any(map(math.isnan, [*values, *excess.values()])):
         return Figures(attrs=attrs, whole=whole)
     steps = {}
     if len(objectives) == 1:
         steps = _by_round(objectives[0], list(zip(*histories.values(), strict=False)))
         if not whole:  # Optuna takes the value of the last step as the trial's value
-            steps[min(map(len, histories.values()))] = values[0]
-    return Figures(values, steps, excess, attrs, whole)
+            steps[min(ran)] = values[0]
+    return Figures(values, steps, excess, attrs, expected, whole)
 
 
 def _by_round(name: str, rounds: Sequence[Sequence[Record]]) -> dict[int, float]:

@@ -111,7 +111,7 @@ class Objective:
         if earlier is None:
             histories = self._histories(trial, run)
             by_seed = {history[0]["seed"]: history for history in histories}
-            figures = figures_of(self.spec.search, search.rule, key, by_seed, whole=True)
+            figures = figures_of(self.spec.search, search.rule, key, by_seed, run.rounds, whole=True)
             values, attrs = figures.values, {**figures.attrs, **asked, "fingerprints": prints}
             excess = figures.excess
         else:

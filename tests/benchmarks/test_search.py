@@ -15,6 +15,7 @@ import numpy as np
 import optuna
 import pytest
 import search_table
+import table_costs
 from bench_replay import Exhausted, Replay
 from load_table import Table
 
@@ -129,6 +130,48 @@ def test_the_platform_pays_for_every_round_once(table: Table) -> None:
     assert replay.completed == again.completed
     assert len(replay.used) == 8
     assert 1 <= len(replay.completed) <= replay.spent / (SEEDS * ROUNDS[-1]) < 8
+
+
+@pytest.fixture
+def priced(table: Table) -> Table:
+    """The table, in which a configuration costs its number, but for the worst one, which costs the most."""
+    return dataclasses.replace(table, costs={"comm/total_bytes": np.array([N, *range(1, N)], float)})
+
+
+def test_the_figure_of_two_objectives_is_the_share_of_the_hypervolume_above_the_worst_values(priced: Table) -> None:
+    """Accuracies are 42.5 to 57.5 %, in steps of one: the front is a staircase of 15 steps."""
+    whole = sum(range(1, N))
+    replay = Replay(priced, budget=8)
+    for index in (0, 15, 8, 1):
+        replay.pay(6, 2)
+        replay.complete(index)
+    assert replay.volumes == pytest.approx([0, 15 / whole, (15 + 7 * 8) / whole, (15 + 7 * 8) / whole + 7 / whole])
+    assert replay.cost_to(15 / whole) == 2.0
+    assert replay.cost_to(0.5) == 3.0
+    assert replay.cost_to(0.9) == math.inf
+
+
+def test_a_search_of_two_objectives_ends_once_enough_is_found(priced: Table) -> None:
+    for name in ("TPE", "MO-ASHA (own code)"):
+        replay = Replay(priced, budget=16, enough=0.5)
+        bench_search.FRONT_SEARCHERS[name](replay, 0)
+        assert replay.cost_to(0.5) == replay.spent / (SEEDS * ROUNDS[-1]) <= 16
+
+
+def test_the_platform_searches_for_accuracy_and_what_it_costs(priced: Table) -> None:
+    replay = Replay(priced, budget=40)
+    bench_search.platform_search([*SMALL, "prune.rule=halving"], replay, 3)
+    assert len(replay.used) == 8
+    assert len(replay.completed) <= replay.spent / (SEEDS * ROUNDS[-1]) < 8
+    assert 0 < replay.volumes[-1] < 1
+    assert replay.volumes == sorted(replay.volumes)
+
+
+def test_what_fedpgp_computes_depends_on_its_rank_and_what_it_sends_does_not() -> None:
+    assert ("fedpgp", "bytes") not in bench_search.PROBLEMS
+    runs = [search_table.search_of("fedpgp", f"method.rank={rank}")[0] for rank in (1, 8)]
+    assert table_costs.total_bytes(runs[0]) == table_costs.total_bytes(runs[1])
+    assert table_costs.client_flops(runs[0]) < table_costs.client_flops(runs[1])
 
 
 def test_curves_of_the_crossing_table_rank_configurations_the_wrong_way_round_and_end_as_simulated() -> None:

@@ -157,7 +157,7 @@ def test_samplers_are_told_what_trials_have_reached(compose: Compose) -> None:
     }
     values = [found[state].values[0] for state in ("done", "partial", "diverged")]
     assert values[2] == min(values[:2])
-    assert trials_of(part, asked.rows, gp=True)[told["partial"]].state is TrialState.COMPLETE
+    assert trials_of(part, asked.rows, partial_as_complete=True)[told["partial"]].state is TrialState.COMPLETE
     assert [*found["partial"].intermediate_values] == [1]
     assert found["done"].intermediate_values == {1: pytest.approx(values[0]), 2: pytest.approx(values[0])}
     people = trials_of(part, asked.rows, diverged_as_worst=False)

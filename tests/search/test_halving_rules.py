@@ -91,7 +91,9 @@ def test_a_hedge_without_a_rung_or_a_search_is_refused(compose: Compose, body: s
         ("sampler: auto", "halving"),
         ("sampler: gp", "halving"),
         ("sampler: nsgaii", None),
-        ("sampler: tpe, objectives: [val/acc_mean, comm/total_bytes]", None),
+        ("sampler: tpe, objectives: [val/acc_mean, comm/total_bytes]", "halving"),
+        ("sampler: tpe, objectives: [val/acc_mean, time/seconds]", None),
+        ("sampler: tpe, objectives: [val/loss]", None),
     ],
 )
 def test_by_default_samplers_that_were_measured_with_halving_get_it(
