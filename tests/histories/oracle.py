@@ -412,7 +412,7 @@ def choose(
     for rows in groups:  # rows of cells, one for each setting, of which the means over settings are compared
         scores = [tuple(round(mean([means[key][i] for key in row]), 9) for i in range(len(objectives))) for row in rows]
         if len(objectives) > 1:
-            ahead = [any(_beats(other, score) for other in scores) for score in scores]
+            ahead = [any(beats(other, score) for other in scores) for score in scores]
             best += [key for row, beaten in zip(rows, ahead, strict=True) if not beaten for key in row]
             continue
         leading = [row for row, score in zip(rows, scores, strict=True) if score == max(scores)]
@@ -430,7 +430,7 @@ def _common(points: Mapping[str, Mapping[int, Any]]) -> set[int]:
     return set[int].intersection(*({*found} for found in points.values() if most in found)) if having else set()
 
 
-def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+def beats(one: Sequence[float], other: Sequence[float]) -> bool:
     return one != other and all(a >= b for a, b in zip(one, other, strict=True))
 
 

@@ -239,7 +239,8 @@ def check_once(machine: Machine, mine: Mapping[str, Any]) -> None:
 
 
 def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
-    """The best trial at a rung goes on. The first that was suggested, which is never hedged, does not as the worst."""
+    """A trial that beats all others at a rung goes on. The first that was suggested, which is never hedged, does not if
+    all others beat it."""
     first = str(mine["seeds"][0])
     reached = {cell["number"]: cell["seeds"][first]["history"] for cell in trials if first in cell["seeds"]}
     suggested = next((cell for cell in trials if not cell["first"]), None)
@@ -248,7 +249,7 @@ def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Ma
         early = suggested["number"]
     reduction = machine.study.get("prune", {}).get("reduction", 3)
     for earlier, rung in enumerate(rungs_of(machine.study)):
-        values = {n: history[rung - 1]["val/acc_mean"] for n, history in reached.items() if len(history) >= rung}
+        values = {n: _point(machine.study, history[rung - 1]) for n, history in reached.items() if len(history) >= rung}
         hedged = sum(cell["suggestion"]["hedged"] for cell in trials if cell["number"] in values)
         share = reduction**earlier
         room = ((len(values) - hedged) * share + hedged) // (share * reduction)  # hedged ones count less
@@ -259,18 +260,25 @@ def check_halving(machine: Machine, mine: Mapping[str, Any], trials: Sequence[Ma
             if own is None or not others or len(reached[number]) < rung:
                 continue
             stays = cell["state"] == "pruned" and len(reached[number]) == rung
-            if stays and own > max(others) and (room or alone):
-                machine.report("halving", f"{cell['label']} is pruned after {rung} rounds, where no other is better")
-            if number == early and len(reached[number]) > rung and own < min(others):
-                machine.report("halving", f"{cell['label']} went on after {rung} rounds, where no other is worse")
+            if stays and all(oracle.beats(own, other) for other in others) and (room or alone):
+                machine.report("halving", f"{cell['label']} is pruned after {rung} rounds, where it beats all others")
+            if number == early and len(reached[number]) > rung and all(oracle.beats(other, own) for other in others):
+                machine.report("halving", f"{cell['label']} went on after {rung} rounds, where all others beat it")
+
+
+def _point(study: Mapping[str, Any], record: Mapping[str, Any]) -> list[float]:
+    """The objectives of a search after a round, of which higher ones are better: validation accuracy, and bytes."""
+    sent = record["comm/up_bytes"] + record["comm/down_bytes"]
+    return [record["val/acc_mean"], -sent][: len(study["search"].get("objectives", ["val/acc_mean"]))]
 
 
 def rungs_of(study: Mapping[str, Any]) -> list[int]:
-    """Rounds after which a search of validation accuracy stops trials: the documented defaults, and what it states."""
+    """Rounds after which a search of validation accuracy, alone or against bytes, stops trials: the documented defaults,
+    and what it states."""
     prune, rounds = study.get("prune", {}), study["protocol"].get("rounds", 10)
     if (
         "rule" in prune
-        or "objectives" in study["search"]
+        or study["search"].get("objectives", ["val/acc_mean"])[0] != "val/acc_mean"
         or study["search"].get("across")
         or study["search"]["sampler"] in ("nsgaii", "nsgaiii", "cma_es")
     ):
