@@ -18,7 +18,7 @@ from fpl_tune.track.writer import KIND, VIEW, page_state
 def test_the_page_of_mlflow_knows_the_view_and_the_links() -> None:
     page = "".join(path.read_text("utf-8") for path in Path(mlflow.server.__file__).parent.glob("js/build/**/*.js"))
     tracked = Tracked(experiment="1", parent="a", runs={"cell": "b"}, best=["cell"])
-    state = json.loads(page_state(tracked, ["lam"], ["lam"], statuses=True))
+    state = json.loads(page_state(tracked, ["lam"], ["lam"], ["test_acc"], statuses=True))
     names = [VIEW, *KIND, *KIND.values(), *state, *state["compareRunCharts"][0], *state["compareRunSections"][0]]
     for link in paths(tracked).values():
         route, _, query = link.partition("?")

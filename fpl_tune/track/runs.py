@@ -95,6 +95,8 @@ class Columns:
     """The metric of the study's report."""
     fields: dict[str, str]
     """Dotted field (or group) in which cells vary -> its name as a parameter."""
+    objectives: tuple[str, ...] = ()
+    """Metrics that a search trades against each other; empty with a single one."""
 
     @classmethod
     def of(cls, study: StudyFile, cells: Sequence[Cell]) -> Columns:
@@ -102,13 +104,26 @@ class Columns:
         names = varied_names(cells)
         taken = titles((name for name in names if name not in _DESCRIBING), _DESCRIBING)
         fields = {name: mlflow_name(taken.get(name, name)) for name in names}
-        return cls(study.report.rule, study.report.metric, fields)
+        objectives = study.search.objectives if study.search.sampler is not None else []
+        several = tuple(objectives) if len(objectives) > 1 else ()
+        return cls(study.report.rule, study.report.metric, fields, several)
 
     @property
     def headline(self) -> str:
-        """The name of the mean of the report's metric over seeds: short, and unlike the names of curves by round."""
-        name = _HEADLINES.get(self.metric, mlflow_name(self.metric.replace("/", "_")))
-        return "test_acc_std_of_clients" if name == "test_acc_std" else name  # test_acc_std is over seeds
+        """The name of the mean of the report's metric over seeds; see `headline_of`."""
+        return headline_of(self.metric)
+
+    @property
+    def compared(self) -> list[str]:
+        """The names of the means that parallel coordinates show: the objectives, if there are several, and the report's
+        metric."""
+        return list(dict.fromkeys(map(headline_of, [*self.objectives, self.metric])))
+
+
+def headline_of(metric: str) -> str:
+    """The name of a metric's mean over seeds: short, and unlike the names of curves by round."""
+    name = _HEADLINES.get(metric, mlflow_name(metric.replace("/", "_")))
+    return "test_acc_std_of_clients" if name == "test_acc_std" else name  # test_acc_std is over seeds
 
 
 def mlflow_name(name: str) -> str:
@@ -159,7 +174,7 @@ def cell_digest(row: Row, columns: Columns) -> str:
         return ""
     cell = row.cell
     return _digest(
-        *(cell.id, cell.label, cell.role, row.state, _rungs(row), columns.rule, columns.metric),
+        *(cell.id, cell.label, cell.role, row.state, _rungs(row), columns.rule, columns.metric, *columns.objectives),
         *(_parameters(row, columns), [*_results(row).values()]),
     )
 
@@ -282,6 +297,8 @@ def _headlines(row: Row, columns: Columns) -> dict[str, float]:
     if columns.metric not in _HEADLINES:
         name = columns.headline
         figures += [(name, columns.metric, own["mean"]), (f"{name}_std", columns.metric, own["std"])]
+    others = [name for name in columns.objectives if name not in (*_HEADLINES, columns.metric)]
+    figures += [(headline_of(name), name, row.over_seeds(name, columns.rule)["mean"]) for name in others]
     if test["n"]:
         figures += [("test_acc", TEST, test["mean"]), ("test_acc_std", TEST, test["std"])]
         figures += [("val_acc", VAL, val["mean"]), ("n_seeds", "", test["n"])]

@@ -174,7 +174,7 @@ class Writer:
         fields = [*self._columns().fields.values()]
         axes = [name for name in fields if len({cells[key].params.get(name) for key in tracked.best}) > 1]
         statuses = any(data.tags.get("fpl.status") != "done" for data in cells.values())
-        state = page_state(tracked, fields, axes, statuses=statuses)
+        state = page_state(tracked, fields, axes, self._columns().compared, statuses=statuses)
         self.client.set_experiment_tag(self.experiment, f"{VIEW}{tracked.parent}", state)
         links = " · ".join(f"[{name}]({path})" for name, path in tracking.paths(tracked, _LINKED).items())
         title, _, rest = note.partition("\n")  # MLflow shows one line until the user expands the note
@@ -396,17 +396,24 @@ def inspect_deleted(root: Path, *, fix: bool = False) -> dict[str, int]:
     return dict(orphaned)
 
 
-def page_state(tracked: tracking.Tracked, fields: Sequence[str], axes: Sequence[str], *, statuses: bool = False) -> str:
+def page_state(
+    tracked: tracking.Tracked,
+    fields: Sequence[str],
+    axes: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    statuses: bool = False,
+) -> str:
     """The state of MLflow's page that the links open, as the value of its tag; see `_page_state`."""
     texts = (
-        json.dumps(_page_state(tracked, fields[:most], axes[:most], statuses=statuses), separators=(",", ":"))
+        json.dumps(_page_state(tracked, fields[:most], axes[:most], metrics, statuses=statuses), separators=(",", ":"))
         for most in _FIELDS
     )
     return next(text for text in texts if len(text) <= _TAG_LENGTH)
 
 
 def _page_state(
-    tracked: tracking.Tracked, fields: Sequence[str], axes: Sequence[str], *, statuses: bool = False
+    tracked: tracking.Tracked, fields: Sequence[str], axes: Sequence[str], metrics: Sequence[str], *, statuses: bool
 ) -> dict[str, Any]:
     """The state of MLflow's page that the links open: the cells without the study's own run, and the charts.
 
@@ -414,16 +421,17 @@ def _page_state(
         tracked: the study's place in MLflow.
         fields: parameters to show as columns.
         axes: parameters to show as axes of the parallel coordinates.
+        metrics: metrics to show as axes after them.
         statuses: True to show a column with the cells' statuses.
     """
-    figures = dict.fromkeys([tracked.order, "test_acc", "test_acc_std", "val_acc", "n_seeds"])
+    figures = dict.fromkeys([tracked.order, *metrics, "test_acc", "test_acc_std", "val_acc", "n_seeds"])
     columns = [f"metrics.`{name}`" for name in figures] + [f"params.`{name}`" for name in fields]
     parallel = {
         "type": "PARALLEL",
         "uuid": "fpl-parallel",
         "metricSectionId": f"fpl-{_SECTIONS[0]}",
         "selectedParams": [*axes],
-        "selectedMetrics": [tracked.order],
+        "selectedMetrics": [*metrics],
         "showAllRuns": True,
         "deleted": False,
         "isGenerated": False,

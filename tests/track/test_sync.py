@@ -202,6 +202,21 @@ def test_the_links_open_a_page_with_the_figures_and_what_varies(make_store, uri)
     assert (chart["selectedParams"], chart["selectedMetrics"]) == (["n_ctx"], ["test_acc"])
 
 
+def test_the_charts_of_several_objectives_have_all_of_them_as_axes(make_store, uri, keyed):
+    search = "search: {sampler: random, objectives: [val/acc_mean, comm/total_bytes], only: [method.n_ctx]}"
+    store = make_store(body=f"axes: {{method: {{n_ctx: [2, 4]}}}}\nseeds: 1\n{search}\n")
+    track.inspect(store, fix=True)
+    held = tracking.read(store.folder)
+    assert held is not None
+    found = {key: run.data.metrics for key, run in keyed(uri).items() if key in held.runs}
+    assert {key: run["comm_total_bytes"] for key, run in found.items()} == {
+        row.cell.id: row.over_seeds("comm/total_bytes", "final")["mean"] for row in store.table().rows.values()
+    }
+    text = server.connect(uri).get_experiment(held.experiment).tags[f"mlflow.sharedViewState.{held.parent}"]
+    (chart,) = json.loads(text)["compareRunCharts"]
+    assert chart["selectedMetrics"] == ["val_acc", "comm_total_bytes", "test_acc"]
+
+
 def test_a_table_is_sorted_in_the_direction_of_its_metric(make_store, uri):
     store = make_store(body=f"{SMALL}report: {{metric: comm/total_bytes}}\n")
     track.inspect(store, fix=True)
@@ -224,7 +239,7 @@ def test_many_fields_and_runs_stay_within_the_length_of_a_tag(make_store, uri):
 def test_long_names_of_fields_leave_no_page_without_figures():
     held = tracking.Tracked(experiment="1", parent="f" * 32)
     names = [f"{i:0250d}" for i in range(30)]
-    text = writer.page_state(held, names, names)
+    text = writer.page_state(held, names, names, ["test_acc"])
     assert len(text) <= 5000
     assert "metrics.`test_acc`" in json.loads(text)["selectedColumns"]
 
