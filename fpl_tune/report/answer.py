@@ -20,7 +20,7 @@ from fpl_tune.findings import edited
 from fpl_tune.findings.claims import counts_sentence
 from fpl_tune.findings.comparisons import TREND, Comparisons
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import costs, main_chart, search, sentences, sweep, tuned
+from fpl_tune.report import costs, front, main_chart, search, sentences, sweep, tuned
 from fpl_tune.report.panels import Panel, plain_table
 from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import VAL
@@ -58,7 +58,7 @@ def _answer(findings: Findings, comparisons: Comparisons) -> str:
         found = _by_setting(findings, comparisons)
         return f"{so_far}{found or 'No cell is chosen, since no two finished cells are comparable on validation'}."
     if findings.best is None:
-        return f"{so_far}{findings.choice.by}: no cell is best."
+        return f"{so_far}{front.sentence(findings)}"
     if findings.kind == "sweep":
         return f"{so_far}{sweep.sentence(findings)}"
     if findings.tuned_table is not None:
@@ -150,6 +150,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
         if findings.tuned_table is not None:
             texts = tuned.counts(findings, comparisons), tuned.at_edges(findings), costs.sentence(findings)
             panel.texts += [*filter(None, texts)]
+    panel.texts += front.texts(findings)
     if tied := findings.tied:
         ties = some(list(map(findings.names.of, tied)), 3)
         panel.texts.append(f"On {findings.chosen_on} the choice ties with {ties}; the smaller values are taken.")

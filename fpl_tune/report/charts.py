@@ -62,13 +62,13 @@ def colours(ranks: Mapping[str, int], others: str | None = None) -> Spec:
     return {**names("series", None), "scale": scale, **({} if len(domain) > 1 else {"legend": None})}
 
 
-def measured(metric: str, field: str = "mean") -> Spec:
+def measured(metric: str, field: str = "mean", *, log: bool = False) -> Spec:
     """The channel of a metric."""
     if percent(metric):
-        return number(field, words(metric), ".2~%")
+        return number(field, words(metric), ".2~%", log=log)
     if unit(metric) in ("MB", "M"):  # the data hold bytes and counts
-        return number(field, f"{words(metric)}{' (bytes)' * (unit(metric) == 'MB')}", ".3~s")
-    return number(field, quantity(metric), ".4~g")
+        return number(field, f"{words(metric)}{' (bytes)' * (unit(metric) == 'MB')}", ".3~s", log=log)
+    return number(field, quantity(metric), ".4~g", log=log)
 
 
 def column(axis: str) -> str:

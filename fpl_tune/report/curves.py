@@ -148,8 +148,8 @@ def grid(findings: Findings, comparisons: Comparisons) -> Panel | None:
 
 
 def history(findings: Findings, comparisons: Comparisons) -> Panel | None:
-    """How did the searches of tuned methods proceed?"""
-    return search.histories(findings) if findings.tuned_table is not None else None
+    """How did the searches of each setting proceed?"""
+    return search.histories(findings) if search.in_settings(findings) else None
 
 
 def slices(findings: Findings, comparisons: Comparisons) -> Panel | None:

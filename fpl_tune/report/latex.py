@@ -8,7 +8,7 @@ from fpl_tune.core.formatting import percent, plus_minus, quantity
 from fpl_tune.findings.comparisons import Comparisons
 from fpl_tune.findings.crossed import Crossed
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import costs, tuned
+from fpl_tune.report import costs, front, tuned
 from fpl_tune.report.panels import FIXED, PageTable
 from fpl_tune.report.table import bold, note
 from fpl_tune.study.cells import Cell
@@ -80,6 +80,12 @@ def costs_table(findings: Findings) -> str:
     page_table = costs.table(findings)
     columns = "".join("l" if name in ("method", "setting") else "r" for name in page_table.header)
     return _plain(findings, page_table, f"Costs. {costs.NOTE}", columns)
+
+
+def fronts(findings: Findings) -> str:
+    """The hypervolume of each method in each setting; see `front.volumes`."""
+    page_table = front.volumes(findings)
+    return _plain(findings, page_table, front.note(findings), f"l{'c' * (len(page_table.header) - 1)}")
 
 
 def _plain(findings: Findings, page_table: PageTable, caption: str, columns: str, below: str = "") -> str:

@@ -13,7 +13,7 @@ from fpl_tune.core.formatting import numeric, upper, words
 from fpl_tune.findings.choice import sign
 from fpl_tune.findings.crossed import setting_title
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import charts, search, tuned
+from fpl_tune.report import charts, front, search, tuned
 from fpl_tune.report.charts import Spec
 from fpl_tune.study.cells import Cell, label, shown
 from fpl_tune.study.results import VAL
@@ -35,13 +35,8 @@ def drawn(findings: Findings) -> dict[str, tuple[Spec, str]]:
         early = ", small and hollow if it was stopped early" if findings.pruned else ""
         of = " of each search" if len(findings.searches) > 1 else ""
         caption = f"A point per trial when it ended{early}; the line is the best so far{of}{dashed}"
-        found = {"history": (search.history(findings), f"{caption}; {findings.basis}.")}
-        if findings.choice is not None and findings.choice.front:
-            found["front"] = (
-                search.scatter(findings),
-                f"A point per trial, rings: {findings.choice.by}; {findings.basis}.",
-            )
-        return found
+        history = {"history": (search.history(findings), f"{caption}; {findings.basis}.")}
+        return {**front.drawn(findings), **({} if search.in_settings(findings) else history)}
     x = _along(findings)
     if x is None:
         caption = f"{bars}; the ring marks the choice by validation; {findings.basis}."

@@ -11,7 +11,7 @@ import jinja2
 from fpl_tune.core.files import write_text
 from fpl_tune.findings.comparisons import Comparisons, compare, offered_references
 from fpl_tune.findings.findings import Findings
-from fpl_tune.report import answer, charts, costs, curves, latex, reproduce, robustness, table, tuned, vega
+from fpl_tune.report import answer, charts, costs, curves, front, latex, reproduce, robustness, table, tuned, vega
 from fpl_tune.report.panels import Panel
 from fpl_tune.report.paper import paper
 from fpl_tune.study import tracking
@@ -19,8 +19,8 @@ from fpl_tune.study import tracking
 Question = Callable[[Findings, Comparisons], Panel | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.decided, answer.claims)),
-    ("table", "Table", False, (tuned.panel, tuned.each, tuned.details, table.cells, table.each, table.settings, paper,
-                               costs.panel)),
+    ("table", "Table", False, (front.panel, tuned.panel, tuned.each, tuned.details, table.cells, table.each,
+                               table.settings, paper, costs.panel)),
     ("curves", "Curves and search", False,
      (curves.matters, curves.slices, curves.learning, curves.history, curves.explore, curves.grid, curves.ablation)),
     ("robustness", "Robustness", True, (robustness.clients, robustness.diagnoses, robustness.rules)),
@@ -63,6 +63,11 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
     write_text(folder / "costs.md", table.markdown([costs.table(findings)], costs.NOTE))
     write_text(folder / "costs.tex", latex.costs_table(findings))
     write_text(folder / "costs.csv", costs.frame(findings).to_csv(index=False))
+    if findings.choice is not None and findings.choice.front:
+        tables = [front.volumes(findings), front.points(findings)]
+        write_text(folder / "fronts.md", table.markdown(tables, front.note(findings)))
+        write_text(folder / "fronts.tex", latex.fronts(findings))
+        write_text(folder / "fronts.csv", front.frame(findings).to_csv(index=False))
     offered = {
         name: comparisons if name == comparisons.reference.name else compare(findings, name)
         for name in offered_references(findings, comparisons)

@@ -124,6 +124,13 @@ def leads(findings: Findings) -> str:
     return f"Ahead on {findings.chosen_on} at equal cost: {', '.join(leaders)}; {changes}."
 
 
+def in_settings(findings: Findings) -> bool:
+    """True if the searches have a history in each setting, and no common one."""
+    front = findings.choice is not None and findings.choice.front
+    settings = {setting_title(findings.setting(cell)) for cell in findings.own}
+    return findings.tuned_table is not None or (front and len(settings) > 1)
+
+
 def histories(findings: Findings) -> Panel:
     """The history of the searches of each setting."""
     panel = Panel("Searches", [f"Best so far on {findings.chosen_on}; small hollow points were stopped early."])
@@ -195,29 +202,6 @@ def _ranks(findings: Findings, cells: Sequence[Cell]) -> dict[str, int]:
     for cell in sorted(cells, key=lambda cell: findings.ages[cell.id]):
         ranks.setdefault(findings.names.axes_label(cell) or "cells", findings.ages[cell.id])
     return ranks
-
-
-def scatter(findings: Findings) -> Spec:
-    """The completed trials over the first two objectives; the front of all objectives has rings."""
-    across, up = findings.objectives[1], findings.objectives[0]
-    rows, ranks = list[dict[str, Any]](), _ranks(findings, findings.own)
-    for cell in sorted(findings.own, key=lambda cell: cell.number):
-        position = {"x": findings.spread(cell, across)[0], "y": findings.objective(cell)}
-        if cell.id not in findings.pruned and not any(map(math.isnan, position.values())):
-            series = findings.names.axes_label(cell) or "cells"
-            tooltip = {
-                "label": findings.names.of(cell),
-                "number": findings.numbers[cell.id],
-                "best": cell.id in findings.marked,
-            }
-            rows.append({**position, **tooltip, "series": series})
-    x, y = charts.measured(across, "x"), charts.measured(up, "y")
-    tooltip = charts.tips(charts.names("label", "cell"), x, y)
-    where = {"x": x, "y": y}
-    points = charts.layer("point", {**where, "color": charts.colours(ranks), "tooltip": tooltip,
-                                    "opacity": charts.visible()}, size=60)  # fmt: skip
-    ring = {"transform": [{"filter": "datum.best"}], **charts.layer("point", where, **charts.RING)}
-    return charts.chart(rows, {**points, "params": [charts.SHOWN]}, ring, height=340, **charts.KEPT)
 
 
 def early(findings: Findings, cells: Sequence[Cell]) -> tuple[int, dict[str, float]]:

@@ -103,6 +103,49 @@ def reach(store: Store, level: Callable[[Cell], float], noise: Callable[[Cell], 
             write(store, cell, seed, history)
 
 
+TRADED = """seeds: 3
+axes: {method: [promptfl, coop]}
+references: [{method: zeroshot}]
+search: {sampler: random, trials: 5, objectives: [val/acc_mean, comm/total_bytes], only: [optim.lr]}
+"""
+Made = tuple[float, float]
+"""Accuracy and bytes."""
+
+
+@pytest.fixture
+def traded(make_store: MakeStore) -> Callable[..., Findings]:
+    """Makes a finished search for accuracy and bytes: `value` gives those of a cell and a seed, of trials and of what
+    confirms their fronts on seeds 4 to 6. Trials are named by their number in the search and their method."""
+
+    def make(value: Callable[[Cell, int], Made], body: str = TRADED, confirm: Sequence[int] = (4, 5, 6)) -> Findings:
+        store = make_store(body=body, name="traded", fill=lambda cell, seed: False)
+        asked = Asked(store.spec())
+
+        def fill(cell: Cell, seeds: Sequence[int]) -> None:
+            for seed in seeds:
+                accuracy, sent = value(cell, seed)
+                history = drawn_history(seed, 0.5, rounds=4, clients=4)
+                history[-1] |= {"val/acc_mean": accuracy, "test/acc_mean": accuracy}
+                history[-1] |= {"comm/up_bytes": sent, "comm/down_bytes": 0.0}
+                store.put(cell, seed, make_result("done", history, split_hash=f"split{seed}"))
+
+        cells = [*asked.search.references, *asked.all()]
+        effective = Effective(halving=False, spaces=asked.search.files, confirm=[*confirm])
+        store.begin(store.spec(), cells, effective=effective)
+        for cell in cells:
+            fill(cell, confirm if confirm and cell.role == "reference" else (1, 2, 3))
+        rows = [*store.table().rows.values()]
+        parts = asked.search.parts if confirm else []
+        confirming = [cell for part in parts for cell in part.confirmed([r for r in rows if part.holds(r.cell)])]
+        store.begin(store.spec(), [*cells, *confirming], effective=effective)
+        for cell in confirming:
+            fill(cell, confirm)
+        store.end(complete=True, exhausted=())
+        return findings_of(store)
+
+    return make
+
+
 @pytest.fixture
 def trials(make_store: MakeStore) -> Callable[..., Findings]:
     """Makes a finished search: the level of a trial by its number in the search, and whether it was published."""

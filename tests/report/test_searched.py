@@ -11,6 +11,7 @@ from fpl_tune.findings.comparisons import compare
 from fpl_tune.findings.foresight import LEAST
 from fpl_tune.findings.names import LONG
 from fpl_tune.report import answer, charts, curves, search, table, tuned
+from fpl_tune.report.front import scatter
 from fpl_tune.search.halving import HALVING, resolved
 from fpl_tune.study.results import make_result
 from fpl_tune.study.schema import Effective
@@ -221,17 +222,18 @@ def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
     comparisons = compare(findings)
     front = there(findings.choice)
     assert findings.best is None
-    assert answer.sentence(findings, comparisons) == f"{front.by}: no cell is best."
+    counted = front.by.replace("val/acc_mean and comm/total_bytes", "validation accuracy and communication")
+    assert answer.sentence(findings, comparisons).endswith(f". {counted}.")
     marked = {row.number for row in table.table(findings, comparisons).rows if row.kind == "best"}
     assert marked == {findings.numbers[cell.id] for cell in front.cells}
     assert f"{front.by} (bold): no cell is best" in table.note(findings, comparisons)
-    assert {"history", "front"} == answer.decided(findings, comparisons).charts.keys()
+    assert [*answer.decided(findings, comparisons).charts] == ["front_communication", "history"]
     line = search.history(findings)["layer"][1]
     val = max(findings.frame.loc[cell.id, "val"] for cell in findings.own)
     assert line["encoding"]["y"]["title"] == "validation accuracy", "the first objective"
     assert max(row["objective"] for row in line["data"]["values"]) == val
-    points = search.scatter(findings)["data"]["values"]
-    assert {row["number"] for row in points if row["best"]} == marked
+    points = scatter(findings, "comm/total_bytes")["data"]["values"]
+    assert {row["number"] for row in points if row.get("best")} == marked
     history = store.history(cells[-1], 1)[:1]
     for seed in (1, 2):
         store.forget(cells[-1], seed)
@@ -239,8 +241,8 @@ def test_a_front_is_said_and_marked_and_nothing_is_best(searched, make_store):
     store.end(complete=True, exhausted=())
     later = findings_of(store)
     assert later.pruned == {cells[-1].id}
-    drawn = {row["number"] for row in search.scatter(later)["data"]["values"]}
-    assert drawn == {later.numbers[cell.id] for cell in later.own if cell.id not in later.pruned}
+    drawn = {row.get("number") for row in scatter(later, "comm/total_bytes")["data"]["values"]}
+    assert drawn - {None} == {later.numbers[cell.id] for cell in later.own if cell.id not in later.pruned}
     assert findings.crossed is None
     assert tuned.panel(findings, comparisons) is None
     report.build(store)
