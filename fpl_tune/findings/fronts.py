@@ -11,6 +11,7 @@ import numpy as np
 
 from fpl_tune.analysis import t_half_width
 from fpl_tune.analysis.fronts import share, share_interval
+from fpl_tune.core.formatting import percent
 from fpl_tune.core.metrics import comparable, metric
 from fpl_tune.findings.choice import choose, sign
 from fpl_tune.findings.crossed import row_title, setting_title, settings_of
@@ -94,10 +95,18 @@ def _ends(findings: Findings, cells: Sequence[Cell]) -> tuple[list[float], list[
 
 
 def interval(findings: Findings, cell: Cell, name: str) -> tuple[float, float, float]:
-    """Mean, and the ends of its 95 % interval over seeds; NaN for what does not vary by chance, and with one seed."""
+    """Mean, and the ends of its 95 % interval over seeds; NaN for what does not vary by chance, and with one seed.
+
+    Intervals of accuracies end at 0 and 1.
+    """
     (mean, std), seeds = findings.spread(cell, name), findings.seeds(cell)
     half = t_half_width(std / math.sqrt(len(seeds)), len(seeds)) if metric(name).sampled and seeds else math.nan
-    return mean, mean - half, mean + half
+    low, high = mean - half, mean + half
+    return (
+        (mean, max(low, min(mean, 0.0)), min(high, max(mean, 1.0)))
+        if percent(name) and half == half
+        else (mean, low, high)
+    )
 
 
 def reaching(findings: Findings, points: Sequence[Cell], value: float, cost: str) -> float:

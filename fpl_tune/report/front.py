@@ -314,10 +314,10 @@ def _rows(findings: Findings, front: Front, cost: str) -> list[dict[str, Any]]:
     points = {cell.id for cell in (*front.points, *front.fell, *front.search.starts) if findings.compared(cell)}
     rows = list[dict[str, Any]]()
     for cell in {each.id: each for each in (*front.search.points, *front.search.starts, *front.search.trials)}.values():
-        x, (y, _, high) = findings.spread(cell, cost)[0], interval(findings, cell, up)
+        x, (y, low, high) = findings.spread(cell, cost)[0], interval(findings, cell, up)
         if findings.compared(cell) and not any(map(math.isnan, (x, y))):
             kind = "trial" if cell.id not in points else "published" if cell.published else "point"
-            own = charts.point(findings, cell, up, y, high - y, findings.seeds(cell))
+            own = charts.point(findings, cell, up, y, max(high - y, y - low), findings.seeds(cell))
             rows.append(
                 {**same, **own, "kind": kind, "x": x, "y": y, "id": cell.id, "best": cell.id in findings.marked}
             )

@@ -93,7 +93,7 @@ def test_leads_are_where_another_front_gets_ahead():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_leader_has_the_highest_value_at_each_cost(seed):
-    points = _points(20, 2, seed)
+    points = [(float(cost), float(value)) for cost, value in _points(20, 2, seed)]
     fronts = {name: points[i::3] for i, name in enumerate("abc")}
     turns = leads(fronts)
     for cost in range(6):

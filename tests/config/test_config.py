@@ -72,7 +72,7 @@ def test_defaults_that_are_merged_once_give_what_hydra_merges_with_each_study(ev
     """Beside an option of one's own, all is left to Hydra."""
     (tmp_path / "clip").mkdir()
     studies = list_studies()
-    for name in studies if every else ("lambda_sweep", "pareto", "fedmgp_t1", "zoo2026"):
+    for name in studies if every else ("lambda_sweep", "trade_off", "fedmgp_t1", "zoo2026"):
         shutil.copy(studies[name], tmp_path)
         assert compose_study(str(tmp_path / studies[name].name)) == compose_study(name), name
 

@@ -98,11 +98,11 @@ def test_a_searched_field_that_every_first_trial_sets_is_an_error() -> None:
 
 def test_a_searched_field_is_named_with_the_way_to_fix_it() -> None:
     with pytest.warns(UserWarning, match="does not fix protocol.rounds: the study searches it") as told:
-        compose("pareto", ["protocol.rounds=2"])
+        compose("trade_off", ["protocol.rounds=2"])
     remedy = str(told[0].message).partition("Fix it with '")[2].rstrip("'.")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        study = compose("pareto", [remedy])
+        study = compose("trade_off", [remedy])
     asked = Asked(study.spec)
     assert {cell.run.protocol.rounds for cell in itertools.islice(iter(asked.request, None), 8)} == {2}
 
