@@ -273,8 +273,8 @@ def _point(study: Mapping[str, Any], record: Mapping[str, Any]) -> list[float]:
 
 
 def rungs_of(study: Mapping[str, Any]) -> list[int]:
-    """Rounds after which a search of validation accuracy, alone or against bytes, stops trials: the documented defaults,
-    and what it states."""
+    """Rounds after which a search of validation accuracy, alone or against bytes, stops trials: the defaults, and what
+    it states."""
     prune, rounds = study.get("prune", {}), study["protocol"].get("rounds", 10)
     if (
         "rule" in prune
