@@ -103,7 +103,8 @@ def measured() -> str:
          "are stored by round and seed, so that `report.metric`, `fpl-tune report NAME --metric test/acc_worst10` and "
          "`summary(metric=...)` may choose another one after the study: table, intervals and verdicts are then of it. "
          "`search.objectives` takes those that are not of test images. Shares (%) are printed in percent, bytes (B) in "
-         "MB, counts (M) in millions.", "",
+         "MB, counts (M) in millions, operations (FLOP) in GFLOP. Metrics `cost/...` follow from the configuration, "
+         "with the partition of seed 1, and are the same in every record.", "",
          "## Sets of images", "", "| set | images |", "|---|---|",
          *(f"| `{name}` | {what} |" for name, what in SETS.items()), "",
          "## Figures of a set", "", *table(of_sets, lambda each: MEANINGS[each.name]),

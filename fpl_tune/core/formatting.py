@@ -39,11 +39,11 @@ def percent(metric: str) -> bool:
     return row(metric).unit == "%"
 
 
-_UNITS = {"%": ("%", 100.0), "B": ("MB", 1e-6), "M": ("M", 1e-6), "s": ("s", 1.0)}
+_UNITS = {"%": ("%", 100.0), "B": ("MB", 1e-6), "M": ("M", 1e-6), "FLOP": ("GFLOP", 1e-9), "s": ("s", 1.0)}
 
 
 def unit(metric: str) -> str:
-    """The unit that a metric is printed in: `%`, `MB`, `M` or `s`; empty for a plain number."""
+    """The unit that a metric is printed in: `%`, `MB`, `M`, `GFLOP` or `s`; empty for a plain number."""
     return _UNITS.get(row(metric).unit, ("", 1.0))[0]
 
 

@@ -29,24 +29,29 @@ class Metric:
     """Name in records: `room/name`."""
     title: str = ""
     """Title in words, without the unit; if empty, it is made from the name."""
-    unit: Literal["%", "s", "B", "M", ""] = ""
-    """%: a share that is printed in percent; B: bytes, printed in MB; M: a count that is printed in millions."""
+    unit: Literal["%", "s", "B", "M", "FLOP", ""] = ""
+    """%: a share that is printed in percent; B: bytes, printed in MB; M: a count that is printed in millions; FLOP:
+    operations, printed in GFLOP."""
     maximize: bool | None = None
     """Direction of a search; None if it cannot be an objective."""
     source: Literal["round", "last", "total"] = "round"
     """`round`: one value for each evaluated round; `last`: only in the last record; `total`: a running total."""
     sampled: bool = True
-    """False for what seeds do not draw: bytes, parameters and the time of seeds that are trained together. Tables show
-    its mean without a deviation, and differences without intervals, letters or verdicts; no cell is bold."""
+    """False for what seeds do not draw: costs, bytes and the time of seeds that are trained together. Tables show its
+    mean without a deviation, and differences without intervals, letters or verdicts; no cell is bold."""
 
 
 _SIMULATION = (
     Metric("train/loss", maximize=False),
-    Metric("train/parameters", "parameters that a client learns", "M", False, "last", sampled=False),
     Metric("train/clients", "clients that train in a round", sampled=False),
     Metric("comm/up_bytes", "upload", "B", False, "total", sampled=False),
     Metric("comm/down_bytes", "download", "B", False, "total", sampled=False),
     Metric(TOTAL_BYTES, "communication", "B", False, "total", sampled=False),
+    Metric("cost/client_flops", "operations of a client in a round", "FLOP", False, "last", sampled=False),
+    Metric("cost/client_bytes", "communication of a client in a round", "B", False, "last", sampled=False),
+    Metric("cost/client_memory", "memory of a client", "B", False, "last", sampled=False),
+    Metric("cost/learned", "parameters that a client learns", "M", False, "last", sampled=False),
+    Metric("cost/sent", "parameters that a client sends in a round", "M", False, "last", sampled=False),
     Metric("time/seconds", "time", "s", False, "total", sampled=False),
     Metric("time/train_seconds", "time of training in a round", "s", False, sampled=False),
     Metric("time/test_seconds", "time of testing", "s", False, sampled=False),
@@ -79,11 +84,15 @@ MEANINGS = {
     "ece": "expected calibration error in 15 bins of confidence, over the images of all clients",
     "images": "different images that all clients hold together; in the last record",
     "train/loss": "the method's training loss, mean over the clients and steps of a round",
-    "train/parameters": "parameters that a client learns; in the last record",
     "train/clients": "clients that trained in the round",
     "comm/up_bytes": "bytes that all clients have sent so far",
     "comm/down_bytes": "bytes that all clients have received so far",
     TOTAL_BYTES: "both together",
+    "cost/client_flops": "operations of a client in a round, forward and backward, mean over clients and rounds",
+    "cost/client_bytes": "bytes that a client sends and receives in a round, mean over clients and rounds",
+    "cost/client_memory": "bytes of the towers, of what a client learns with gradients and moments, and of a step",
+    "cost/learned": "parameters that a client learns",
+    "cost/sent": "parameters that a client sends in a round, mean over clients and rounds",
     "time/seconds": "seconds so far, tests included; one seed's share of those that are trained together",
     "time/train_seconds": "seconds of the round without tests; one seed's share of those that are trained together",
     "time/test_seconds": "seconds from deployed models to the logits of the test images",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fpl_tune.core.formatting import figure, gap, megabytes, points, size, some
-from fpl_tune.core.metrics import BYTES_PER_SCALAR, TEST, comparable
+from fpl_tune.core.metrics import TEST, TOTAL_BYTES, comparable
 from fpl_tune.core.nested import get_field
 from fpl_tune.findings.choice import choose
 from fpl_tune.findings.comparisons import Comparisons
@@ -20,7 +20,7 @@ from fpl_tune.findings.searches import Searched
 from fpl_tune.report import charts
 from fpl_tune.report.panels import PageTable, Panel, TableRow, Td
 from fpl_tune.study.cells import Cell, shown
-from fpl_tune.study.results import aggregate
+from fpl_tune.study.results import aggregate, value_of
 
 _FIELDS = {
     "protocol.rounds": "rounds",
@@ -100,10 +100,19 @@ def texts(findings: Findings) -> list[str]:
 
 REACHED = 0.9
 """Share of the final test accuracy to which rounds are counted."""
-EXACT = ("parameters learned", "parameters sent", "MB up", "MB down", "MB in total")
+_OF_CLIENT = {
+    "parameters learned": ("cost/learned", 1.0),
+    "parameters sent": ("cost/sent", 1.0),
+    "MB": ("cost/client_bytes", 1e-6),
+    "GFLOP": ("cost/client_flops", 1e-9),
+    "memory MB": ("cost/client_memory", 1e-6),
+}
+"""Columns of a client in a round: their metrics, and the factors to their units."""
+EXACT = (*_OF_CLIENT, "MB in total")
 """Columns that follow from the configuration. Times are those of a machine, and rounds vary by chance."""
 NOTE = (
-    "Of a client and round: the parameters that it learns and sends, MB up and down, and its share of the seconds in "
+    "Of a client and round: the parameters that it learns and sends, MB up and down together, operations forward and "
+    "backward, memory (towers, a step, and what it learns with gradients and moments), and its share of the seconds in "
     "which all clients and seeds are trained together, in the median round and without tests. In total: MB of all "
     "clients and rounds, both ways. "
     f"Rounds: the first evaluated one with {100 * REACHED:g} % of the final test accuracy, mean ± standard deviation "
@@ -122,7 +131,7 @@ class Cost(NamedTuple):
     @property
     def learns(self) -> bool:
         """True if clients learn or send anything."""
-        return any(self.figures[name] > 0 for name in EXACT)
+        return any(self.figures[name] > 0 for name in ("parameters learned", "MB in total"))
 
 
 @lru_cache(maxsize=1)  # one study is written at a time, and asks several times
@@ -140,17 +149,13 @@ def _figures(findings: Findings, cell: Cell) -> dict[str, float]:
     return {**{name: each["mean"] for name, each in over.items()}, "rounds std": over["rounds"]["std"]} if over else {}
 
 
-def _of_seed(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _of_seed(history: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The costs of a seed that ran to the end."""
-    last, updates = history[-1], math.fsum(record.get("train/clients", math.nan) for record in history)
-    up, down = (last[f"comm/{way}_bytes"] for way in ("up", "down"))
+    last = history[-1]
     shares = [record.get("time/train_seconds", math.nan) / record.get("train/clients", 1) for record in history]
     return {
-        "parameters learned": last.get("train/parameters", math.nan),
-        "parameters sent": up / BYTES_PER_SCALAR / updates,
-        "MB up": up / 1e6 / updates,
-        "MB down": down / 1e6 / updates,
-        "MB in total": (up + down) / 1e6,
+        **{name: factor * last.get(metric, math.nan) for name, (metric, factor) in _OF_CLIENT.items()},
+        "MB in total": value_of(history, TOTAL_BYTES) / 1e6,
         "seconds": median(shares),
         "rounds": _rounds_to(history),
     }
@@ -179,7 +184,7 @@ def table(findings: Findings) -> PageTable:
         own, fields = cost.figures, [Td(cost.method), *([Td(cost.setting)] if several else [])]
         peers = [other for other in costs if other.setting == cost.setting and other.learns]
         for name in EXACT:
-            text = megabytes(1e6 * own[name]) if name.startswith("MB") else figure(own[name], "")
+            text = megabytes(1e6 * own[name]) if "MB" in name else figure(own[name], "")
             values = {other.figures[name] for other in peers}
             fields.append(Td(text, bold=len(values) > 1 and cost.learns and own[name] == min(values)))
         fields.append(Td("–" if math.isnan(own["seconds"]) or not cost.learns else f"{own['seconds']:.3g}"))

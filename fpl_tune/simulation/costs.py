@@ -21,18 +21,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fpl_tune.clip import Towers
+from fpl_tune.clip._openclip import without_compiler
 from fpl_tune.clip.attention import as_products
 from fpl_tune.config import RunSpec
 from fpl_tune.core.device import fixed_settings
 from fpl_tune.core.metrics import BYTES_PER_SCALAR
 from fpl_tune.data import Dataset
-from fpl_tune.method import Adapter, Local, Method, State, derive, fresh_leaves
+from fpl_tune.method import Adapter, Local, Method, State, fresh_leaves
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.batches import spans
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.dummy import cost_key, dummy_task, outlined, towers_to_plan, without_values
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.simulation.traffic import bytes_sent
+from fpl_tune.simulation.worlds import initial_state
 
 _COUNTED = 3
 """Sizes of a batch that are counted. More follow from them: operations grow with a batch's images by a polynomial of
@@ -58,21 +60,24 @@ def known_costs(run: RunSpec, towers: Towers | None = None, dataset: Dataset | N
         with fixed_settings(1), torch.random.fork_rng(devices=[]):
             if clip not in _outlines:
                 _outlines[clip] = outlined(towers or towers_to_plan(run.clip))
-            _known[key] = _costs(run, dummy_task(run, _outlines[clip], dataset))
+            try:
+                _known[key] = _costs(run, dummy_task(run, _outlines[clip], dataset))
+            except Exception:  # most often a method that reads values
+                whole = outlined(towers or towers_to_plan(run.clip), math.inf)
+                _known[key] = _costs(run, dummy_task(run, whole, dataset))
     return dict(_known[key])
 
 
 def _costs(run: RunSpec, task: ClientTask) -> dict[str, float]:
     sent = bytes_sent(run, 1, task)
     clients, rounds, operations, memory = sum(size > 0 for size in task.train.sizes), 0, 0, 0
-    state, flops = State({}, {}, {}), ClientFlops()
-    for i, stage in enumerate(run.stages if run.learns else run.stages[:1]):
+    state, flops = None, ClientFlops()
+    for stage in run.stages if run.learns else run.stages[:1]:
         ahead, rounds = rounds, rounds + (stage.rounds if run.learns else 1)
         numbers = range(ahead + 1, rounds + 1)
         steps = sum((batches(task.train.sizes, stage.epochs, run.optim.batch, n) for n in numbers), Counter[int]())
         with without_values(task.towers):
-            rng = torch.Generator().manual_seed(derive("init", 1))
-            state = checked(stage.method).init(task, rng, state if i else None)
+            state = initial_state(checked(stage.method), task, 1, state)
             held = bounds.estimate(replace(run, method=stage.method, stages=(stage,)), _apart(task), state)
             flops = client_flops(stage.method, task, state, steps)
         memory = max(memory, held.towers + held.step + held.client)
@@ -167,7 +172,7 @@ def _all_counted() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), as_products():
+        with sdpa_kernel(SDPBackend.MATH), as_products(), without_compiler():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

@@ -35,12 +35,12 @@ _SMALL = 10_000_000
 """Weights of towers up to which their passes take less time than tracing them."""
 
 
-def outlined(towers: Towers) -> Towers:
-    """A copy of towers in float32 on the CPU, which shares no cache with them. The weights of all but small towers have
-    sizes only, no values: they take neither memory nor time, see `without_values`."""
+def outlined(towers: Towers, small: float = _SMALL) -> Towers:
+    """A copy of towers in float32 on the CPU, which shares no cache with them. More than `small` weights have sizes
+    only, no values: they take neither memory nor time, see `without_values`."""
     model, scale = towers.model, towers.model.logit_scale
     tensors = [*model.parameters(), *model.buffers()]
-    if sum(tensor.numel() for tensor in tensors) <= _SMALL:
+    if sum(tensor.numel() for tensor in tensors) <= small:
         copied = deepcopy(model).to("cpu", torch.float32)
     else:
         with FakeTensorMode(allow_non_fake_inputs=True):

@@ -36,8 +36,6 @@ class RoundReport(NamedTuple):
     up: list[int]
     """Per seed: scalars sent by the cohort."""
     down: list[int]
-    learned: int = 0
-    """Scalars that one client learned."""
 
 
 def run_round(
@@ -92,8 +90,7 @@ def run_round(
             states_after.append(method.merge(task, state, clients, local.at(slice(first, first + len(clients)))))
             first += len(clients)
     up, down = _scalars(sent, sizes)
-    learned = sum(leaf[0].numel() for leaf in local.params.values())
-    return states_after, RoundReport(None if loss is None else list(loss.split(sizes)), up, down, learned)
+    return states_after, RoundReport(None if loss is None else list(loss.split(sizes)), up, down)
 
 
 def _scalars(sent: Sequence[Traffic], n_clients: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,19 @@ from fpl_tune.core import formatting
 from fpl_tune.core.device import OutOfMemory, fixed_settings, is_out_of_memory, usable_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import BYTES_PER_SCALAR
+from fpl_tune.core.plugins import describe_error
 from fpl_tune.core.tensors import large_leaves_in
-from fpl_tune.method import Method, State, derive, same_leaves, trees_like
+from fpl_tune.method import Method, State, trees_like
 from fpl_tune.simulation import bounds, divergence, learned
 from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.checkpoint import Snapshot
+from fpl_tune.simulation.costs import known_costs
 from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
 from fpl_tune.simulation.evaluate import NEWCOMERS, Score, clock, detect, diagnose, evaluate, summarise
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.simulation.worlds import cohort_of, task_of, threads_of, world_of
+from fpl_tune.simulation.worlds import cohort_of, initial_state, task_of, threads_of, world_of
 
 Record = dict[str, Any]
 """Metrics of one seed and round: `seed`, `round`, floats by name, and `clients/<set>` lists of accuracies."""
@@ -176,8 +179,7 @@ class Simulation:
         begun = []
         for task, seed, left in zip(self.tasks, self.seeds, before or [None] * len(self.seeds), strict=True):
             with torch.no_grad(), large_leaves_in(self._cache_dir):
-                state = method.init(task, torch.Generator().manual_seed(derive("init", seed)), left)
-            begun.append(left if left is not None and same_leaves(left, state) else state)
+                begun.append(initial_state(method, task, seed, left))
         return begun
 
     @property
@@ -220,12 +222,12 @@ class Simulation:
             total["seconds"] += seconds
             record: Record = {"seed": seed, "round": number, "train/clients": len(cohorts[i].clients)}
             if scores is not None:
-                record.update(self._figures(i, scores[i]))
+                record.update(self._figures(i, scores[i]), **self._costs)
                 record.update(method.metrics(self.tasks[i], self.states[i]))
             if self.done:
                 record.update(diagnose(method, self.tasks[i], self.states[i]))
                 record.update(detect(method, self.tasks[i], self.states[i]))
-                record.update(self._images(i), **{"train/parameters": report.learned})
+                record.update(self._images(i))
             if losses is not None:
                 record["train/loss"] = losses[i].mean().item()
             record["comm/up_bytes"], record["comm/down_bytes"] = int(total["up"]), int(total["down"])
@@ -245,6 +247,16 @@ class Simulation:
             f"clients/{'test' if name == primary else name}": score.accuracy.tolist() for name, score in scores.items()
         }
         return {**summarise(scores, primary), **by_client, "time/test_seconds": scores[primary].seconds}
+
+    @cached_property
+    def _costs(self) -> Record:
+        """The costs of a client, known before the run; none of a method that fails on images without content."""
+        try:
+            known = known_costs(self.run, self.world.towers, self.world.dataset)
+        except Exception as problem:
+            self._warn(f"What the run costs a client is not known: {describe_error(problem)}")
+            return {}
+        return {name: value for name, value in known.items() if name.startswith("cost/")}
 
     def _images(self, i: int) -> Record:
         """The number of different images of each set that one seed is evaluated on."""

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fpl_tune.config import RunSpec
 from fpl_tune.core.metrics import BYTES_PER_SCALAR
-from fpl_tune.method import Adapter, State, derive
+from fpl_tune.method import Adapter, State
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.simulation.worlds import draw_clients
+from fpl_tune.simulation.worlds import draw_clients, initial_state
 
 _STEADY = 3  # equal rounds after which a stage with all clients in every round is taken as constant
 
@@ -45,7 +45,7 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> Sent:
     state: State | None = None
     for stage in run.stages if run.learns else run.stages[:1]:
         method = checked(stage.method)
-        state = method.init(task, torch.Generator().manual_seed(derive("init", seed)), state)
+        state = initial_state(method, task, seed, state)
         recent: list[tuple[int, int, int]] = []
         rounds = stage.rounds if run.learns else 1
         for within in range(rounds):

@@ -15,6 +15,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.seeds import generator
 from fpl_tune.data import load
 from fpl_tune.data.spec import cross_data
+from fpl_tune.method import Method, State, derive, same_leaves
 from fpl_tune.simulation.batches import Cohort, cohort_size, draw_cohort
 from fpl_tune.simulation.evaluate import OWN
 from fpl_tune.simulation.task import ClientTask, SharedData
@@ -45,6 +46,12 @@ def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
     uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < n_clients)
     task.participation = size / n_clients if uniform else None
     return task
+
+
+def initial_state(method: Method, task: ClientTask, seed: int, before: State | None = None) -> State:
+    """The state before a stage: that of the stage `before` it if it has the same leaves, else the method's own."""
+    state = method.init(task, torch.Generator().manual_seed(derive("init", seed)), before)
+    return before if before is not None and same_leaves(before, state) else state
 
 
 def draw_clients(run: RunSpec, task: ClientTask, seed: int, number: int) -> torch.Tensor:

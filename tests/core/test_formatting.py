@@ -57,7 +57,7 @@ SHARE, COUNT, BYTES = "test/acc_mean", "train/loss", "comm/total_bytes"
         (lambda: f.unit_of_gap(SHARE), " points"),
         (lambda: f.unit_of_gap("time/seconds"), " s"),
         (lambda: f.scaled(0.25, SHARE), 25.0),
-        (lambda: f.scaled(250_000.0, "train/parameters"), 0.25),
+        (lambda: f.scaled(250_000.0, "cost/learned"), 0.25),
         (lambda: f.quantity("test/acc_min"), "test accuracy, min (%)"),
         (lambda: f.quantity(COUNT), "train loss"),
         (lambda: f.upper("two words"), "Two words"),

@@ -31,7 +31,7 @@ from fpl_tune.study.results import rules_of
     [
         ("val/acc_mean", "validation accuracy", "%", True),
         ("test/base/acc_std", "test base accuracy, std", "%", False),
-        ("train/parameters", "parameters that a client learns", "M", False),
+        ("cost/learned", "parameters that a client learns", "M", False),
         ("comm/total_bytes", "communication", "B", False),
         ("reader/domain1/acc_mean", "reader domain1 accuracy", "%", True),
         ("privacy/accountant_orders", "privacy accountant orders", "", None),
@@ -56,7 +56,7 @@ def test_what_is_sent_and_spent_adds_up_and_what_is_learned_is_counted_once() ->
     """All else is a figure of each round, which may be averaged over rounds."""
     for name, row in METRICS.items():
         total = name.startswith("comm/") or name == "time/seconds"
-        last = name in ("train/parameters", "test/auroc", "test/fpr95") or name.endswith("/images")
+        last = name.startswith("cost/") or name in ("test/auroc", "test/fpr95") or name.endswith("/images")
         assert row.source == ("total" if total else "last" if last else "round"), name
     assert metric("train/own").source == metric("test/novel/loss").source == "round"
 

@@ -33,9 +33,9 @@ LESS_IS_BETTER = (
     "train_seconds",
 )
 """Last parts of the names of metrics that are better the lower they are."""
-FIXED = ("up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds", "train_seconds", "clients", "parameters")
+FIXED = ("up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds", "train_seconds", "clients")
 """Last parts of the names of metrics that do not vary by chance: they have no deviation, and nothing is tested."""
-TOTALS = ("comm/up_bytes", "comm/down_bytes", "time/seconds", "train/parameters")
+TOTALS = ("comm/up_bytes", "comm/down_bytes", "time/seconds", "cost/learned")
 """Metrics that are read from the last record, whatever the rule."""
 SETTING = ("data", "partition", "protocol")
 """Groups of fields that say where a cell ran."""
@@ -128,7 +128,7 @@ class Facts:
 
     def direction(self, metric: str) -> int:
         """1 where more of a metric is better, -1 where less is."""
-        less = metric in (*self.less, "train/parameters") or metric.rpartition("/")[2] in LESS_IS_BETTER
+        less = metric in self.less or metric.startswith("cost/") or metric.rpartition("/")[2] in LESS_IS_BETTER
         return -1 if less else 1
 
     @property

@@ -36,7 +36,9 @@ def store(make_store):
                 up += record["train/clients"] * SENT[name_of(cell)]
                 record |= {"comm/up_bytes": up, "comm/down_bytes": 2 * up}
                 record["time/train_seconds"] = record["train/clients"] * (9.0 if record["round"] == 1 else 0.25)
-            history[-1]["train/parameters"] = SENT[name_of(cell)] // 4
+            history[-1] |= {"cost/learned": SENT[name_of(cell)] // 4, "cost/sent": SENT[name_of(cell)] / 4}
+            history[-1] |= {"cost/client_bytes": 3.0 * SENT[name_of(cell)], "cost/client_memory": 7_000_000}
+            history[-1]["cost/client_flops"] = 1000.0 * SENT[name_of(cell)]
             write(made, cell, seed, history)
     return made
 
@@ -47,7 +49,8 @@ def test_costs_are_those_of_a_client_and_round_and_of_all_together(store):
     for (method, _), figures in found.items():
         sent = SENT[method]
         assert figures["parameters learned"] == figures["parameters sent"] == sent / 4
-        assert (figures["MB up"], figures["MB down"]) == pytest.approx((sent / 1e6, 2 * sent / 1e6))
+        assert (figures["MB"], figures["GFLOP"]) == pytest.approx((3 * sent / 1e6, sent / 1e6))
+        assert figures["memory MB"] == 7
         assert figures["MB in total"] == pytest.approx(3 * 35 * sent / 1e6)
         assert figures["seconds"] == 0.25, "of the median round: the first one is slower"
 
@@ -70,11 +73,11 @@ def test_every_form_of_the_table_has_the_same_figures_and_the_cheapest_method_th
     )
     lines = [line.strip("| ").split(" | ") for line in markdown.splitlines() if line.startswith("| ")]
     texts = [[text.strip("*") for text in line] for line in lines]
-    assert texts[2][:7] == ["Small", "disjoint", "100,000", "100,000", "0.4", "0.8", "42"]
-    assert lines[2][2:7] == ["**100,000**", "**100,000**", "**0.4**", "**0.8**", "**42**"]
+    assert texts[2][:8] == ["Small", "disjoint", "100,000", "100,000", "1.2", "0.4", "7", "42"]
+    assert lines[2][2:8] == ["**100,000**", "**100,000**", "**1.2**", "**0.4**", "7", "**42**"]
     assert {line[0] for line in lines if "**" in " ".join(line)} == {"Small"}
     plain = latex.replace(r"\textbf{", "").replace("}", "").replace(r"$\pm$", "±").replace("--", "–")
-    assert all(" & ".join(row[:8]) in plain for row in texts[2:])
+    assert all(" & ".join(row[:9]) in plain for row in texts[2:])
     assert latex.count("textbf") == markdown.count("**") // 2
     assert re.search(r"<h3>Costs</h3>.*?<strong>100,000</strong>", page, re.DOTALL)
     rows = [*csv.DictReader((store.folder / "costs.csv").read_text(encoding="utf-8").splitlines())]
@@ -89,9 +92,10 @@ def test_figures_that_records_lack_are_dashes(store):
             history = store.history(cell, seed)
             for record in history:
                 del record["train/clients"]
+                record.pop("cost/client_flops", None)
             write(store, cell, seed, history)
     first = [td.text for td in costs.table(findings_of(store)).rows[0].cells]
-    assert first[3:7] == ["–", "–", "–", "42"]
+    assert first[4:8] == ["1.2", "–", "7", "42"]
 
 
 def test_other_studies_have_a_row_for_each_cell_or_for_the_best_of_many(make_store):

@@ -77,16 +77,16 @@ def test_a_gap_is_given_on_the_paper_s_own_data(make_store):
 def test_counts_of_parameters_stand_beside_those_in_millions(make_store):
     body = (
         "axes: {variant: [{label: FedCLIP, method: fedclip}]}\nseeds: 2\n"
-        "report: {paper: {results: [{cell: FedCLIP, of: train/parameters, domainnet345: 0.52}]}}\n"
+        "report: {paper: {results: [{cell: FedCLIP, of: cost/learned, domainnet345: 0.52}]}}\n"
     )
     store = make_store(body=body)
-    amend(store, train__parameters=18624)
-    row = beside(store, "train/parameters")["FedCLIP", "domainnet345"]
+    amend(store, cost__learned=18624)
+    row = beside(store, "cost/learned")["FedCLIP", "domainnet345"]
     assert (row.ours, row.mean) == (pytest.approx(0.018624), 0.52)
 
 
 def test_a_metric_of_which_nothing_ran_has_no_table(make_store):
-    body = PAPER.replace("{cell: nobody, dtd: 1}", "{cell: nobody, of: train/parameters, dtd: 1}")
+    body = PAPER.replace("{cell: nobody, dtd: 1}", "{cell: nobody, of: cost/learned, dtd: 1}")
     findings = findings_of(make_store(body=body))
     assert list(paper.beside(findings)) == [findings.metric]
 

@@ -71,8 +71,7 @@ def test_records_of_a_simulation(cache: Path) -> None:
     assert last["comm/up_bytes"] == 3 * first["comm/up_bytes"]
     assert [record["train/clients"] for record in history[0]] == [4, 4, 4]
     assert 0 < sum(record["time/train_seconds"] for record in history[0]) < last["time/seconds"]
-    assert "train/parameters" not in first
-    assert last["train/parameters"] == prompt // 4
+    assert first["cost/learned"] == last["cost/learned"] == prompt // 4
     assert last["test/images"] == sum(trial.tasks[0].tests["test"][1].sizes), "no image is tested twice"
     assert last["val/images"] == sum(trial.tasks[0].val.sizes)
     assert len(last["clients/val"]) == len(last["clients/test"]) == 4
@@ -204,7 +203,7 @@ def test_zero_shot_needs_one_round_and_sends_nothing(cache: Path) -> None:
     (record,) = trial.run_all()[0]
     assert (record["comm/up_bytes"], record["comm/down_bytes"]) == (0, 0)
     assert "train/loss" not in record
-    assert record["train/parameters"] == 0
+    assert (record["cost/learned"], record["cost/client_flops"], record["cost/client_bytes"]) == (0, 0, 0)
 
 
 def test_records_of_private_uploads_say_what_they_cost(cache: Path) -> None:
