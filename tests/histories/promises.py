@@ -19,7 +19,6 @@ from processes import picture_of_files
 from standin import trouble_at, trouble_of
 
 from fpl_tune import config
-from fpl_tune.findings.choice import POINTS
 from fpl_tune.study.cells import confirming_id
 
 if TYPE_CHECKING:
@@ -146,9 +145,7 @@ def check_confirmed(machine: Machine, mine: Mapping[str, Any]) -> None:
     points = [cell for cell in mine["cells"].values() if cell["role"] in ("tuned", "published")]
     for role in ("tuned", "published"):
         found = {key for key, cell in mine["cells"].items() if cell["role"] == role}
-        wanted = {confirming_id(key) for key in mine["confirmed"][role]}
-        fewer = len(found) >= POINTS and found <= wanted  # of a long front
-        if found != wanted and not fewer:
+        if found != (wanted := {confirming_id(key) for key in mine["confirmed"][role]}):
             machine.report("confirmed", f"cells {found} are {role}, not {wanted}")
     trials = [cell for cell in mine["cells"].values() if cell["role"] == "trial"]
     used = {*mine["seeds"], *(seed for cell in trials for seed in cell["suggestion"]["seeds"])}
@@ -273,8 +270,8 @@ def _point(study: Mapping[str, Any], record: Mapping[str, Any]) -> list[float]:
 
 
 def rungs_of(study: Mapping[str, Any]) -> list[int]:
-    """Rounds after which a search of validation accuracy, alone or against bytes, stops trials: the defaults, and what
-    it states."""
+    """Rounds after which a search of validation accuracy, alone or with bytes, stops trials: by the documented defaults
+    and by what it states."""
     prune, rounds = study.get("prune", {}), study["protocol"].get("rounds", 10)
     if (
         "rule" in prune
@@ -353,9 +350,7 @@ def table_of(folder: Path, shown: surfaces.Surfaces) -> dict[str, Any]:
     searches = facts.searches if facts.study["effective"]["confirm"] else []
     for role in ("tuned", "published"):
         candidates = [[cell for cell in own if role == "tuned" or cell.first] for own in searches]
-        confirmed[role] = [
-            key for own in candidates for key in oracle.choose(facts, rule, own, limited=role == "tuned")[0]
-        ]
+        confirmed[role] = [key for own in candidates for key in oracle.choose(facts, rule, own)[0]]
     confirmed["published"] = [key for key in confirmed["published"] if key not in confirmed["tuned"]]
     return {
         "places": oracle.places(folder),
