@@ -231,7 +231,10 @@ def focused(
     room = (high - low) or max(abs(high), 1e-9) * 0.02
     nearby = [row for row in levels if low - room / 2 <= row[field] <= high + room / 2]
     low, high = (end([end(values), *(row[field] for row in nearby)]) for end in (min, max))
-    scale = {"domain": [low - room / 12, high + room / 12], "zero": False, "nice": True, "clamp": True}
+    domain = [low - room / 12, high + room / 12]
+    if channel["axis"]["format"].endswith("%") and low >= 0 and high <= 1:  # shares
+        domain = [max(domain[0], 0.0), min(domain[1], 1.0)]
+    scale = {"domain": domain, "zero": False, "nice": True, "clamp": True}
     beyond: dict[tuple[str, str], list[str]] = {}
     for row in levels:
         if row[field] < low or row[field] > high:

@@ -63,11 +63,12 @@ def _leads(findings: Findings, cost: str) -> str:
         if front.points:
             by_setting.setdefault(front.setting, []).append(front)
     parts = [
-        f"{f'in {setting} ' if setting else ''}{_ahead(findings, own, cost)}"
+        f"{f'in {setting}, ' if setting else ''}{_ahead(findings, own, cost)}"
         for setting, own in [*by_setting.items()][:_SETTINGS]
     ]
     more = len(by_setting) - len(parts)
-    return "; ".join([*parts, *([f"{counted(more, 'more setting')} in the table"] if more else [])])
+    first, *others = [*parts, *([f"{counted(more, 'more setting')} in the table"] if more else [])]
+    return ". ".join([first, *map(upper, others)])
 
 
 def _ahead(findings: Findings, own: Sequence[Front], cost: str) -> str:
@@ -146,12 +147,19 @@ def panel(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """What does each method reach at which cost?"""
     if not fronts(findings):
         return None
-    text = "The points of each front: mean ± standard deviation, in parentheses the 95 % interval over seeds; costs do "
-    text += "not vary by chance. On the front are those that no other point of their setting equals or beats in all "
+    text = (
+        "The points that are compared: mean ± standard deviation, in parentheses the 95 % interval over seeds; costs "
+    )
+    text += "do not vary by chance. On the front are those that no other point of their setting equals or beats in all "
     text += "objectives."
     if findings.confirmed:
         text += " A point fell off that is on the front of its search's trials, but not on that of the fresh seeds."
-    return Panel("Fronts", [note(findings), text], tables=[volumes(findings), points(findings)])
+    return Panel("Fronts", [text], tables=[points(findings)])
+
+
+def volume(findings: Findings, comparisons: Comparisons) -> Panel | None:
+    """How much does each front dominate?"""
+    return Panel("Hypervolume", [note(findings)], tables=[volumes(findings)]) if fronts(findings) else None
 
 
 def volumes(findings: Findings) -> PageTable:
@@ -295,10 +303,10 @@ def scatter(findings: Findings, cost: str) -> Spec:
 
 
 def _room(channel: Spec, rows: Sequence[Mapping[str, Any]]) -> Spec:
-    """Scales a channel to the means and to intervals that are no wider than they spread; longer ones are cut."""
+    """Scales a channel to all means, and to intervals as far as these spread; longer ones are cut."""
     means = [row["y"] for row in rows if "y" in row]
     low, high = min(means, default=0.0), max(means, default=0.0)
-    ends = [row[end] for row in rows if "low" in row for end in ("low", "high")]
+    ends = [row[end] for row in rows if row["kind"] in ("point", "published") for end in ("low", "high")]
     seen = [*means, *(min(max(end, 1.5 * low - 0.5 * high), 1.5 * high - 0.5 * low) for end in ends)]
     return charts.focused(channel, seen, [], "", "")[0]
 

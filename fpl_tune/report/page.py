@@ -19,8 +19,8 @@ from fpl_tune.study import tracking
 Question = Callable[[Findings, Comparisons], Panel | None]
 SECTIONS: tuple[tuple[str, str, bool, tuple[Question, ...]], ...] = (
     ("answer", "Answer", False, (answer.decided, answer.claims)),
-    ("table", "Table", False, (front.panel, tuned.panel, tuned.each, tuned.details, table.cells, table.each,
-                               table.settings, paper, costs.panel)),
+    ("table", "Table", False, (front.panel, front.volume, tuned.panel, tuned.each, tuned.details, table.cells,
+                               table.each, table.settings, paper, costs.panel)),
     ("curves", "Curves and search", False,
      (curves.matters, curves.slices, curves.learning, curves.history, curves.explore, curves.grid, curves.ablation)),
     ("robustness", "Robustness", True, (robustness.clients, robustness.diagnoses, robustness.rules)),

@@ -128,8 +128,8 @@ def test_settings_have_a_front_a_panel_and_a_column_each(traded: Callable[..., F
     assert front.volumes(findings).header == ["method", "disjoint", "equal"]
     assert [row.cells[0].text for row in front.volumes(findings).rows] == ["promptfl", "coop"]
     said = sentence(findings)
-    assert said.startswith("On 3 fresh seeds, in disjoint coop reaches promptfl's best validation accuracy (80.00 ± ")
-    assert "; in equal coop reaches promptfl's best validation accuracy (85.00 ± " in said
+    assert said.startswith("On 3 fresh seeds, in disjoint, coop reaches promptfl's best validation accuracy (80.00 ± ")
+    assert ". In equal, coop reaches promptfl's best validation accuracy (85.00 ± " in said
     spec = front.scatter(findings, "comm/total_bytes")
     assert spec["facet"]["sort"] == ["disjoint", "equal"]
     assert {row["series"] for row in spec["data"]["values"]} == {"promptfl", "coop"}
