@@ -290,7 +290,7 @@ def scatter(findings: Findings, cost: str) -> Spec:
     band = {**point, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     step = "step-after" if sign(cost) < 0 else "step-before"
     layers = [
-        _of("trial", charts.layer("point", point, size=14)),
+        _of("trial", charts.layer("point", point, size=14, fillOpacity=0.5)),
         _of("line", charts.layer("line", {**seen, "opacity": {"value": 0.6}}, interpolate=step)),
         *(_of(kind, charts.layer("rule", band, strokeWidth=2)) for kind in ("point", "published")),
         _of("point", charts.layer("point", point, size=55)),
