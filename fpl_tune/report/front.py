@@ -257,12 +257,8 @@ def drawn(findings: Findings) -> dict[str, tuple[Spec, str]]:
     return found
 
 
-def _limits(findings: Findings) -> Mapping[str, float]:
-    return getattr(findings.spec.search, "limits", None) or {}
-
-
 def _limited(findings: Findings, cost: str) -> str:
-    return "; dashed: limits" if {cost, findings.objectives[0]} & _limits(findings).keys() else ""
+    return "; dashed: limits" if {cost, findings.objectives[0]} & findings.spec.search.limits.keys() else ""
 
 
 def scatter(findings: Findings, cost: str) -> Spec:
@@ -272,7 +268,8 @@ def scatter(findings: Findings, cost: str) -> Spec:
     rows = [row for front in fronts(findings) for row in _rows(findings, front, cost)]
     across = [row["x"] for row in rows]
     wide = min(across, default=0) > 0 and max(across) > _WIDE * min(across)
-    limits = {place: _limits(findings)[name] for place, name in (("x", cost), ("y", up)) if name in _limits(findings)}
+    stated = findings.spec.search.limits
+    limits = {place: stated[name] for place, name in (("x", cost), ("y", up)) if name in stated}
     rows += [{"kind": f"limit of {place}", place: value, "panel": setting}
              for place, value in limits.items() for setting in settings]  # fmt: skip
     x, y = charts.measured(cost, "x", log=wide), _room(charts.measured(up, "y"), rows)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fpl_tune.core.errors import FplTuneError
 from fpl_tune.core.formatting import counted, duration, size
+from fpl_tune.findings import limits
 from fpl_tune.findings.comparisons import Comparisons
 from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.partition import ClassCounts
@@ -36,7 +37,8 @@ def commands(findings: Findings, comparisons: Comparisons) -> Panel:
         f"{size(findings.frame['bytes'].fillna(0).max())} sent in a run, by all clients, both ways."
     ]
     if search.sampler:
-        texts.append(f"Searched with {search.sampler} on {', '.join(search.objectives)}.")
+        within = f", within {limits.in_words(findings.table.study)}" if search.limits else ""
+        texts.append(f"Searched with {search.sampler} on {', '.join(search.objectives)}{within}.")
     runs = findings.row(findings.cells[0]).results.values()
     versions = next((run.fingerprints for run in runs), {}).get("versions", {})
     texts += [f"Made with {', '.join(f'{name} {version}' for name, version in versions.items())}."] if versions else []
