@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ from fpl_tune.clip.attention import as_products
 from fpl_tune.config import RunSpec
 from fpl_tune.core.device import fixed_settings
 from fpl_tune.core.metrics import BYTES_PER_SCALAR
+from fpl_tune.core.paths import cache_root
+from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.data import Dataset
 from fpl_tune.method import Adapter, Local, Method, State, fresh_leaves
 from fpl_tune.simulation import bounds
@@ -41,7 +44,8 @@ _COUNTED = 3
 degree two at most, as in a contrastive loss."""
 _UNLIMITED = 1 << 62
 
-_known: dict[str, dict[str, float]] = {}
+_known: dict[str, tuple[dict[str, float], int]] = {}
+_measured: dict[str, list[Measured]] = {}
 _outlines: dict[str, Towers] = {}
 
 
@@ -54,44 +58,90 @@ def known_costs(run: RunSpec, towers: Towers | None = None, dataset: Dataset | N
         run: the run.
         towers, dataset: those of the run where they are loaded already; only their sizes are read.
     """
-    key = f"{cost_key(run)} {run.rounds} {run.data.root}"
-    if key not in _known:
-        clip = json.dumps(vars(run.clip), sort_keys=True)
-        with fixed_settings(1), torch.random.fork_rng(devices=[]):
-            if clip not in _outlines:
-                _outlines[clip] = outlined(towers or towers_to_plan(run.clip))
-            try:
-                _known[key] = _costs(run, dummy_task(run, _outlines[clip], dataset))
-            except Exception:  # most often a method that reads values
-                whole = outlined(towers or towers_to_plan(run.clip), math.inf)
-                _known[key] = _costs(run, dummy_task(run, whole, dataset))
-    return dict(_known[key])
+    return dict(_of(run, towers, dataset)[0])
 
 
-def _costs(run: RunSpec, task: ClientTask) -> dict[str, float]:
-    sent = bytes_sent(run, 1, task)
-    clients, rounds, operations, memory = sum(size > 0 for size in task.train.sizes), 0, 0, 0
-    state, flops = None, ClientFlops()
-    for stage in run.stages if run.learns else run.stages[:1]:
-        ahead, rounds = rounds, rounds + (stage.rounds if run.learns else 1)
-        numbers = range(ahead + 1, rounds + 1)
-        steps = sum((batches(task.train.sizes, stage.epochs, run.optim.batch, n) for n in numbers), Counter[int]())
-        with without_values(task.towers):
-            state = initial_state(checked(stage.method), task, 1, state)
-            held = bounds.estimate(replace(run, method=stage.method, stages=(stage,)), _apart(task), state)
-            flops = client_flops(stage.method, task, state, steps)
-        memory = max(memory, held.towers + held.step + held.client)
-        operations += len(numbers) * clients * flops.once + sum(n * flops.of_step(size) for size, n in steps.items())
-    return {
-        "cost/client_flops": operations / max(1, clients * rounds),
+def step_bytes(run: RunSpec, towers: Towers | None = None, dataset: Dataset | None = None) -> int:
+    """`bounds.step_bytes` of the first stage, known together with `known_costs`, whose arguments it has."""
+    return _of(run, towers, dataset)[1]
+
+
+def _of(run: RunSpec, towers: Towers | None, dataset: Dataset | None) -> tuple[dict[str, float], int]:
+    """Both, on `outlined` towers, which a process makes once; on towers with values if a method reads these."""
+    key, clip = f"{cost_key(run)} {run.rounds} {run.data.root}", json.dumps(vars(run.clip), sort_keys=True)
+    if key in _known:
+        return _known[key]
+    with fixed_settings(1), torch.random.fork_rng(devices=[]), large_leaves_in(cache_root()):
+        if clip not in _outlines:
+            _outlines[clip] = outlined(towers or towers_to_plan(run.clip))
+        try:
+            _known[key] = _costs(run, dummy_task(run, _outlines[clip], dataset))
+        except Exception:
+            whole = outlined(towers or towers_to_plan(run.clip), math.inf)
+            _known[key] = _costs(run, dummy_task(run, whole, dataset))
+    return _known[key]
+
+
+def _costs(run: RunSpec, task: ClientTask) -> tuple[dict[str, float], int]:
+    clients, sent = sum(size > 0 for size in task.train.sizes), bytes_sent(run, 1, task)
+    first, steps = 1, list[Counter[int]]()
+    for rounds, stage in zip(_rounds(run), run.stages, strict=False):
+        numbers = range(first, first + rounds)
+        first = numbers.stop
+        each = (batches(task.train.sizes, stage.epochs, run.optim.batch, number) for number in numbers)
+        steps.append(sum(each, Counter()))
+    measured, operations = _measure(run, task, steps), 0
+    for rounds, (flops, *_), counted in zip(_rounds(run), measured, steps, strict=True):
+        operations += rounds * clients * flops.once + sum(n * flops.of_step(size) for size, n in counted.items())
+    known = {
+        "cost/client_flops": operations / max(1, clients * run.rounds),
         "cost/client_bytes": (sent.up + sent.down) / sent.clients,
-        "cost/client_memory": memory,
-        "cost/learned": flops.learned,
+        "cost/client_memory": max(each.memory for each in measured),
+        "cost/learned": measured[-1].flops.learned,
         "cost/sent": sent.up / BYTES_PER_SCALAR / sent.clients,
         "comm/up_bytes": sent.up,
         "comm/down_bytes": sent.down,
         "comm/total_bytes": sent.up + sent.down,
     }
+    return known, measured[0].step
+
+
+def _rounds(run: RunSpec) -> list[int]:
+    """Rounds of each stage that runs."""
+    return [stage.rounds for stage in run.stages] if run.learns else [1]
+
+
+class Measured(NamedTuple):
+    """The costs of a stage that do not depend on who has how many images."""
+
+    flops: ClientFlops
+    memory: int
+    """Of a client, in bytes."""
+    step: int
+    """Kept by a step for its gradient, in bytes."""
+
+
+def _measure(run: RunSpec, task: ClientTask, steps: Sequence[Counter[int]]) -> list[Measured]:
+    """Measures the stages of a run, once a process for runs that differ only in how classes and images are dealt.
+
+    Args:
+        run: the run.
+        task: its task on outlined towers.
+        steps: by stage, the images of the batches that are trained on.
+    """
+    sizes = [sorted(counted) if len(counted) <= _COUNTED else [*range(1, _COUNTED + 1)] for counted in steps]
+    shapes = (task.known.names, task.template, task.n_clients, task.n_domains, run.optim.batch, sizes, run.data.views)
+    key = json.dumps([cost_key(run, "clip", "method", "stages"), *shapes])
+    if key not in _measured:
+        state, found = None, list[Measured]()
+        for stage, images in zip(run.stages, sizes, strict=False):
+            with without_values(task.towers):
+                state = initial_state(checked(stage.method), task, 1, state)
+                held = bounds.estimate(replace(run, method=stage.method, stages=(stage,)), _apart(task), state)
+                flops = client_flops(stage.method, task, state, images)
+            found.append(Measured(flops, held.towers + held.step + held.client, held.step))
+        _measured[key] = found
+    return _measured[key]
 
 
 def batches(sizes: Sequence[int], epochs: float, batch: int, number: int) -> Counter[int]:
@@ -138,7 +188,7 @@ def client_flops(method: Method, task: ClientTask, state: State, sizes: Collecti
         method: the method.
         task: its task on the CPU.
         state: the state that a round starts with.
-        sizes: images of the batches that it trains on.
+        sizes: images of the batches that are counted; 1 to 3 if the operations of others are asked for.
     """
     task, method = _apart(task, _UNLIMITED), checked(method)
     clients, counted = task.size.argmax()[None], dict[int, int]()
@@ -149,7 +199,7 @@ def client_flops(method: Method, task: ClientTask, state: State, sizes: Collecti
         if not local.params:
             return ClientFlops(once)
         _loss(method, task, local, clients, 1)  # encodes what is encoded once a run
-        for size in sorted(sizes) if len(sizes) <= _COUNTED else range(1, _COUNTED + 1):
+        for size in sizes:
             with task.counting() as counter:
                 loss, leaves = _loss(method, task, local, clients, size)
                 torch.autograd.grad(loss, leaves, allow_unused=True)
