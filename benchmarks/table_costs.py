@@ -10,13 +10,10 @@ from load_table import Floats, Table
 from made_table import study_of, table_of
 from search_table import search_of
 
-from fpl_tune.core.metrics import METRICS, TOTAL_BYTES, Metric, add_metric
+from fpl_tune.core.metrics import TOTAL_BYTES
 from fpl_tune.simulation.costs import known_costs
 
-FLOPS = "cost/client_flops"
-if FLOPS not in METRICS:
-    add_metric(Metric(FLOPS, maximize=False, source="last", sampled=False))
-COSTS = {"bytes": TOTAL_BYTES, "flops": FLOPS}
+COSTS = {"bytes": TOTAL_BYTES, "flops": "cost/client_flops"}
 """The metrics that a search minimises: bytes of all clients in a run, and operations of one in a round."""
 CONSTANT = frozenset({("fedpgp", "bytes"), ("traded", "flops")})
 """Tables and costs that are no problem: FedPGP sends its global prompt alone, whatever the rank of the local part, and

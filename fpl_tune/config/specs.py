@@ -265,8 +265,8 @@ class PruneSpec:
 
     rule: Annotated[Literal["auto", "halving"] | None, PlainValidator(_rule)] = "auto"
     """halving (successive halving that pauses and resumes, with the seeds after the first as last rung), or None. auto:
-    halving in a search for `val/acc_mean` by tpe, gp, random or qmc, where a validated round precedes the last one;
-    else None."""
+    halving in a search for `val/acc_mean`, alone or with costs (`comm/...`, `cost/...`), by tpe, gp, random or qmc,
+    where a validated round precedes the last one; else None."""
     reduction: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Reduction factor of successive halving: the best 1 / `reduction` continue at each rung."""
     first_rung: AtLeastOne | None = None

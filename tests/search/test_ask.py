@@ -8,9 +8,11 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.samplers import RandomSampler
+from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 
-from fpl_tune.search.ask import ask, trials_of
+from fpl_tune.search.ask import ask, study_of, trials_of
 from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.results import Status
 from fpl_tune.study.standing import Row, Run
@@ -162,6 +164,21 @@ def test_samplers_are_told_what_trials_have_reached(compose: Compose) -> None:
     assert found["done"].intermediate_values == {1: pytest.approx(values[0]), 2: pytest.approx(values[0])}
     people = trials_of(part, asked.rows, diverged_as_worst=False)
     assert people[told["diverged"]].state is TrialState.FAIL
+
+
+def test_with_several_objectives_samplers_see_what_is_under_way_as_complete_with_the_totals_of_all_rounds(
+    compose: Compose,
+) -> None:
+    objectives = "search.objectives=[val/acc_mean,comm/total_bytes]"
+    asked = Asked(compose(TWO, "search.sampler=random", "protocol.rounds=6", objectives))
+    for rounds, state in ((6, "done"), (3, "partial")):
+        asked.note(there(asked.request()), drawn_results(0.8, rounds=rounds), state)
+    (part,) = asked.search.parts
+    study = study_of(part, asked.rows, InMemoryStorage(), RandomSampler())
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 2
+    assert [trial.values for trial in study.trials] == [pytest.approx([0.8, 120.0])] * 2
+    people = trials_of(part, asked.rows, diverged_as_worst=False)
+    assert [(trial.state, trial.values[1]) for trial in people] == [(TrialState.COMPLETE, 120), (TrialState.PRUNED, 60)]
 
 
 def test_samplers_receive_the_mean_over_seeds_after_each_round(compose: Compose) -> None:
