@@ -80,7 +80,8 @@ def _front(
         [[s * own[seed] for s, own in zip(signs, each, strict=True)] for seed in seeds] for each in by_seed
     ]).reshape(len(points), len(seeds), len(signs))  # fmt: skip
     low, high = share_interval(values, worst, best)
-    fell = [cell for cell in compared if cell not in points] if findings.confirmed else []
+    left = {cell.id for cell in points} | findings.outside
+    fell = [cell for cell in compared if cell.id not in left] if findings.confirmed else []
     shared = share(values.mean(1).tolist(), worst, best) if seeds else math.nan
     back = [tuple(s * v for s, v in zip(signs, ends, strict=True)) for ends in (worst, best)]
     return Front(method, setting, search, points, fell, shared, low, high, *back)

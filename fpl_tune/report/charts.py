@@ -66,8 +66,8 @@ def measured(metric: str, field: str = "mean", *, log: bool = False) -> Spec:
     """The channel of a metric."""
     if percent(metric):
         return number(field, words(metric), ".2~%", log=log)
-    if unit(metric) in ("MB", "M"):  # the data hold bytes and counts
-        return number(field, f"{words(metric)}{' (bytes)' * (unit(metric) == 'MB')}", ".3~s", log=log)
+    if (of := {"MB": " (bytes)", "GFLOP": " (FLOP)", "M": ""}.get(unit(metric))) is not None:  # as the data hold them
+        return number(field, f"{words(metric)}{of}", ".3~s", log=log)
     return number(field, quantity(metric), ".4~g", log=log)
 
 

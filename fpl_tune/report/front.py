@@ -252,13 +252,11 @@ def drawn(findings: Findings) -> dict[str, tuple[Spec, str]]:
         caption += (
             f"intervals over {'fresh ' if findings.confirmed else ''}seeds; diamonds: published settings; rings: "
         )
-        caption += f"on the front of all methods; small points: trials{_limited(findings, cost)}; {findings.basis}."
+        caption += "on the front of all methods; small points: trials; "
+        caption += "dashed: limits; " if {cost, findings.objectives[0]} & findings.spec.search.limits.keys() else ""
+        caption += f"{findings.basis}."
         found[charts.file_name("front", words(cost))] = scatter(findings, cost), caption
     return found
-
-
-def _limited(findings: Findings, cost: str) -> str:
-    return "; dashed: limits" if {cost, findings.objectives[0]} & findings.spec.search.limits.keys() else ""
 
 
 def scatter(findings: Findings, cost: str) -> Spec:
@@ -268,8 +266,8 @@ def scatter(findings: Findings, cost: str) -> Spec:
     rows = [row for front in fronts(findings) for row in _rows(findings, front, cost)]
     across = [row["x"] for row in rows]
     wide = min(across, default=0) > 0 and max(across) > _WIDE * min(across)
-    stated = findings.spec.search.limits
-    limits = {place: stated[name] for place, name in (("x", cost), ("y", up)) if name in stated}
+    bounds = findings.spec.search.limits
+    limits = {place: bounds[name] for place, name in (("x", cost), ("y", up)) if name in bounds}
     rows += [{"kind": f"limit of {place}", place: value, "panel": setting}
              for place, value in limits.items() for setting in settings]  # fmt: skip
     x, y = charts.measured(cost, "x", log=wide), _room(charts.measured(up, "y"), rows)
@@ -287,7 +285,7 @@ def scatter(findings: Findings, cost: str) -> Spec:
     band = {**point, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     step = "step-after" if sign(cost) < 0 else "step-before"
     layers = [
-        _of("trial", charts.layer("point", point, size=14, fillOpacity=0.5)),
+        _of("trial", charts.layer("point", point, size=22, fillOpacity=0.5)),
         _of("line", charts.layer("line", {**seen, "opacity": {"value": 0.6}}, interpolate=step)),
         *(_of(kind, charts.layer("rule", band, strokeWidth=2)) for kind in ("point", "published")),
         _of("point", charts.layer("point", point, size=55)),

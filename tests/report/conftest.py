@@ -117,7 +117,12 @@ def traded(make_store: MakeStore) -> Callable[..., Findings]:
     """Makes a finished search for accuracy and bytes: `value` gives those of a cell and a seed, of trials and of what
     confirms their fronts on seeds 4 to 6. Trials are named by their number in the search and their method."""
 
-    def make(value: Callable[[Cell, int], Made], body: str = TRADED, confirm: Sequence[int] = (4, 5, 6)) -> Findings:
+    def make(
+        value: Callable[[Cell, int], Made],
+        body: str = TRADED,
+        confirm: Sequence[int] = (4, 5, 6),
+        flops: Callable[[Cell], float] = lambda cell: 1e9,
+    ) -> Findings:
         store = make_store(body=body, name="traded", fill=lambda cell, seed: False)
         asked = Asked(store.spec())
 
@@ -126,7 +131,7 @@ def traded(make_store: MakeStore) -> Callable[..., Findings]:
                 accuracy, sent = value(cell, seed)
                 history = drawn_history(seed, 0.5, rounds=4, clients=4)
                 history[-1] |= {"val/acc_mean": accuracy, "test/acc_mean": accuracy}
-                history[-1] |= {"comm/up_bytes": sent, "comm/down_bytes": 0.0}
+                history[-1] |= {"comm/up_bytes": sent, "comm/down_bytes": 0.0, "cost/client_flops": flops(cell)}
                 store.put(cell, seed, make_result("done", history, split_hash=f"split{seed}"))
 
         cells = [*asked.search.references, *asked.all()]

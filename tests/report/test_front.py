@@ -160,3 +160,30 @@ def test_a_point_of_the_front_is_exported_by_its_id(traded: Callable[..., Findin
     cell = there(findings.choice).cells[1]
     files = {path.name for path in export(store_of(findings), cell, tmp_path / "out")}
     assert f"traded-{cell.id}.yaml" in files
+
+
+def test_limits_are_lines_and_nothing_beyond_them_is_on_a_front(traded: Callable[..., Findings]) -> None:
+    body = TRADED.replace("only: [optim.lr]", "only: [optim.lr], limits: {comm/total_bytes: 6.0e6, val/acc_mean: 0.65}")
+    findings = traded(made, body=body)
+    assert "on the front of validation accuracy and communication, within communication ≤ 6 MB and" in sentence(
+        findings
+    )
+    assert [[cell.trial_number for cell in each.points] for each in fronts(findings)] == [[2, 1, 0], [2]]
+    assert [len(each.fell) for each in fronts(findings)] == [0, 0], "a lucky point is outside of the limits"
+    spec = front.scatter(findings, "comm/total_bytes")
+    rows = [row for row in spec["data"]["values"] if row["kind"].startswith("limit")]
+    assert [(row.get("x"), row.get("y")) for row in rows] == [(6e6, None), (None, 0.65)]
+    rules = [each["encoding"] for each in spec["layer"] if each["mark"].get("strokeDash")]
+    assert [[*encoding] for encoding in rules] == [["x"], ["y"]]
+    assert "dashed: limits" in front.drawn(findings)["front_communication"][1]
+
+
+def test_a_third_objective_has_a_chart_and_a_sentence_of_its_own(traded: Callable[..., Findings]) -> None:
+    body = TRADED.replace("comm/total_bytes]", "comm/total_bytes, cost/client_flops]")
+    findings = traded(made, body=body, flops=lambda cell: 1e9 * (1 + cell.trial_number))
+    assert [*front.drawn(findings)] == ["front_communication", "front_operations_of_a_client_in_a_round"]
+    (text,) = front.texts(findings)
+    assert text.startswith("By operations of a client in a round: coop reaches promptfl's best validation accuracy")
+    assert "GFLOP" in text
+    x = front.scatter(findings, "cost/client_flops")["layer"][0]["encoding"]["x"]
+    assert x["title"] == "operations of a client in a round (FLOP)"
