@@ -43,7 +43,9 @@ fedmgp_t1 fedmgp_t2 fedtpg_sets fedtpg_cross pfedmma_sets fedmvp_domains tofa_se
 TABLES = [name for name in PAPERS if not re.search(r"_f\d", name)]
 NATURAL = [name for name in list_studies() if name.startswith("natural_")]
 """Studies of real images: in part on a user's data, by weights that are not CLIP's."""
-OURS = "claims lambda_sweep mu_sweep rank_sweep joint_search zoo zoo2026 defects trade_off privacy".split()
+OURS = (
+    "claims lambda_sweep mu_sweep rank_sweep joint_search zoo zoo2026 defects trade_off within_budget privacy".split()
+)
 STUDIES = sorted({*PAPERS, *OURS, *list_studies()})
 
 Composed = tuple[Study, list[Cell]]
@@ -160,7 +162,7 @@ def test_paper_scale_is_the_papers_data_and_towers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["zoo", "zoo2026", "defects", "privacy", "joint_search", "trade_off", "fedmgp_ablation"]
+    "name", ["zoo", "zoo2026", "defects", "privacy", "joint_search", "trade_off", "within_budget", "fedmgp_ablation"]
 )
 def test_paper_scale_of_our_own_studies(name: str) -> None:
     spec, cells = composed(name, "paper")
