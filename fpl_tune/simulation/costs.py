@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,10 +33,11 @@ from fpl_tune.data import Dataset
 from fpl_tune.method import Adapter, Local, Method, State, fresh_leaves
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.batches import spans
+from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.dummy import cost_key, dummy_task, outlined, towers_to_plan, without_values
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.simulation.traffic import bytes_sent
+from fpl_tune.simulation.traffic import SilentTask, bytes_sent
 from fpl_tune.simulation.worlds import initial_state
 
 _COUNTED = 3
@@ -44,7 +45,7 @@ _COUNTED = 3
 degree two at most, as in a contrastive loss."""
 _UNLIMITED = 1 << 62
 
-_known: dict[str, tuple[dict[str, float], int]] = {}
+_known: dict[str, Known] = {}
 _measured: dict[str, list[Measured]] = {}
 _outlines: dict[str, Towers] = {}
 
@@ -58,16 +59,25 @@ def known_costs(run: RunSpec, towers: Towers | None = None, dataset: Dataset | N
         run: the run.
         towers, dataset: those of the run where they are loaded already; only their sizes are read.
     """
-    return dict(_of(run, towers, dataset)[0])
+    return dict(known(run, towers, dataset).costs)
 
 
-def step_bytes(run: RunSpec, towers: Towers | None = None, dataset: Dataset | None = None) -> int:
-    """`bounds.step_bytes` of the first stage, known together with `known_costs`, whose arguments it has."""
-    return _of(run, towers, dataset)[1]
+class Known(NamedTuple):
+    """What is known of a run before it starts."""
+
+    costs: dict[str, float]
+    """See `known_costs`."""
+    memory: Memory
+    """Of one seed, in the first stage."""
+    personal: bool
+    """True if clients keep a personal part of what is learned."""
 
 
-def _of(run: RunSpec, towers: Towers | None, dataset: Dataset | None) -> tuple[dict[str, float], int]:
-    """Both, on `outlined` towers, which a process makes once; on towers with values if a method reads these."""
+def known(run: RunSpec, towers: Towers | None = None, dataset: Dataset | None = None) -> Known:
+    """Costs and memory of a run by its sizes; the arguments of `known_costs`.
+
+    They are computed on `outlined` towers, which a process makes once; on towers with values if a method reads these.
+    """
     key, clip = f"{cost_key(run)} {run.rounds} {run.data.root}", json.dumps(vars(run.clip), sort_keys=True)
     if key in _known:
         return _known[key]
@@ -82,7 +92,7 @@ def _of(run: RunSpec, towers: Towers | None, dataset: Dataset | None) -> tuple[d
     return _known[key]
 
 
-def _costs(run: RunSpec, task: ClientTask) -> tuple[dict[str, float], int]:
+def _costs(run: RunSpec, task: ClientTask) -> Known:
     clients, sent = sum(size > 0 for size in task.train.sizes), bytes_sent(run, 1, task)
     first, steps = 1, list[Counter[int]]()
     for rounds, stage in zip(_rounds(run), run.stages, strict=False):
@@ -93,7 +103,10 @@ def _costs(run: RunSpec, task: ClientTask) -> tuple[dict[str, float], int]:
     measured, operations = _measure(run, task, steps), 0
     for rounds, (flops, *_), counted in zip(_rounds(run), measured, steps, strict=True):
         operations += rounds * clients * flops.once + sum(n * flops.of_step(size) for size, n in counted.items())
-    known = {
+    with without_values(task.towers):
+        state = initial_state(checked(run.stages[0].method), task, 1)
+        memory = bounds.estimate(run, _apart(task), state, measured[0].step)
+    found = {
         "cost/client_flops": operations / max(1, clients * run.rounds),
         "cost/client_bytes": (sent.up + sent.down) / sent.clients,
         "cost/client_memory": max(each.memory for each in measured),
@@ -103,7 +116,7 @@ def _costs(run: RunSpec, task: ClientTask) -> tuple[dict[str, float], int]:
         "comm/down_bytes": sent.down,
         "comm/total_bytes": sent.up + sent.down,
     }
-    return known, measured[0].step
+    return Known(found, memory, bool(state.personal))
 
 
 def _rounds(run: RunSpec) -> list[int]:
@@ -198,7 +211,7 @@ def client_flops(method: Method, task: ClientTask, state: State, sizes: Collecti
         once = task.kept
         if not local.params:
             return ClientFlops(once)
-        _loss(method, task, local, clients, 1)  # encodes what is encoded once a run
+        _loss(method, task, local, clients, 1)  # embeds the words of the sentences, once a run
         for size in sizes:
             with task.counting() as counter:
                 loss, leaves = _loss(method, task, local, clients, size)
@@ -229,8 +242,9 @@ def _all_counted() -> Iterator[None]:
 
 
 @dataclass
-class _Apart(ClientTask):
-    """A task that counts apart what is encoded without gradients and kept for the round."""
+class _Apart(SilentTask):
+    """A task that counts apart what is encoded without gradients and kept for the round. It is silent about that where
+    nothing is counted, and always about hand-written prompts, which are encoded once a run."""
 
     kept: int = 0
     """Operations of that since counting began."""
@@ -243,11 +257,15 @@ class _Apart(ClientTask):
             yield self.counter
         self.counter = None
 
-    def encode_prompts(self, context: Tensor, *, cache: bool = True, **how: object) -> Tensor:
-        return self._counted(partial(super().encode_prompts, context, cache=False, **how), cache)
+    def encode_prompts(self, context: Tensor, *, cache: bool = True, **how: Any) -> Tensor:
+        if self.counter is None and not torch.is_grad_enabled():
+            return super().encode_prompts(context, **how)
+        return self._counted(partial(ClientTask.encode_prompts, self, context, cache=False, **how), cache)
 
     def sentences(self, templates: Sequence[str], *, adapter: Adapter | None = None) -> Tensor:
-        return self._counted(partial(super().sentences, templates, adapter=adapter), True)
+        if adapter is None or (self.counter is None and not torch.is_grad_enabled()):
+            return super().sentences(templates, adapter=adapter)
+        return self._counted(partial(ClientTask.sentences, self, templates, adapter=adapter), True)
 
     def _counted(self, encode: Callable[[], Tensor], kept: bool) -> Tensor:
         before = self._total()

@@ -86,12 +86,18 @@ class SilentTask(ClientTask):
         return self._features(*lead, len(templates), self.n_classes)
 
     def encode_prompts(
-        self, context: Tensor, *, per_class: bool = False, adapter: Adapter | None = None, **how: Any
+        self,
+        context: Tensor,
+        *,
+        per_class: bool = False,
+        names: Sequence[str] | None = None,
+        adapter: Adapter | None = None,
+        **how: Any,
     ) -> Tensor:
         lead = context.shape[: -3 if per_class else -2]
         if adapter is not None and not lead:
             lead = (len(next(iter(adapter.leaf.values()))),)
-        return self._features(*lead, self.n_classes)
+        return self._features(*lead, self.n_classes if names is None else len(names))
 
     def _features(self, *lead: int) -> Tensor:
         return torch.full((*lead, self.embed_dim), self.embed_dim**-0.5, dtype=self.dtype, device=self.device)

@@ -60,6 +60,10 @@ class Item:
     bytes_up: int = 0
     bytes_down: int = 0
     peak_memory_bytes: int = 0
+    client_flops: float = 0.0
+    """Operations of a client in a round."""
+    client_bytes: float = 0.0
+    """Bytes that a client sends and receives in a round."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,8 @@ class StudyPlan:
                 "trials": item.trials,
                 "seeds": len(item.missing),
                 "seconds": round(item.seconds, 1),
+                "client GFLOP": _digits(item.client_flops / 1e9),
+                "client MB": _digits(item.client_bytes / 1e6),
                 "up MB": round(item.bytes_up / 1e6, 3),
                 "down MB": round(item.bytes_down / 1e6, 3),
                 "memory MB": round(item.peak_memory_bytes / 1e6),
@@ -156,6 +162,11 @@ class StudyPlan:
         if self.looks:
             text += f" Cells of undecided comparisons get up to {counted(self.looks[-1], 'seed')}."
         return " ".join(filter(None, [text, *self.reasons, self.missing, self.validation, self.rates, self.unasked]))
+
+
+def _digits(value: float) -> float:
+    """Four significant digits."""
+    return float(f"{value:.4g}")
 
 
 def make_plan(study: ComposedStudy, *, root: Path, machine: Machine | None = None) -> StudyPlan:
@@ -198,7 +209,7 @@ def make_plan(study: ComposedStudy, *, root: Path, machine: Machine | None = Non
             try:
                 item.typical = pace is None
                 pace = loaded.typical_pace(item.run, device) if pace is None else pace
-                up, down = loaded.bytes_of(item.run)
+                costs = loaded.known(item.run).costs
                 images |= loaded.encoding(item.run, setup.cache_dir, device)
                 item.peak_memory_bytes = PROCESS_BYTES + loaded.memory_of(item.run, n).peak(room)
             except FplTuneError:
@@ -206,7 +217,8 @@ def make_plan(study: ComposedStudy, *, root: Path, machine: Machine | None = Non
             except Exception as problem:
                 raise ConfigError(f"{item.label} cannot be planned: {describe_error(problem)}") from problem
             runs = item.trials * n * item.cost
-            item.bytes_up, item.bytes_down = round(runs * up), round(runs * down)
+            item.bytes_up, item.bytes_down = (round(runs * costs[f"comm/{way}_bytes"]) for way in ("up", "down"))
+            item.client_flops, item.client_bytes = costs["cost/client_flops"], costs["cost/client_bytes"]
             item.seconds = item.trials * TRIAL_SECONDS + runs * item.run.rounds * pace
     starting = RAY_SECONDS if left and (machine or spec.execution.executor == "ray") else 0.0
     peak = max((item.peak_memory_bytes for item in items), default=0)

@@ -34,9 +34,9 @@ from fpl_tune.search import halving
 from fpl_tune.simulation import bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
+from fpl_tune.simulation.costs import Known, known
 from fpl_tune.simulation.dummy import cost_key, dummy_task, towers_to_plan
 from fpl_tune.simulation.task import ClientTask, towers_for
-from fpl_tune.simulation.traffic import bytes_sent
 from fpl_tune.simulation.worlds import needs_of, threads_of
 
 _PASSES = 3
@@ -118,24 +118,11 @@ class Loaded:
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
         """The estimated memory of a trial; runs with the same cost key take the same memory."""
-        return self._sizes(run)[0].of_seeds(seeds)
+        return self.known(run).memory.of_seeds(seeds)
 
-    def _sizes(self, run: RunSpec) -> tuple[Memory, bool]:
-        """The memory of one seed, and True if clients keep a personal part of the learned parameters."""
-
-        def estimate() -> tuple[Memory, bool]:
-            task = self.task_of(run)
-            state = _initial_state(run, task)
-            # The memory of a step depends only on the numbers of clients and classes, not on the partition.
-            key = (cost_key(run, "clip", "method"), run.data.name, run.optim.batch, task.n_clients, task.n_classes)
-            step = self._once(lambda: bounds.step_bytes(run, task, state), "step", key)
-            return bounds.estimate(run, task, state, step), bool(state.personal)
-
-        return self._once(estimate, "sizes", cost_key(run))
-
-    def bytes_of(self, run: RunSpec) -> tuple[int, int]:
-        """Bytes sent up and down with seed 1; runs with the same cost key and rounds send the same number."""
-        return self._once(lambda: bytes_sent(run, 1, self.task_of(run))[:2], "bytes", cost_key(run), run.rounds)
+    def known(self, run: RunSpec) -> Known:
+        """Costs and memory of a run."""
+        return known(run, self.towers_of(run), self.dataset_of(run))
 
     def typical_pace(self, run: RunSpec, device: str | Machine) -> float:
         """Typical seconds of a round of one seed, from its training steps, their memory, and its evaluations."""
@@ -144,7 +131,7 @@ class Loaded:
         epochs = sum(stage.rounds * stage.epochs for stage in stages) / max(1, run.rounds)
         steps = run.protocol.participation * epochs * sum(-(-n // batch) for n in task.train.sizes)
         # A model is tested by a pass over its images, or over its prompts if the images are cached features.
-        (estimate, personal), passes = self._sizes(run), 0.0
+        (_, estimate, personal), passes = self.known(run), 0.0
         for classes, images in ((task.known, task.validation or task.val), *task.tests.values()):
             models = images.sizes[:1] if images.same_for_all and not personal else images.sizes
             prompts = len(models) * len(classes.names) / task.n_classes

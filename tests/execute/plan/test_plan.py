@@ -263,7 +263,7 @@ def test_a_method_that_fails_is_named_with_its_cell(
     compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its trial, which says more, gets a GPU of its own."""
-    made = compose("axes: {method: [promptfl, coop]}", "method.n_ctx=3")
+    made = compose("axes: {method: [promptfl, coop]}", "optim.batch=13")  # of which nothing is known yet
     coop = next(cell for cell in expand(made) if "coop" in cell.label)
     monkeypatch.setattr(CoOp, "loss", lambda *_: 1 / 0)
     with pytest.raises(ConfigError, match=r"coop.* cannot be planned: ZeroDivisionError: division by zero"):
