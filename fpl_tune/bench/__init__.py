@@ -6,5 +6,6 @@ context length, images are encoded at every use, and nothing is cached. A ratio 
 a busy machine both are noisy.
 """
 
+from fpl_tune.bench.operations import bench_operations
 from fpl_tune.bench.rounds import bench_round
 from fpl_tune.bench.texts import bench_text

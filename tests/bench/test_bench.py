@@ -132,3 +132,11 @@ def test_a_peak_counts_from_where_it_begins() -> None:
     torch.zeros(size, dtype=torch.uint8).add_(1)
     with_it, without = before.bytes(), Peak(torch.device("cpu")).bytes()
     assert with_it - without > 0.8 * size
+
+
+def test_operations_are_fewer_where_sentences_are_packed() -> None:
+    prompts, head = (
+        bench.bench_operations(config.compose_run([*TINY, f"method={m}"]))[0] for m in ("kgcoop", "clip_fc")
+    )
+    assert prompts["ratio"] == prompts["plain_step"] / prompts["step"] > 10
+    assert head["ratio"] == 1
