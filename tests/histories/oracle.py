@@ -33,7 +33,7 @@ LESS_IS_BETTER = (
     "train_seconds",
 )
 """Last parts of the names of metrics that are better the lower they are."""
-FIXED = ("up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds", "train_seconds", "clients")
+FIXED = ("up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds", "train_seconds", "clients", "learned")
 """Last parts of the names of metrics that do not vary by chance: they have no deviation, and nothing is tested."""
 TOTALS = ("comm/up_bytes", "comm/down_bytes", "time/seconds", "cost/learned")
 """Metrics that are read from the last record, whatever the rule."""
