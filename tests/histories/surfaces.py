@@ -534,6 +534,10 @@ def _report(judge: Judge, out: Path) -> None:
     else:
         compared = _table_csv(judge, out / "table.csv", confirmed or {*keys})
         _tables(judge, text, out, [key for key in keys if key in (confirmed or keys)], compared, whole=not confirmed)
+    if judge.expected.front and judge.expected.best:
+        judge.at += ", fronts.csv"
+        rows = csv.DictReader(io.StringIO((out / "fronts.csv").read_text()))
+        judge.choice([row["cell"] for row in rows if row["on_the_front"] == "True"])
     said = html.unescape(re.findall(r'<p id="sentence">(.*?)</p>', text, re.DOTALL)[0])
     if any(cell.results for cell in judge.facts.cells):
         judge.same("answer", "the sentence", fpl_tune.load_study(judge.name).answer, said)

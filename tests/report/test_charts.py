@@ -121,7 +121,8 @@ def findings(
         return trials(lambda cell, published: 0.7 + 0.002 * (cell.number * 7 % 12), body=body)
     if request.param == "fronts":
         axes = "{method: [promptfl, coop], split: [{label: one, partition: disjoint}, {label: two, partition: iid}]}"
-        body = TRADED.replace("{method: [promptfl, coop]}", axes)
+        limits = "only: [optim.lr], limits: {comm/total_bytes: 450000, val/acc_mean: 0.7}"
+        body = TRADED.replace("{method: [promptfl, coop]}", axes).replace("only: [optim.lr]", limits)
 
         def value(cell: Cell, seed: int) -> tuple[float, float]:
             return 0.7 + 0.002 * (cell.number * 7 % 12) + 0.001 * (seed % 3), 1e5 * (1 + cell.number % 5)
