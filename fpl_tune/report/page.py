@@ -63,6 +63,8 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
     write_text(folder / "costs.md", table.markdown([costs.table(findings)], costs.NOTE))
     write_text(folder / "costs.tex", latex.costs_table(findings))
     write_text(folder / "costs.csv", costs.frame(findings).to_csv(index=False))
+    for kind in ("md", "tex", "csv"):  # of a study that had several objectives
+        (folder / f"fronts.{kind}").unlink(missing_ok=True)
     if findings.choice is not None and findings.choice.front:
         tables = [front.volumes(findings), front.points(findings)]
         write_text(folder / "fronts.md", table.markdown(tables, front.note(findings)))

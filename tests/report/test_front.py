@@ -113,6 +113,8 @@ def test_tables_have_intervals_in_accuracy_and_none_in_bytes(traded: Callable[..
     assert len(written) == 7
     assert {row["comm/total_bytes_low"] for row in written} == {""}
     typeset(tmp_path, "fronts", "costs")
+    report.build(store_of(traded(made, body=TRADED.replace(", comm/total_bytes", ""))), tmp_path)
+    assert not [*tmp_path.glob("fronts.*")], "the study has one objective by now"
 
 
 def test_settings_have_a_front_a_panel_and_a_column_each(traded: Callable[..., Findings]) -> None:
