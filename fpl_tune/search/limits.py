@@ -11,7 +11,7 @@ import optuna
 from optuna.samplers import RandomSampler
 
 from fpl_tune.config import RunSpec, SearchSpec
-from fpl_tune.core.errors import ConfigError, did_you_mean
+from fpl_tune.core.errors import ConfigError, FplTuneError, did_you_mean
 from fpl_tune.core.formatting import counted, joined, percent, with_unit, words
 from fpl_tune.core.metrics import excess, metric, objectives
 from fpl_tune.simulation.costs import known_costs
@@ -54,8 +54,8 @@ def rejection(limits: Mapping[str, float]) -> Callable[[RunSpec], None]:
     known = {name: limits[name] for name in _known(limits)}
 
     def check(run: RunSpec) -> None:
-        costs = known_costs(run) if known else {}
-        over = {name: costs[name] for name, limit in known.items() if excess(name, costs[name], limit) > 0}
+        costs = _costs_of(run) if known else {}
+        over = {name: costs[name] for name, limit in known.items() if excess(name, costs.get(name, limit), limit) > 0}
         if over:
             has = joined([f"{words(name)} {with_unit(value, name)}" for name, value in over.items()])
             raise OutsideLimits(f"It has {has}, outside of search.limits.")
@@ -75,20 +75,20 @@ def check_space(searches: Sequence[CellSearch]) -> None:
     for part in searches if known else ():
         tried = list[dict[str, float]]()
         for costs in _costs(part):
-            if all(excess(name, costs[name], search.limits[name]) <= 0 for name in known):
+            if not costs or all(excess(name, costs[name], search.limits[name]) <= 0 for name in known):
                 break
             tried.append(costs)
         else:
             raise ConfigError(_none_within(part, known, tried))
     for name in constant:
-        if not any(_varies(costs[name] for costs in _costs(part)) for part in searches):
+        if not any(_varies(costs.get(name) for costs in _costs(part)) for part in searches):
             raise ConfigError(
                 f"search.objectives: {words(name)} ({name}) is the same at all points of the space. Remove it, or "
                 "search a field that it depends on."
             )
 
 
-def _varies(values: Iterable[float]) -> bool:
+def _varies(values: Iterable[float | None]) -> bool:
     first = next(values := iter(values), None)
     return any(value != first for value in values)
 
@@ -102,9 +102,19 @@ def _costs(part: CellSearch) -> Iterator[dict[str, float]]:
             key = cost_key(run), run.rounds
             if key not in seen:
                 seen.add(key)
-                yield known_costs(run)
+                yield _costs_of(run)
 
     return islice(fresh(), _MEASURED)
+
+
+def _costs_of(run: RunSpec) -> dict[str, float]:
+    """What is known of a run; nothing of a method that fails, whose trial reports that with its place."""
+    try:
+        return known_costs(run)
+    except FplTuneError:
+        raise
+    except Exception:
+        return {}
 
 
 def _runs(part: CellSearch) -> Iterator[RunSpec]:

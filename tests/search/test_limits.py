@@ -1,11 +1,13 @@
 """Limits of a search: what is known to be outside of them never runs, and samplers learn of the rest."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import excess
+from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.search.ask import trials_of
 from fpl_tune.search.compose import ComposedStudy
 from fpl_tune.search.halving import at_rung
@@ -99,6 +101,19 @@ def test_samplers_see_by_how_much_trials_violate_limits(compose: Compose, sample
     assert told[3].constraints == {"val/acc_mean": pytest.approx(0.45), "time/seconds": pytest.approx(0.5)}
     assert not told[4].constraints
     assert there(asked.request()).id not in {cell.id for cell in first}
+
+
+class Broken(PromptFL):
+    """Fails where it reads what a client holds."""
+
+    def start(self, task: Any, state: Any, clients: Any) -> Any:
+        raise RuntimeError("broken")
+
+
+def test_a_method_whose_costs_cannot_be_computed_is_not_rejected(compose: Compose) -> None:
+    """Its trial reports the error."""
+    run = replace(compose(SIZES), method=Broken(), stages=())
+    rejection({BYTES: 1})(replace(run, stages=(replace(compose(SIZES).stages[0], method=Broken()),)))
 
 
 def test_excess_follows_the_direction() -> None:
