@@ -91,13 +91,18 @@ def print_results(store: Store, rule: str, format: Format) -> None:
     def bold(of: Sequence[Mapping[str, Any]]) -> list[int]:
         return [i for i, record in enumerate(of) if record["cell"] in chosen]
 
+    def searched(record: Mapping[str, Any]) -> str:
+        name = axes_label(cells[record["cell"]], axes)
+        return name if name in by_setting else ""
+
     axes, by_setting = axes_of(study.axes), dict[str, list[dict[str, Any]]]()
     for record in records:
         if record["role"] == "trial":
             by_setting.setdefault(axes_label(cells[record["cell"]], axes), []).append(record)
     others = [record for record in records if record["role"] != "trial"]
     if by_setting:
-        others.sort(key=lambda record: record["role"] == "reference")
+        order = [*by_setting, ""]
+        others.sort(key=lambda record: (record["role"] == "reference", order.index(searched(record))))
     notes = [f"{metric} by the rule '{rule}'{' (selects on test figures)' if rule == 'best_test' else ''}"]
     notes += ["accuracies in %", *(["± is the deviation over seeds"] if known_metric(metric).sampled else [])]
     if len(by_setting) > 1 and _print_tuned(store, table, rule, title):

@@ -185,7 +185,7 @@ def test_a_third_objective_has_a_chart_and_a_sentence_of_its_own(traded: Callabl
     findings = traded(made, body=body, flops=lambda cell: 1e9 * (1 + cell.trial_number))
     assert [*front.drawn(findings)] == ["front_communication", "front_operations_of_a_client_in_a_round"]
     (text,) = front.texts(findings)
-    assert text.startswith("By operations of a client in a round: coop reaches promptfl's best validation accuracy")
+    assert text.startswith("By operations of a client: coop reaches promptfl's best validation accuracy")
     assert "GFLOP" in text
     x = front.scatter(findings, "cost/client_flops")["layer"][0]["encoding"]["x"]
-    assert x["title"] == "operations of a client in a round (FLOP)"
+    assert x["title"] == "operations of a client (FLOP)"
