@@ -22,7 +22,7 @@ from bench_replay import Exhausted, Replay, Searcher
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler
 
-from fpl_tune.analysis.fronts import layers, spread
+from fpl_tune.core.pareto import layers, spread
 
 REDUCTION = 3
 """Reduction factor of all: the default of each package."""

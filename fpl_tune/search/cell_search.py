@@ -14,11 +14,11 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution
 
 from fpl_tune import config
-from fpl_tune.analysis.fronts import spread
 from fpl_tune.config import GROUPS, RunSpec, Study
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.files import digest
 from fpl_tune.core.metrics import comparable
+from fpl_tune.core.pareto import spread
 from fpl_tune.findings.choice import Choice, choose, selecting_rule, sign
 from fpl_tune.search.halving import FULL_TRIALS, expected_cost, resolved, spent
 from fpl_tune.search.samplers import SamplerFactory

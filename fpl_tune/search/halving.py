@@ -30,9 +30,9 @@ from functools import lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
-from fpl_tune.analysis.fronts import Point, layers, spread
 from fpl_tune.core.errors import ConfigError, Notice
 from fpl_tune.core.metrics import VAL, comparable
+from fpl_tune.core.pareto import Point, layers, spread
 from fpl_tune.findings.choice import sign
 from fpl_tune.study.design import Design, confirming_seeds, rungs_of
 from fpl_tune.study.results import FAILURES
