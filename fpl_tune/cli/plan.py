@@ -39,9 +39,8 @@ def plan(
     study = compose(name, overrides or [])
     planned = make_plan(study, root=output_root(), machine=machine)
     rows = planned.rows()
-    output.emit(
-        {**planned.totals(), "plan": rows} if format == "json" else rows, format, title=f"Plan of {study.spec.name}"
-    )
+    shown = {**planned.totals(), "plan": rows} if format == "json" else rows
+    output.emit(shown, format, title=f"Plan of {study.spec.name}", narrow=True)
     if format == "table":
         print(planned.sentence())
     if not planned.feasible:

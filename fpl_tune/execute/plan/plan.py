@@ -165,8 +165,8 @@ class StudyPlan:
 
 
 def _digits(value: float) -> float:
-    """Four significant digits."""
-    return float(f"{value:.4g}")
+    """Three significant digits."""
+    return float(f"{value:.3g}")
 
 
 def make_plan(study: ComposedStudy, *, root: Path, machine: Machine | None = None) -> StudyPlan:
