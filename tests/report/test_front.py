@@ -183,7 +183,7 @@ def test_limits_are_lines_and_nothing_beyond_them_is_on_a_front(traded: Callable
 def test_a_third_objective_has_a_chart_and_a_sentence_of_its_own(traded: Callable[..., Findings]) -> None:
     body = TRADED.replace("comm/total_bytes]", "comm/total_bytes, cost/client_flops]")
     findings = traded(made, body=body, flops=lambda cell: 1e9 * (1 + cell.trial_number))
-    assert [*front.drawn(findings)] == ["front_communication", "front_operations_of_a_client_in_a_round"]
+    assert [*front.drawn(findings)] == ["front_communication", "front_operations_of_a_client"]
     (text,) = front.texts(findings)
     assert text.startswith("By operations of a client: coop reaches promptfl's best validation accuracy")
     assert "GFLOP" in text
