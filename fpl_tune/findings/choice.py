@@ -24,6 +24,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, joined, listed
 from fpl_tune.core.metrics import CHOICES, TEST_SELECTED_RULES, comparable, metric
 from fpl_tune.core.nested import flatten
+from fpl_tune.core.pareto import layers
 from fpl_tune.findings import limits
 from fpl_tune.study.cells import SETTING, Cell, axes_of, is_setting
 from fpl_tune.study.results import TEST, VAL, aggregate
@@ -232,11 +233,8 @@ def _leaders(
         name: [s * comparable(v) for s, v in zip(signs, _means([group[name][0] for group in groups]), strict=True)]
         for name in names
     }
-    front: list[str] = []
-    for name in sorted(names, key=lambda name: points[name], reverse=True):  # points that beat another precede it
-        ahead = (points[other] for other in front if points[other] != points[name])
-        if not any(all(a >= b for a, b in zip(point, points[name], strict=True)) for point in ahead):
-            front.append(name)
+    ordered = sorted(names, key=lambda name: points[name], reverse=True)
+    front = [ordered[place] for place in layers([points[name] for name in ordered])[0]]
     return front if len(signs) > 1 else [min(front, key=lambda name: _values(groups[0][name][1]))]
 
 
