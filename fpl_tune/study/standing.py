@@ -154,26 +154,25 @@ class Row:
         Returns:
             None if the seed has not run so far, or an objective is missing or not finite.
         """
-        run = self.runs.get(self.design.seeds[0])
+        run, names = self.runs.get(self.design.seeds[0]), self.design.objectives
         if run is None or run.rounds < rounds:
             return None
-        values = [run.latest(name, rounds) for name in self.design.objectives]
-        if None in values:
-            return None
-        return tuple(
-            at_pace(name, value, rounds, self.cell.rounds)
-            for name, value in zip(self.design.objectives, values, strict=True)
-            if value is not None
-        )
+        values = self._after(rounds, names)
+        return tuple(values[name] for name in names) if values.keys() == {*names} else None
 
     def violation_after(self, rounds: int) -> float:
         """By how much the first seed violates limits after a number of rounds: running totals by what they come to at
         this pace, other metrics after the last round only, since they still change."""
-        run, limits = self.runs[self.design.seeds[0]], dict(self.design.limits)
-        final = rounds >= self.cell.rounds
-        values = {name: run.latest(name, rounds) for name in limits if final or known_metric(name).source == "total"}
-        return violation({name: at_pace(name, value, rounds, self.cell.rounds)
-                          for name, value in values.items() if value is not None}, limits)  # fmt: skip
+        limits, final = dict(self.design.limits), rounds >= self.cell.rounds
+        names = [name for name in limits if final or known_metric(name).source == "total"]
+        return violation(self._after(rounds, names), limits)
+
+    def _after(self, rounds: int, names: Sequence[str]) -> dict[str, float]:
+        """The metrics of the first seed that it has after a number of rounds, running totals at their pace."""
+        run = self.runs[self.design.seeds[0]]
+        values = {name: run.latest(name, rounds) for name in names}
+        return {name: at_pace(name, value, rounds, self.cell.rounds)
+                for name, value in values.items() if value is not None}  # fmt: skip
 
     # -- what is shown ---------------------------------------------------------------------------------------
 
