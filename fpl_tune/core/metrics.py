@@ -155,6 +155,18 @@ def objectives() -> list[str]:
     return [m.name for m in METRICS.values() if m.maximize is not None and not m.name.startswith("test/")]
 
 
+def check_chosen_by(name: str, where: str) -> None:
+    """Raises `ConfigError` for a metric that may not choose: a test metric, or one without a direction."""
+    if name not in objectives():
+        hint = "Do not select on test data." if name.startswith("test/") else did_you_mean(name, objectives())
+        raise ConfigError(f"{where}: {name!r} is not a validation metric or a cost. {hint}")
+
+
+def known_before(name: str) -> bool:
+    """True for bytes and costs of a client, which follow from a run's configuration; see `simulation.costs`."""
+    return name.startswith(("comm/", "cost/"))
+
+
 def excess(name: str, value: float, limit: float) -> float:
     """By how much a value violates a limit in the metric's direction; 0 or less within it, NaN if it is not known."""
     over = limit - value if metric(name).maximize else value - limit

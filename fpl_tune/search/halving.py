@@ -31,7 +31,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 from fpl_tune.core.errors import ConfigError, Notice
-from fpl_tune.core.metrics import VAL, comparable
+from fpl_tune.core.metrics import VAL, comparable, known_before
 from fpl_tune.core.pareto import Point, layers, spread
 from fpl_tune.findings.choice import sign
 from fpl_tune.study.design import Design, confirming_seeds, rungs_of
@@ -47,7 +47,6 @@ HEDGE = 3
 
 On a table whose curves cross, a search with one in three costs about as much as TPE without pruning, and 50 % more with
 one in four. On three simulated tables, one in three costs two full trials more on one of them, one in four none."""
-_COSTS = "comm/", "cost/"
 FULL_TRIALS = 20
 """Full trials of a search that states neither trials nor a budget."""
 
@@ -65,7 +64,7 @@ def _measured(study: StudySpec) -> bool:
     that follow from a configuration."""
     search = study.search
     first, *others = search.objectives
-    if search.sampler is None or search.across or first != VAL or not all(n.startswith(_COSTS) for n in others):
+    if search.sampler is None or search.across or first != VAL or not all(map(known_before, others)):
         return False
     from optuna.samplers import GPSampler, QMCSampler, RandomSampler, TPESampler
 

@@ -11,9 +11,9 @@ import optuna
 from optuna.samplers import RandomSampler
 
 from fpl_tune.config import RunSpec, SearchSpec
-from fpl_tune.core.errors import ConfigError, FplTuneError, did_you_mean
+from fpl_tune.core.errors import ConfigError, FplTuneError
 from fpl_tune.core.formatting import counted, joined, percent, with_unit, words
-from fpl_tune.core.metrics import excess, metric, objectives
+from fpl_tune.core.metrics import check_chosen_by, excess, known_before, metric
 from fpl_tune.simulation.costs import known_costs
 from fpl_tune.simulation.dummy import cost_key
 
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 _DRAWN, _MEASURED = 1000, 60
 """Points of a space that are drawn to find out what it can cost, and those of different sizes that are measured."""
-
-
-def _known(names: Iterable[str]) -> list[str]:
-    """The metrics that `known_costs` knows before a run."""
-    return [name for name in names if name.startswith(("cost/", "comm/"))]
 
 
 class OutsideLimits(ConfigError):
@@ -40,9 +35,7 @@ def check_names(search: SearchSpec) -> None:
         ConfigError: one is a test metric, unknown, or without a direction; or an accuracy is limited to more than 1.
     """
     for name, limit in search.limits.items():
-        if name not in objectives():
-            hint = "Do not select on test data." if name.startswith("test/") else did_you_mean(name, objectives())
-            raise ConfigError(f"search.limits: {name!r} is not a validation metric or a cost. {hint}")
+        check_chosen_by(name, "search.limits")
         if percent(name) and not 0 <= limit <= 1:
             raise ConfigError(
                 f"search.limits: {name} is a share between 0 and 1, but its limit is {limit:g}. Write {limit / 100:g}."
@@ -51,7 +44,7 @@ def check_names(search: SearchSpec) -> None:
 
 def rejection(limits: Mapping[str, float]) -> Callable[[RunSpec], None]:
     """Returns a function that raises `OutsideLimits` for a run whose costs are known to be outside of the limits."""
-    known = {name: limits[name] for name in _known(limits)}
+    known = {name: limit for name, limit in limits.items() if known_before(name)}
 
     def check(run: RunSpec) -> None:
         costs = _costs_of(run) if known else {}
@@ -70,8 +63,8 @@ def check_space(searches: Sequence[CellSearch]) -> None:
         ConfigError: no point of a search is within the limits, or an objective is the same everywhere in all searches.
     """
     search = searches[0].search
-    known = _known(search.limits)
-    constant = _known(search.objectives) if len(search.objectives) > 1 else []
+    known = [name for name in search.limits if known_before(name)]
+    constant = [name for name in search.objectives if known_before(name) and len(search.objectives) > 1]
     for part in searches if known else ():
         tried = list[dict[str, float]]()
         for costs in _costs(part):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fpl_tune import config
 from fpl_tune.config import RunSpec, Study
-from fpl_tune.core.errors import ConfigError, did_you_mean
-from fpl_tune.core.metrics import objectives
+from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.metrics import check_chosen_by
 from fpl_tune.findings.choice import most_points
 from fpl_tune.findings.crossed import settings_of
 from fpl_tune.study.cells import Cell, Suggestion, axes_of, confirming_id, label
@@ -62,9 +62,7 @@ class Search:
         if not search.objectives:
             raise ConfigError("A search needs an objective. Write search.objectives=[val/acc_mean].")
         for name in search.objectives:
-            if name not in objectives():
-                hint = "Do not select on test data." if name.startswith("test/") else did_you_mean(name, objectives())
-                raise ConfigError(f"search.objectives: {name!r} is not a validation metric or a cost. {hint}")
+            check_chosen_by(name, "search.objectives")
         limits.check_names(search)
         settings = settings_of(axes_of(spec.axes))
         if search.across and (not settings or len(search.objectives) > 1):

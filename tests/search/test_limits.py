@@ -112,8 +112,13 @@ class Broken(PromptFL):
 
 def test_a_method_whose_costs_cannot_be_computed_is_not_rejected(compose: Compose) -> None:
     """Its trial reports the error."""
-    run = replace(compose(SIZES), method=Broken(), stages=())
-    rejection({BYTES: 1})(replace(run, stages=(replace(compose(SIZES).stages[0], method=Broken()),)))
+    study = compose(SIZES)
+    run = replace(study, method=Broken(), stages=(replace(study.stages[0], method=Broken()),))
+    with pytest.raises(RuntimeError, match="broken"):
+        known_costs(run)
+    rejection({BYTES: 1})(run)
+    with pytest.raises(OutsideLimits):
+        rejection({BYTES: 1})(study)
 
 
 def test_excess_follows_the_direction() -> None:
