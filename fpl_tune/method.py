@@ -22,7 +22,7 @@ Notation of shapes, here and in every method:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
@@ -91,6 +91,7 @@ __all__ = [
     "require",
     "same_leaves",
     "scatter_rows",
+    "sent_leaves",
     "trees_like",
     "with_gradient",
 ]  # fmt: skip
@@ -207,6 +208,8 @@ class Sizes(Protocol):
     """True if all test sets have the training classes, as opposed to base-to-novel."""
     participation: float | None
     """Share of the clients that train in a round, if every round draws them uniformly, else None."""
+    malicious: int
+    """Number of malicious clients among those of a round, on average."""
 
 
 class Task(Sizes, Protocol):
@@ -485,6 +488,22 @@ def same_leaves(one: State, other: State) -> bool:
     """True if two states have leaves with the same names and shapes."""
     pairs = zip(one, other, strict=True)
     return all({n: v.shape for n, v in a.items()} == {n: v.shape for n, v in b.items()} for a, b in pairs)
+
+
+def sent_leaves(local: Local, up: Collection[str]) -> Local:
+    """The leaves of floating-point numbers that clients send.
+
+    Args:
+        local: leaves of a cohort.
+        up: names as in `Traffic.up`: of leaves, or of what stands before the first dot in the names of several.
+    """
+
+    def is_sent(name: str) -> bool:
+        group = name.split(".")[0]
+        return name in up or (group in up and group not in local.params)  # `prompt.ditto` is a copy of its client's
+
+    kinds = ({n: leaf for n, leaf in kind.items() if leaf.is_floating_point() and is_sent(n)} for kind in local)
+    return Local(*kinds)
 
 
 def trees_like(state: State, trees: Mapping[str, Tree]) -> State:

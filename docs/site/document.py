@@ -24,7 +24,7 @@ from fpl_tune import config, methods
 from fpl_tune.core.metrics import MEANINGS, METRICS, Metric
 from fpl_tune.parity import NAMES
 
-GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
+GROUPS = ("clip", "data", "partition", "optim", "protocol", "clients", "method")
 DOCS = Path(__file__).resolve().parents[1] / "reference"
 MODULES = {
     "fpl_tune": "Simulations, studies and prompts.",
@@ -52,7 +52,7 @@ def yaml() -> str:
     parts = [
         "# YAML reference", "Written from the docstrings by `python docs/site/document.py`.",
         "A study file begins with `defaults: [/study, override /method: NAME, _self_]` and states what differs from "
-        "the defaults below. `clip`, `data`, `partition`, `optim`, `protocol` and `method` are also names of options: "
+        "the defaults below. `clip`, `data`, `partition`, `optim`, `protocol`, `clients` and `method` are also names of options: "
         "`data=pacs` on the command line, `override /data: pacs` in a file. The fields of `method` are those of its "
         "class (`fpl-tune ls methods`). `let` holds values of your own, which `${let.NAME}` refers to.",
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, fields
@@ -85,6 +85,7 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
     _register(content.get("defaults", []))
     folder = path.resolve().parent
     merged = _merged_study(path.stem, folder, content)
+    merged.setdefault("clients", _defaults(RunSpec)["clients"])  # stored studies may lack it
     if folder.parent == output_folder() and path.name == "study.yaml":
         merged["name"] = folder.name  # goes on where it is stored, also if the folder was renamed
     for field in [override.field for override in given if override.field.startswith("let.")]:
@@ -135,9 +136,15 @@ def _chosen(group: str, option: str, path: Path | None) -> dict[str, Any]:
     elif group != "method" or (":" not in option and option not in methods.catalogue()):
         raise no_option(group, option)
     if group != "method":
-        return {group: {**_defaults(RunSpec)[group], **chosen}}
+        return {group: _over(_defaults(RunSpec)[group], chosen)}
     parts = chosen if "method" in chosen else {"method": chosen}  # the former: `@package _global_`
     return {"method": methods.as_dict(methods.build(parts["method"])), "stages": parts.get("stages", [])}
+
+
+def _over(usual: dict[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The usual fields with those of an option, also of nested specifications."""
+    nested = [name for name in chosen if usual.get(name) and isinstance(usual[name], dict)]
+    return {**usual, **chosen, **{name: _over(usual[name], chosen[name]) for name in nested}}
 
 
 def choose_in(node: dict[str, Any], group: str, option: Any) -> None:

@@ -11,7 +11,17 @@ from typing import Any
 
 from fpl_tune import methods
 from fpl_tune.clip.load import model_content
-from fpl_tune.config.specs import RUN_FIELDS, ClipSpec, OptimSpec, ProtocolSpec, RunSpec, Stage, Study, StudySpec
+from fpl_tune.config.specs import (
+    RUN_FIELDS,
+    ClientsSpec,
+    ClipSpec,
+    OptimSpec,
+    ProtocolSpec,
+    RunSpec,
+    Stage,
+    Study,
+    StudySpec,
+)
 from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError, did_you_mean, nearest
 from fpl_tune.core.files import digest
@@ -40,6 +50,7 @@ def known_fields() -> list[str]:
 
 _SPECS: dict[str, type] = {
     "clip": ClipSpec, "data": DataSpec, "partition": PartitionSpec, "optim": OptimSpec, "protocol": ProtocolSpec,
+    "clients": ClientsSpec,
 }  # fmt: skip
 
 
@@ -207,8 +218,10 @@ _FORMER = {"clip": {"tf32": False}, "data": {"split_seed": 1}, "partition": {"ba
 
 
 def as_dict(run: RunSpec) -> dict[str, Any]:
-    """The canonical plain dict of a run, which `to_run` reads; `stages` is empty for one stage by the protocol."""
-    return {name: asdict(getattr(run, name)) for name in _SPECS} | _trained(run)
+    """The canonical plain dict of a run, which `to_run` reads; `stages` is empty for one stage by the protocol, and
+    usual `clients` are left out, as in results of before they could be others."""
+    usual = {"clients"} if run.clients == ClientsSpec() else set[str]()
+    return {name: asdict(getattr(run, name)) for name in _SPECS if name not in usual} | _trained(run)
 
 
 def identity(run: RunSpec) -> str:
@@ -217,7 +230,9 @@ def identity(run: RunSpec) -> str:
     Paths do not count, so that results move with their files: `data.root` is left out, and for weights, the folder of a
     model and an exported split stands what they contain; the path only if it cannot be read.
     """
-    node = {name: vars(getattr(run, name)) for name in _SPECS} | _trained(run, newer=False)
+    node = {name: vars(getattr(run, name)) for name in _SPECS if name != "clients"} | _trained(run, newer=False)
+    if clients := _in_effect(run.clients):
+        node["clients"] = clients
     node["data"] = {name: value for name, value in node["data"].items() if name != "root"}
     rates = node["optim"]["groups"]
     node["optim"] = {**node["optim"], "groups": {name: rate for name, rate in rates.items() if rate is not None}}
@@ -230,6 +245,14 @@ def identity(run: RunSpec) -> str:
     node["clip"] = {**node["clip"], "name": model_content(run.clip.name), "pretrained": _content(run.clip.pretrained)}
     node["partition"] = {**node["partition"], "file": _content(run.partition.file)}
     return digest(json.dumps(node, sort_keys=True, separators=(",", ":")))
+
+
+def _in_effect(clients: ClientsSpec) -> dict[str, Any]:
+    """The fields of `clients` that have an effect; none if all clients arrive and are benign."""
+    node = asdict(clients)
+    if clients.malicious.attack != "backdoor":
+        del node["malicious"]["backdoor"]
+    return {name: value for name, value in node.items() if (value["share"] if isinstance(value, dict) else value)}
 
 
 def _content(path: str | None) -> str | None:

@@ -28,7 +28,7 @@ def check_study(path: Path) -> dict[str, Any]:
     if path.suffix != ".yaml":
         raise ConfigError(f"Hydra reads files that end in .yaml, but the study is {path.name}. Rename it.")
     node = read_mapping(path, "A study")
-    if "defaults" not in node and not set(RUN_FIELDS) <= node.keys():  # a stored study has all fields and no defaults
+    if "defaults" not in node and not set(RUN_FIELDS) - {"clients"} <= node.keys():  # of a stored study
         raise ConfigError(f"{path.name} does not say what it builds on. Begin it with `defaults: [/study, _self_]`.")
     if not isinstance(node.get("defaults", []), list):
         raise ConfigError(f"defaults of {path.name} must be a list such as [/study, _self_].")

@@ -11,7 +11,19 @@ from pydantic.dataclasses import dataclass
 
 from fpl_tune import methods
 from fpl_tune.clip.sentences import Position
-from fpl_tune.core.spec import LOOKS, SPEC, UNTIL_DECIDED, AtLeastOne, Rate, Seed, Seeds, with_place
+from fpl_tune.core.spec import (
+    LOOKS,
+    SPEC,
+    UNTIL_DECIDED,
+    AtLeastOne,
+    Decay,
+    Fraction,
+    Rate,
+    Seed,
+    Seeds,
+    Weight,
+    with_place,
+)
 from fpl_tune.data import DataSpec, PartitionSpec
 from fpl_tune.method import Method
 
@@ -168,6 +180,59 @@ class ProtocolSpec:
 
 
 @dataclass(frozen=True, config=SPEC)
+class SlowSpec:
+    """Clients that do a part of their local work, the stragglers of FedProx (Li et al., MLSys 2020, Section 5.2)."""
+
+    share: Decay = 0.0
+    """Share of the clients that are slow, drawn by the seed."""
+    steps: Fraction = 0.2
+    """Share of the local epochs that a slow client does in a round."""
+    late: Literal["keep", "drop"] = "keep"
+    """keep: the server takes what a slow client has done; drop: it does not wait, so slow clients never train."""
+
+
+@dataclass(frozen=True, config=SPEC)
+class BackdoorSpec:
+    """The patch of the attack `backdoor` (BadNets, Gu et al. 2017; of federated learning, Bagdasaryan et al. 2020)."""
+
+    target: Annotated[int, Field(ge=0)] = 0
+    """Id of the class that models are to predict where an image has the patch."""
+    share: Fraction = 0.5
+    """Share of a malicious client's training images that get the patch and the label of `target`."""
+    size: Fraction = 0.2
+    """Side of the patch, a checkerboard in the lower right corner, as a share of the image's."""
+
+
+@dataclass(frozen=True, config=SPEC)
+class MaliciousSpec:
+    """Clients that attack. They are not evaluated: accuracies are those of benign clients."""
+
+    share: Decay = 0.0
+    """Share of the training clients that are malicious, at least one if above 0; drawn by the seed."""
+    attack: Literal["sign_flip", "noise", "scale", "alie", "ipm", "min_max", "label_flip", "backdoor"] = "sign_flip"
+    """What they do, see [the attacks](../explanation/clients.md). On updates: `sign_flip`, `noise`, `scale`, `alie`,
+    `ipm`, `min_max`. On data: `label_flip`, `backdoor`."""
+    strength: Weight = 1.0
+    """Share of the way from the honest update to that of the attack. 0 changes nothing."""
+    from_round: AtLeastOne = 1
+    """First round of the attack."""
+    backdoor: BackdoorSpec = field(default_factory=BackdoorSpec)
+    """The patch of `backdoor`; its fields are below."""
+
+
+@dataclass(frozen=True, config=SPEC)
+class ClientsSpec:
+    """Clients that drop out, are slow, or attack."""
+
+    drop: Decay = 0.0
+    """Probability that the update of a client that was sampled does not arrive, drawn by seed, client and round."""
+    slow: SlowSpec = field(default_factory=SlowSpec)
+    """Slow clients; its fields are below."""
+    malicious: MaliciousSpec = field(default_factory=MaliciousSpec)
+    """Malicious clients; its fields are below."""
+
+
+@dataclass(frozen=True, config=SPEC)
 class Stage:
     """One stage of a run; most methods train in one."""
 
@@ -192,6 +257,7 @@ class RunSpec:
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     optim: OptimSpec = field(default_factory=OptimSpec)
     protocol: ProtocolSpec = field(default_factory=ProtocolSpec)
+    clients: ClientsSpec = field(default_factory=ClientsSpec)
     method: Method = field(default_factory=_promptfl)
     stages: tuple[Stage, ...] = ()
     """Stages in the order of training. In YAML each has a `method` (default: the run's own; `inner`: the one it wraps;

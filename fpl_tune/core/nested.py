@@ -7,7 +7,7 @@ from typing import Any
 
 from fpl_tune.core.errors import ConfigError
 
-GROUPS = ("clip", "data", "partition", "optim", "protocol", "method")
+GROUPS = ("clip", "data", "partition", "optim", "protocol", "clients", "method")
 """Groups of a run's configuration that are chosen by name."""
 MAPPINGS = ("optim.groups", "data.names")
 """Fields that are mappings with keys that users choose."""

@@ -171,6 +171,11 @@ def count(**tensors: Tensor) -> dict[str, int | Tensor]:
     return {name: tensor.numel() for name, tensor in tensors.items()}
 
 
+def some_of(share: float, n: int) -> int:
+    """Number of a share of n clients, rounded; at least one if the share is above 0."""
+    return max(1, round(share * n)) if share else 0
+
+
 def require(holds: bool, field: str, rule: str, value: Any, remedy: str = "") -> None:
     """Raises `ConfigError` naming field, rule and value unless the rule holds."""
     if not holds:

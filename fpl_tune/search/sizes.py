@@ -23,7 +23,7 @@ def check_of_sizes() -> Callable[[RunSpec], None]:
         for stage in run.stages:
             method = stage.method
             if method.requires or method.needs == "patches" or type(method).check is not Method.check:
-                key = cost_key(run, "clip", "data", "partition", "protocol")
+                key = cost_key(run, "clip", "data", "partition", "protocol", "clients")
                 if key not in by_key:
                     task = dummy_task(run)
                     sizes = SimpleNamespace(**{name: getattr(task, name) for name in get_type_hints(Sizes)})

@@ -31,6 +31,12 @@ class Cohort(NamedTuple):
     `clients`."""
     orders: Mapping[int, Sequence[Tensor]] | None = None
     """Positions of each client's images, pass by pass; None: drawn."""
+    work: Mapping[int, float] | None = None
+    """Share of the local epochs that slow clients do, by client; None: all do all."""
+    liars: Tensor | None = None
+    """[C] bool, on the CPU: clients that attack in this round; None: nobody."""
+    absent: Tensor | None = None
+    """[A] ids, on the CPU, of clients that were sampled and whose updates do not arrive; None: nobody."""
 
 
 def draw_cohort(
@@ -173,6 +179,7 @@ def passes(size: int, epochs: float, cohort: Cohort, client: int) -> list[Tensor
     """
     if cohort.orders is not None:
         return list(cohort.orders[client])
+    epochs *= (cohort.work or {}).get(client, 1)
     rng = generator("order", cohort.seed, client, cohort.round)
     found = []
     for epoch, span in spans(size, epochs, cohort.round).items():

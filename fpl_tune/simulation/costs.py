@@ -94,11 +94,11 @@ def known(run: RunSpec, towers: Towers | None = None, dataset: Dataset | None = 
 
 def _costs(run: RunSpec, task: ClientTask) -> Known:
     clients, sent = sum(size > 0 for size in task.train.sizes), bytes_sent(run, 1, task)
-    first, steps = 1, list[Counter[int]]()
+    first, steps, work = 1, list[Counter[int]](), _work(run, task)
     for rounds, stage in zip(_rounds(run), run.stages, strict=False):
         numbers = range(first, first + rounds)
         first = numbers.stop
-        each = (batches(task.train.sizes, stage.epochs, run.optim.batch, number) for number in numbers)
+        each = (batches(sizes, share * stage.epochs, run.optim.batch, n) for share, sizes in work for n in numbers)
         steps.append(sum(each, Counter()))
     measured, operations = _measure(run, task, steps), 0
     for rounds, (flops, *_), counted in zip(_rounds(run), measured, steps, strict=True):
@@ -117,6 +117,18 @@ def _costs(run: RunSpec, task: ClientTask) -> Known:
         "comm/total_bytes": sent.up + sent.down,
     }
     return Known(found, memory, bool(state.personal))
+
+
+def _work(run: RunSpec, task: ClientTask) -> list[tuple[float, list[int]]]:
+    """The share of the local epochs that clients do, and their numbers of images: of slow clients and of the others."""
+    sizes = task.train.sizes
+    if task.slow is None or run.clients.slow.late == "drop":
+        return [(1.0, sizes)]
+    slow = task.slow.tolist()
+    return [
+        (share, [size for size, is_slow in zip(sizes, slow, strict=True) if is_slow == which])
+        for share, which in ((1.0, False), (run.clients.slow.steps, True))
+    ]
 
 
 def _rounds(run: RunSpec) -> list[int]:

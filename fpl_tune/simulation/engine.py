@@ -11,16 +11,17 @@ On an accelerator a step never synchronizes: all inputs are on the device before
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fpl_tune.config.specs import OptimSpec
+from fpl_tune.config.specs import MaliciousSpec, OptimSpec
 from fpl_tune.method import Local, Method, State, Task, Traffic, derive, in_place
 from fpl_tune.simulation import optim
+from fpl_tune.simulation.attacks import attacked
 from fpl_tune.simulation.batches import Cohort, Plan, plan_round
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.optim import OptimState
@@ -36,6 +37,9 @@ class RoundReport(NamedTuple):
     up: list[int]
     """Per seed: scalars sent by the cohort."""
     down: list[int]
+    """Per seed: scalars received by the cohort and by the clients that are absent."""
+    vain: list[int]
+    """Per seed: scalars received by the clients that are absent."""
 
 
 def run_round(
@@ -50,8 +54,9 @@ def run_round(
     stage: range | None = None,
     graphs: Graphs | None = None,
     reuse: bool = False,
+    malicious: MaliciousSpec | None = None,
 ) -> tuple[list[State], RoundReport]:
-    """One round of every seed.
+    """One round of every seed. The state of a seed whose cohort is empty stays as it is.
 
     Args:
         method: what is trained.
@@ -62,6 +67,7 @@ def run_round(
         stage: the rounds of the stage, by number; None: this one alone.
         graphs: what records and replays steps where that saves time; None: every step runs eagerly.
         reuse: the next states may take the memory of `states`, which are not to be read again, even after an error.
+        malicious: the attack of the cohorts' `liars`; None: they do not change what they send.
 
     Returns:
         The next states [S], and what was measured.
@@ -73,42 +79,64 @@ def run_round(
     ]
     sizes = [len(c.clients) for c in cohorts]
     whos = torch.cat([c.clients for c in cohorts]).to(tasks[0].device).split(sizes)
+    present = [i for i, size in enumerate(sizes) if size]
     with torch.no_grad():
-        sent = [method.traffic(t, s, clients) for t, s, clients in zip(tasks, states, whos, strict=True)]
-        starts = [method.start(t, s, clients) for t, s, clients in zip(tasks, states, whos, strict=True)]
-    local = Local.joined(starts)
-    total = sum(sizes)
-    loss = None
+        sent = {i: method.traffic(tasks[i], states[i], whos[i]) for i in present}
+        starts = [method.start(tasks[i], states[i], whos[i]) for i in present]
+        scalars = _scalars(method, tasks, states, cohorts, sent)
+    states_after, loss = list(states), None
+    if not present:
+        return states_after, RoundReport(None, *scalars)
+    local = start = Local.joined(starts)
     if local.params:
-        plan = plan_round(tasks, cohorts, whos, epochs, spec)
+        plan, total = plan_round(tasks, cohorts, whos, epochs, spec), sum(sizes)
         blocks = [slice(first, first + (block or total)) for first in range(0, total, block or total)]
         done = [_train(method, tasks[0], local.at(rows), plan.at(rows), spec, graphs) for rows in blocks]
         local, loss = Local.joined([d[0] for d in done]), torch.cat([d[1] for d in done])
-    states_after, first = [], 0
+    first = 0
     with torch.no_grad(), in_place() if reuse else nullcontext():
-        for task, state, clients in zip(tasks, states, whos, strict=True):
-            states_after.append(method.merge(task, state, clients, local.at(slice(first, first + len(clients)))))
-            first += len(clients)
-    up, down = _scalars(sent, sizes)
-    return states_after, RoundReport(None if loss is None else list(loss.split(sizes)), up, down)
+        for i in present:
+            rows = slice(first, first := first + sizes[i])
+            uploads = local.at(rows)
+            if malicious is not None and cohorts[i].liars is not None:
+                uploads = attacked(malicious, cohorts[i], sent[i].up, start.at(rows), uploads)
+            states_after[i] = method.merge(tasks[i], states[i], whos[i], uploads)
+    return states_after, RoundReport(None if loss is None else list(loss.split(sizes)), *scalars)
 
 
-def _scalars(sent: Sequence[Traffic], n_clients: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Scalars sent up and down, by seed. Counts that differ by client are read from the device at once."""
-    fixed = [[0] * len(sent), [0] * len(sent)]
+def _scalars(
+    method: Method,
+    tasks: Sequence[Task],
+    states: Sequence[State],
+    cohorts: Sequence[Cohort],
+    sent: Mapping[int, Traffic],
+) -> tuple[list[int], list[int], list[int]]:
+    """Scalars sent up, sent down, and sent down to absent clients, by seed. Counts that differ by client are read from
+    the device at once."""
+    totals = [[0] * len(cohorts) for _ in range(3)]
     counted: list[tuple[list[int], int, Tensor]] = []
-    for seed, (traffic, n) in enumerate(zip(sent, n_clients, strict=True)):
-        for totals, tree in zip(fixed, traffic, strict=True):
-            for value in tree.values():
-                if isinstance(value, Tensor):
-                    counted.append((totals, seed, value.sum()))
+
+    def add(into: Sequence[list[int]], seed: int, counts: Mapping[str, int | Tensor], clients: int) -> None:
+        for total in into:
+            for count in counts.values():
+                if isinstance(count, Tensor):
+                    counted.append((total, seed, count.sum()))
                 else:
-                    totals[seed] += value * n
+                    total[seed] += count * clients
+
+    for seed, cohort in enumerate(cohorts):
+        if seed in sent:
+            add(totals[:1], seed, sent[seed].up, len(cohort.clients))
+            add(totals[1:2], seed, sent[seed].down, len(cohort.clients))
+        if cohort.absent is not None and len(cohort.absent):
+            received = method.traffic(tasks[seed], states[seed], cohort.absent.to(tasks[seed].device)).down
+            add(totals[1:], seed, received, len(cohort.absent))
     if counted:
-        read = torch.stack([value for *_, value in counted]).tolist()
-        for (totals, seed, _), value in zip(counted, read, strict=True):
-            totals[seed] += value
-    return fixed[0], fixed[1]
+        read = torch.stack([count for *_, count in counted]).tolist()
+        for (total, seed, _), scalars in zip(counted, read, strict=True):
+            total[seed] += scalars
+    up, down, vain = totals
+    return up, down, vain
 
 
 def kept_bytes(method: Method, task: ClientTask, state: State, spec: OptimSpec) -> int:

@@ -119,7 +119,8 @@ _DIAGNOSED = 64  # validation images per client that a diagnosis looks at
 @torch.no_grad()
 def diagnose(method: Method, task: ClientTask, state: State) -> dict[str, list[float]]:
     """`Method.diagnose` of the deployed models on validation images: means over clients, by `diagnosis/<name>`."""
-    clients = torch.tensor([i for i, size in enumerate(task.val.sizes) if size], device=task.device)
+    benign = task.val.sizes if task.liars is None else task.val.only(~task.liars[:, None].to(task.device)).sizes
+    clients = torch.tensor([i for i, size in enumerate(benign) if size], device=task.device)
     if not len(clients):
         return {}
     columns = torch.arange(min(task.val.spare, _DIAGNOSED), device=task.device)
@@ -238,10 +239,11 @@ def _count(
 
 def _score(data: ClientData, sums: Tensor, seconds: float) -> Score:
     """The score of a set from what `_count` has found."""
-    size = torch.tensor(data.sizes[: len(sums)], dtype=sums.dtype)
+    held = torch.tensor(data.sizes, dtype=sums.dtype)
+    size = held if len(sums) == len(held) else held.max()[None]  # one row stands for all who have images
     right, loss, f1, present = sums[:, :4].T
     accuracy, mean_loss, f1, present = (
-        torch.where(size > 0, values, math.nan).expand(len(data.rows))
+        torch.where(held > 0, values, math.nan)
         for values in (right.double() / size.clamp(min=1), loss / size.clamp(min=1), f1, present)
     )
     ece = sums[:, 4:].double().sum(0).abs().sum() / size.sum().clamp(min=1)
@@ -255,7 +257,7 @@ def _distinct(local: Local, data: ClientData, clients: Tensor) -> Tensor:
         return positions
     leaves = [*local.params.values(), *local.buffers.values()]
     alike = not leaves or bool(torch.stack([(leaf == leaf[:1]).all() for leaf in leaves]).all())
-    return positions[:1] if alike else positions
+    return data.size[clients].argmax()[None] if alike else positions
 
 
 def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:

@@ -6,6 +6,7 @@ and the running totals; there are no generators to store.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from fpl_tune.core.metrics import BYTES_PER_SCALAR
 from fpl_tune.core.plugins import describe_error
 from fpl_tune.core.tensors import large_leaves_in
 from fpl_tune.method import Method, State, trees_like
-from fpl_tune.simulation import bounds, divergence, learned
+from fpl_tune.simulation import attacks, bounds, divergence, learned
 from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.checkpoint import Snapshot
@@ -78,7 +79,7 @@ class Simulation:
         """The rounds of each stage, counted from 1 over all stages."""
         self.rounds = run.rounds
         self.round = 0
-        self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "seconds": 0.0} for _ in self.seeds]
+        self.totals: list[dict[str, float]] = [{"up": 0, "down": 0, "vain": 0, "seconds": 0.0} for _ in self.seeds]
         self._changed: set[str] = set()  # settings of which the user was told
         self._held = 0  # the stage whose states these are
         self._cache_dir = cache_dir
@@ -99,6 +100,7 @@ class Simulation:
             task.train.widen(width)  # the tables of all seeds lie side by side
         for method in self._methods:
             method.check(self.tasks[0])
+        attacks.check(run, self.tasks[0])
 
     @contextmanager
     def settings(self) -> Iterator[None]:
@@ -159,6 +161,7 @@ class Simulation:
                     stage=self._spans[self._held],
                     graphs=self._graphs,
                     reuse=where.type == "cpu",
+                    malicious=self.run.clients.malicious,
                 )
                 return report
             except Exception as problem:
@@ -219,16 +222,20 @@ class Simulation:
             total = self.totals[i]
             total["up"] += report.up[i] * BYTES_PER_SCALAR
             total["down"] += report.down[i] * BYTES_PER_SCALAR
+            total["vain"] += report.vain[i] * BYTES_PER_SCALAR
             total["seconds"] += seconds
             record: Record = {"seed": seed, "round": number, "train/clients": len(cohorts[i].clients)}
+            if (absent := cohorts[i].absent) is not None:
+                record["train/sampled"] = len(cohorts[i].clients) + len(absent)
+                record["comm/vain_bytes"] = int(total["vain"])
             if scores is not None:
-                record.update(self._figures(i, scores[i]), **self._costs)
+                record.update(self._figures(i, scores[i], cohorts[i]), **self._costs)
                 record.update(method.metrics(self.tasks[i], self.states[i]))
             if self.done:
                 record.update(diagnose(method, self.tasks[i], self.states[i]))
                 record.update(detect(method, self.tasks[i], self.states[i]))
                 record.update(self._images(i))
-            if losses is not None:
+            if losses is not None and len(losses[i]):
                 record["train/loss"] = losses[i].mean().item()
             record["comm/up_bytes"], record["comm/down_bytes"] = int(total["up"]), int(total["down"])
             record["time/train_seconds"], record["time/seconds"] = training, total["seconds"]
@@ -240,13 +247,19 @@ class Simulation:
         first = self._spans[self._held][0]
         return [cohort_of(self.run, task, s, number, first) for s, task in zip(self.seeds, self.tasks, strict=True)]
 
-    def _figures(self, i: int, scores: Mapping[str, Score]) -> Record:
-        """Accuracies of one seed, of the whole and by client, and what testing on the main set took."""
+    def _figures(self, i: int, scores: Mapping[str, Score], cohort: Cohort) -> Record:
+        """Accuracies of one seed, of the whole, by client, and of slow and absent clients; and what testing on the main
+        set took."""
         primary = self.tasks[i].primary
+        accuracy, parts = scores[primary].accuracy, {"slow": self.tasks[i].slow, "absent": cohort.absent}
+        means = {
+            f"test/{name}/acc_mean": accuracy[part].nanmean().item() for name, part in parts.items() if part is not None
+        }
         by_client = {
             f"clients/{'test' if name == primary else name}": score.accuracy.tolist() for name, score in scores.items()
         }
-        return {**summarise(scores, primary), **by_client, "time/test_seconds": scores[primary].seconds}
+        of_groups = {name: mean for name, mean in means.items() if not math.isnan(mean)}
+        return {**summarise(scores, primary), **of_groups, **by_client, "time/test_seconds": scores[primary].seconds}
 
     @cached_property
     def _costs(self) -> Record:
@@ -322,7 +335,11 @@ class Simulation:
         fresh = zip(self.seeds, self._fresh(stage), strict=True)
         with large_leaves_in(self._cache_dir):
             self.states = [trees_like(like, trees[str(seed)]) for seed, like in fresh]
-        self.round, self._held, self.totals = int(meta["round"]), stage, [dict(total) for total in meta["totals"]]
+        self.round, self._held, self.totals = (
+            int(meta["round"]),
+            stage,
+            [{"vain": 0, **total} for total in meta["totals"]],
+        )
 
     def _fresh(self, stage: int) -> list[State]:
         """Initial states of stage number `stage`, used for leaf names and shapes."""

@@ -14,7 +14,7 @@ from fpl_tune.core.metrics import BYTES_PER_SCALAR
 from fpl_tune.method import Adapter, State
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.task import ClientTask
-from fpl_tune.simulation.worlds import draw_clients, initial_state
+from fpl_tune.simulation.worlds import cohort_of, initial_state
 
 _STEADY = 3  # equal rounds after which a stage with all clients in every round is taken as constant
 
@@ -26,7 +26,7 @@ class Sent(NamedTuple):
     """Bytes."""
     down: int
     clients: int
-    """Clients of all rounds, each counted in every round in which it trains."""
+    """Clients of all rounds, each counted in every round in which it is sampled."""
 
 
 def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> Sent:
@@ -47,22 +47,29 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> Sent:
         method = checked(stage.method)
         state = initial_state(method, task, seed, state)
         recent: list[tuple[int, int, int]] = []
-        rounds = stage.rounds if run.learns else 1
+        rounds, first = stage.rounds if run.learns else 1, number + 1
         for within in range(rounds):
             number += 1
             now = task.during(within + 1, stage.rounds, key=0)
-            clients = draw_clients(run, now, seed, number)
+            cohort = cohort_of(run, now, seed, number, first)
+            clients = cohort.clients
+            sampled = clients if cohort.absent is None else torch.cat([clients, cohort.absent])
             with torch.no_grad():
-                sent = method.traffic(now, state, clients)
-            this = _bytes(sent.up, len(clients)), _bytes(sent.down, len(clients)), len(clients)
+                sent, received = (method.traffic(now, state, some) for some in (clients, sampled))
+            this = _bytes(sent.up, len(clients)), _bytes(received.down, len(sampled)), len(sampled)
             up, down, updates = up + this[0], down + this[1], updates + this[2]
             recent = [*recent[1 - _STEADY :], this]
-            if run.protocol.participation == 1 and len(recent) == _STEADY and len(set(recent)) == 1:
+            if (
+                run.protocol.participation == 1
+                and not run.clients.drop
+                and len(recent) == _STEADY
+                and len(set(recent)) == 1
+            ):
                 left = rounds - within - 1
                 up, down, updates = up + left * this[0], down + left * this[1], updates + left * this[2]
                 number += left
                 break
-            if any(isinstance(count, Tensor) for count in (*sent.up.values(), *sent.down.values())):
+            if any(isinstance(count, Tensor) for count in (*sent.up.values(), *sent.down.values())) and len(clients):
                 with torch.no_grad():
                     state = method.merge(now, state, clients, method.start(now, state, clients))
     return Sent(up, down, updates)

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fpl_tune.clip.load import weights_print
 from fpl_tune.config import RunSpec
 from fpl_tune.core.device import cores
 from fpl_tune.core.errors import ConfigError
+from fpl_tune.core.formatting import counted
 from fpl_tune.core.seeds import generator
+from fpl_tune.core.tensors import some_of
 from fpl_tune.data import load
 from fpl_tune.data.spec import cross_data
 from fpl_tune.method import Method, State, derive, same_leaves
@@ -42,10 +45,29 @@ def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
         task.tests[OWN] = classes, main.only((task.counts > 0).gather(1, main.label))
     if protocol.validation == "everyone":
         task.validation = task.val.pooled().only(task.train.size[:, None] > 0)
+    task.slow = _some(run.clients.slow.share, task, seed, "slow")
+    if (liars := _some(run.clients.malicious.share, task, seed, "malicious")) is not None:
+        task = task.judged_without(liars)
     size = cohort_size(n_clients, protocol.participation)
+    task.malicious = 0 if liars is None else round(int(liars.sum()) * size / n_clients)
     uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < n_clients)
     task.participation = size / n_clients if uniform else None
     return task
+
+
+def _some(share: float, task: ClientTask, seed: int, kind: str) -> Tensor | None:
+    """[N] bool, on the CPU: a share of the clients that train, at least one, drawn by the seed; None if it is 0."""
+    if not share:
+        return None
+    trained = torch.tensor([client for client, size in enumerate(task.train.sizes) if size])
+    number = some_of(share, len(trained))
+    if number >= len(trained):
+        raise ConfigError(
+            f"clients.{kind}.share must leave some of {counted(len(trained), 'client')} as they are, but {share:g} of "
+            f"them are {number}. Lower it, or raise partition.n_clients."
+        )
+    order = torch.randperm(len(trained), generator=generator(kind, seed))
+    return torch.zeros(task.n_clients, dtype=torch.bool).index_fill(0, trained[order[:number]], True)
 
 
 def initial_state(method: Method, task: ClientTask, seed: int, before: State | None = None) -> State:
@@ -71,11 +93,25 @@ def draw_clients(run: RunSpec, task: ClientTask, seed: int, number: int) -> torc
 
 def cohort_of(run: RunSpec, task: ClientTask, seed: int, number: int, first: int) -> Cohort:
     """The cohort of a round, and how many clients trained before each of it in the stage that began with `first`."""
-    drawn = draw_clients(run, task, seed, number)
+    drawn, clients = draw_clients(run, task, seed, number), run.clients
     # All rounds have as many clients, but for the first one, which may take all.
     earlier = [] if number == first else [len(draw_clients(run, task, seed, first))]
     earlier += [len(drawn)] * (number - first - 1)
-    return Cohort(seed, number, drawn.sort().values, sum(earlier) + drawn.argsort())
+    before, drawn = sum(earlier) + drawn.argsort(), drawn.sort().values
+    late = task.slow is not None and clients.slow.late == "drop"
+    absent, work = torch.rand(task.n_clients, generator=generator("drop", seed, number)) < clients.drop, None
+    if task.slow is not None and late:
+        absent |= task.slow
+    elif task.slow is not None:
+        work = dict.fromkeys(task.slow.nonzero()[:, 0].tolist(), clients.slow.steps)
+    absent = absent[drawn]
+    here, liars = drawn[~absent], task.liars
+    lying = liars is not None and number >= clients.malicious.from_round and bool(liars[here].any())
+    return Cohort(
+        seed, number, here, before[~absent], work=work,
+        liars=liars[here] if liars is not None and lying else None,
+        absent=drawn[absent] if clients.drop or late else None,
+    )  # fmt: skip
 
 
 _worlds: dict[str, SharedData] = {}

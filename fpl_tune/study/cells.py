@@ -17,7 +17,7 @@ from fpl_tune.core.nested import GROUPS, MAPPINGS, flatten
 if TYPE_CHECKING:
     from fpl_tune.config import RunSpec
 
-SETTING = ("data", "partition", "protocol")
+SETTING = ("data", "partition", "protocol", "clients")
 """Groups of fields that say where a cell runs, not what it runs."""
 Role = Literal["cell", "reference", "trial", "tuned", "published", "ablation"]
 """A cell of a grid, a reference, a trial of a search, the confirmation of a search's chosen or published point on fresh
@@ -233,7 +233,7 @@ def fields_of(varied: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_setting(varied: Mapping[str, Any]) -> bool:
-    """True if all varied fields say where a cell runs (data, partition, protocol), not what it runs."""
+    """True if all varied fields say where a cell runs (data, partition, protocol, clients), not what it runs."""
     return all(name.partition(".")[0] in SETTING for name in fields_of(varied))
 
 

@@ -57,7 +57,7 @@ class Scaffold(Wrapper):
         added = {"steps": torch.zeros(len(clients), dtype=task.dtype, device=task.device)}
         for name, control in _controls(state).items():
             added[f"correction.{name}"] = control - state.personal[f"control.{name}"][clients]
-            added[f"gradients.{name}"] = torch.zeros_like(local.params[name])
+            added[f"control.{name}"] = torch.zeros_like(local.params[name])
         return local._replace(buffers={**local.buffers, **added})
 
     def loss(self, task: Task, local: Local, batch: Batch) -> tuple[Tensor, Tree]:
@@ -69,7 +69,7 @@ class Scaffold(Wrapper):
         counted: Tree = {"steps": local.buffers["steps"] + 1}
         for name in gradients:
             if f"correction.{name}" in local.buffers:
-                counted[f"gradients.{name}"] = local.buffers[f"gradients.{name}"] + gradients[name]
+                counted[f"control.{name}"] = local.buffers[f"control.{name}"] + gradients[name]
                 gradients[name] = gradients[name] + local.buffers[f"correction.{name}"]
         return fl.with_gradient(loss, local.params, gradients), {**local.buffers, **moved, **counted}
 
@@ -83,7 +83,7 @@ class Scaffold(Wrapper):
         for name, control in _controls(state).items():
             own = state.personal[f"control.{name}"]
             old, steps_ = own[clients], steps.view(-1, *[1] * control.ndim)
-            new = torch.where(steps_ > 0, local.buffers[f"gradients.{name}"] / steps_.clamp(min=1), old)
+            new = torch.where(steps_ > 0, local.buffers[f"control.{name}"] / steps_.clamp(min=1), old)
             personal[f"control.{name}"] = fl.scatter_rows(own, clients, new)
             shared[f"control.{name}"] = control + torch.einsum("c,c...->...", share, new - old)
         return State(shared, personal, after.server)

@@ -37,7 +37,7 @@ FIXED = ("up_bytes", "down_bytes", "total_bytes", "seconds", "test_seconds", "tr
 """Last parts of the names of metrics that do not vary by chance: they have no deviation, and nothing is tested."""
 TOTALS = ("comm/up_bytes", "comm/down_bytes", "time/seconds", "cost/learned")
 """Metrics that are read from the last record, whatever the rule."""
-SETTING = ("data", "partition", "protocol")
+SETTING = ("data", "partition", "protocol", "clients")
 """Groups of fields that say where a cell ran."""
 TUNABLE = (
     "data.views",

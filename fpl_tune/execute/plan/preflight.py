@@ -31,7 +31,7 @@ from fpl_tune.execute.job import ExecutionContext
 from fpl_tune.execute.plan.machine import CORES, REFERENCE, Machine
 from fpl_tune.method import State
 from fpl_tune.search import halving
-from fpl_tune.simulation import bounds
+from fpl_tune.simulation import attacks, bounds
 from fpl_tune.simulation.bounds import Memory
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.costs import Known, known
@@ -113,7 +113,11 @@ class Loaded:
 
     def task_of(self, run: RunSpec) -> ClientTask:
         """A task of the run's data and partition with seed 1, whose images take no memory."""
-        key = (*(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)), needs_of(run))
+        key = (
+            *(vars(group) for group in (run.clip, run.data, run.partition, run.protocol)),
+            str(run.clients),
+            needs_of(run),
+        )
         return self._once(lambda: dummy_task(run, self.towers_of(run), self.dataset_of(run), self._listed), "task", key)
 
     def memory_of(self, run: RunSpec, seeds: int = 1) -> Memory:
@@ -133,7 +137,7 @@ class Loaded:
         # A model is tested by a pass over its images, or over its prompts if the images are cached features.
         (_, estimate, personal), passes = self.known(run), 0.0
         for classes, images in ((task.known, task.validation or task.val), *task.tests.values()):
-            models = images.sizes[:1] if images.same_for_all and not personal else images.sizes
+            models = [max(images.sizes)] if images.same_for_all and not personal else images.sizes
             prompts = len(models) * len(classes.names) / task.n_classes
             passes += sum(models) / batch if stages and stages[0].method.needs == "pixels" else prompts
         tests = passes / _PASSES / run.protocol.eval_every
@@ -288,6 +292,7 @@ def _check(run: RunSpec, loaded: Loaded, seeds: int, room: int | None, gpu: int 
             f"The parameters of {methods.name_of(run.method)} do not fit into this machine's memory. Lower a size of "
             "the method, or the number of clients."
         ) from None
+    attacks.check(run, task)
     bounds.check_state(state, seeds, room)
     if estimate is not None and gpu is not None:
         bounds.check_gpu(estimate, run, gpu - CONTEXT_BYTES)

@@ -36,6 +36,11 @@ class ClientTask:
     own_classes: bool = False
     passed: int = 0
     """Blocks of the image tower that the images have passed; 0 for pixels."""
+    slow: Tensor | None = None
+    """[N] bool, on the CPU: clients that are slow; None: none."""
+    liars: Tensor | None = None
+    """[N] bool, on the CPU: malicious clients; None: none."""
+    malicious: int = 0
 
     def __post_init__(self) -> None:
         self.n_clients = len(self.train.rows)
@@ -98,6 +103,12 @@ class ClientTask:
         tests = {name: (k, data.only(seen)) for name, (k, data) in self.tests.items()}
         tests["unseen"] = (classes, main.only(~seen))
         return replace(self, train=self.train.only(seen), val=self.val.only(seen), tests=tests)
+
+    def judged_without(self, liars: Tensor) -> ClientTask:
+        """The same task, where models of the malicious clients `liars` (bool [N], on the CPU) are not tested."""
+        benign = ~liars[:, None].to(self.device)
+        tests = {name: (k, data.only(benign)) for name, (k, data) in self.tests.items()}
+        return replace(self, tests=tests, validation=(self.validation or self.val).only(benign), liars=liars)
 
     def under(self, classes: Classes, *, own: bool = False) -> ClientTask:
         """The same task with logits over other classes (novel classes at test time), or over each client's own."""

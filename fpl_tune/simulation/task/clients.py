@@ -65,6 +65,7 @@ class ClientData:
         self.images, self.towers, self.dtype = images, towers, dtype
         self.views, self.second = tuple(views), tuple(second)
         self.device = torch.device(device)
+        # Of those who have images at all.
         self.same_for_all = len(index) > 1 and all(held is index[0] for held in index)
         self.sizes = [len(rows) for rows in index]
         self.size = torch.tensor(self.sizes, device=self.device)
@@ -84,14 +85,15 @@ class ClientData:
     @property
     def images_held(self) -> int:
         """The number of different images that the clients hold together."""
-        return self.sizes[0] if self.same_for_all else len(self.rows[self.mask].unique())
+        return max(self.sizes) if self.same_for_all else len(self.rows[self.mask].unique())
 
     def only(self, mask: Tensor) -> ClientData:
         """The same split without other images than those `kept`, bool [N, R] or, of whole clients, [N, 1]."""
         data = copy(self)
         data.mask = self.mask & mask
         data.size = data.mask.sum(1)
-        data.sizes, data.same_for_all = data.size.tolist(), self.same_for_all and bool(mask.all())
+        data.sizes = data.size.tolist()
+        data.same_for_all = self.same_for_all and (mask.shape[1] == 1 or bool(mask.all()))
         return data
 
     def pooled(self) -> ClientData:
