@@ -1,8 +1,9 @@
 """Attacks of malicious clients on the updates that they send.
 
-The update of a client is what training changed in the leaves that it sends. Attackers know the honest updates of all
-clients of the cohort, as in Blades (Li et al., IoTDI 2024, https://arxiv.org/abs/2206.05359). Attacks on data, which
-change what malicious clients train on, are in `fpl_tune.simulation.task`.
+The update of a client is what training changed in the leaves that it sends; what else it sends, such as prototypes, is
+part of the update as it is. Attackers know the honest updates of all clients of the cohort, as in Blades (Li et al.,
+IoTDI 2024, https://arxiv.org/abs/2206.05359). Attacks on data, which change what malicious clients train on, are in
+`fpl_tune.simulation.task`.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def attacked(spec: MaliciousSpec, cohort: Cohort, up: Collection[str], start: Lo
     if spec.attack not in ATTACKS:
         return trained
     sent = sent_leaves(trained, up)
-    moves = [leaf - of_start[name] for kind, of_start in zip(sent, start, strict=True) for name, leaf in kind.items()]
+    moves = [leaf - start.params[name] for name, leaf in sent.params.items()] + [*sent.buffers.values()]
     if not moves:
         return trained
     assert cohort.liars is not None
@@ -122,9 +123,9 @@ def attacked(spec: MaliciousSpec, cohort: Cohort, up: Collection[str], start: Lo
 
 
 def check(run: RunSpec, task: ClientTask) -> None:
-    """Raises `ConfigError` for an attack on updates where clients send none in any stage."""
+    """Raises `ConfigError` for an attack on updates where clients learn, but send none in any stage."""
     malicious, state = run.clients.malicious, None
-    if not malicious.share or malicious.attack not in ATTACKS:
+    if not (malicious.share and run.learns and malicious.attack in ATTACKS):
         return
     someone = torch.zeros(1, dtype=torch.int64, device=task.device)
     for stage in run.stages:

@@ -10,10 +10,13 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from fpl_tune.config.specs import MaliciousSpec
 from fpl_tune.method import Method, State, generator, trees_like
+from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.checked import checked
+from fpl_tune.simulation.engine import run_round
 from fpl_tune.simulation.evaluate import evaluate
-from fpl_tune.testing.rounds import COHORTS, Toy, assert_same, play, toy
+from fpl_tune.testing.rounds import COHORTS, EPOCHS, SPEC, Toy, assert_same, play, toy
 from fpl_tune.testing.toys import TowerKind, toy_task
 
 
@@ -105,6 +108,19 @@ def arguments_are_not_written_to(case: Toy) -> None:
         play(case.method, case.tasks[:1], states=[state], cohorts=COHORTS[-1:])
         evaluate(case.method, case.tasks[:1], [state])
         assert_same(state, copied)
+
+
+def absent_clients_and_attacks_of_strength_0_change_nothing(case: Toy) -> None:
+    """A round is that of the clients whose updates arrive; malicious clients that do not attack train as others."""
+    clients, absent, last = torch.tensor(COHORTS[-1]), torch.tensor([3]), len(COHORTS)
+    cohort = Cohort(0, last, clients, liars=torch.tensor([True, False, False]), absent=absent)
+    (after,), report = run_round(
+        case.method, case.tasks[:1], [case.history[-2]], [cohort], epochs=EPOCHS, spec=SPEC, stage=range(1, 1 + last),
+        malicious=MaliciousSpec(share=0.3, strength=0.0),
+    )  # fmt: skip
+    assert_same(after, case.history[-1])
+    down = case.method.traffic(case.tasks[0], case.history[-2], absent).down
+    assert report.vain == [sum(int(count) for count in down.values())]
 
 
 def pickling_keeps_the_method(case: Toy) -> None:
@@ -202,6 +218,7 @@ CONTRACT: tuple[Callable[[Toy], None], ...] = (
     seeds_together_equal_seeds_alone,
     shapes_never_change,
     arguments_are_not_written_to,
+    absent_clients_and_attacks_of_strength_0_change_nothing,
     pickling_keeps_the_method,
     everyone_can_be_deployed,
     state_survives_storage,

@@ -20,6 +20,8 @@ COHORTS = ((0, 2), (1, 2), (2, 0, 1))
 """Clients by round: one trains three times, two train twice, and the last one never."""
 SIZES = ((6, 5, 7, 3), (3, 7, 5, 6))
 """Training images by seed and client."""
+SPEC = OptimSpec(lr=0.05, batch=4)
+EPOCHS = 2
 
 
 @dataclass
@@ -51,8 +53,8 @@ def play(
     block: int | None = None,
     states: Sequence[State] | None = None,
     first: int = 1,
-    spec: OptimSpec | None = None,
-    epochs: int = 2,
+    spec: OptimSpec = SPEC,
+    epochs: int = EPOCHS,
     graphs: Graphs | None = None,
     rounds: int | None = None,
     reuse: bool = False,
@@ -65,7 +67,6 @@ def play(
     Returns:
         The states by round (the initial ones first) and seed.
     """
-    spec = spec or OptimSpec(lr=0.05, batch=4)
     if states is None:
         states = [method.init(t, generator("init", s)) for t, s in zip(tasks, seeds, strict=False)]
     history = [list(states)]

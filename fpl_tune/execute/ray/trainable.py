@@ -12,7 +12,7 @@ import socket
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
@@ -78,7 +78,8 @@ class FederatedTrainable(tune.Trainable):
     before the first).
 
     A checkpoint is the state after a round, with the history so far. It can be loaded with a configuration that differs
-    in `optim`, `protocol` and fields of the method that keep the shapes of its state, as in population based training.
+    in `optim`, `protocol`, `clients` and fields of the method that keep the shapes of its state, as in population based
+    training.
 
     Example:
         >>> import fpl_tune
@@ -237,7 +238,8 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
 @cache
 def _base() -> dict[str, Any]:
     """The default run, in which the configuration's fields are set."""
-    return config.as_dict(config.compose_run())
+    run = config.compose_run()
+    return {"clients": asdict(run.clients), **config.as_dict(run)}
 
 
 def summarise(records: Sequence[Record]) -> dict[str, float]:
@@ -279,8 +281,8 @@ def restore(job: JobRun, folder: Path) -> None:
         if theirs[group] != ours[group]:
             raise ConfigError(
                 f"cannot load a checkpoint of another configuration: its {group} is {theirs[group]}, but this run's is "
-                f"{ours[group]}. Only optim, protocol, and fields of the method that keep the shapes of its state can "
-                "differ."
+                f"{ours[group]}. Only optim, protocol, clients, and fields of the method that keep the shapes of its "
+                "state can differ."
             )
     try:
         simulation.restore(Snapshot(snapshot.tensors, {**snapshot.meta, "cell": config.identity(simulation.run)}))
