@@ -493,14 +493,18 @@ def same_leaves(one: State, other: State) -> bool:
 def sent_leaves(local: Local, up: Collection[str]) -> Local:
     """The leaves of floating-point numbers that clients send.
 
+    A leaf whose name extends that of another leaf, such as the copy `gate.bias.ditto`, is sent only if `up` names it.
+
     Args:
         local: leaves of a cohort.
         up: names as in `Traffic.up`: of leaves, or of what stands before the first dot in the names of several.
     """
+    leaves = {*local.params, *local.buffers}
 
     def is_sent(name: str) -> bool:
-        group = name.split(".")[0]
-        return name in up or (group in up and group not in local.params)  # `prompt.ditto` is a copy of its client's
+        group, *rest = name.split(".")
+        copied = any(".".join([group, *rest[:i]]) in leaves for i in range(len(rest)))  # as in prompt.ditto
+        return name in up or (group in up and not copied)
 
     kinds = ({n: leaf for n, leaf in kind.items() if leaf.is_floating_point() and is_sent(n)} for kind in local)
     return Local(*kinds)

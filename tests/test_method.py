@@ -6,7 +6,17 @@ import torch.nn.functional as F
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import METRICS, Metric, metric
-from fpl_tune.method import Local, State, cross_entropy, generator, join, new_context, same_leaves, trees_like
+from fpl_tune.method import (
+    Local,
+    State,
+    cross_entropy,
+    generator,
+    join,
+    new_context,
+    same_leaves,
+    sent_leaves,
+    trees_like,
+)
 from fpl_tune.methods.promptfl import PromptFL
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.testing import EVERYONE, toy_task
@@ -64,6 +74,17 @@ def test_cohorts_are_cut_and_put_side_by_side() -> None:
     assert torch.equal(Local.joined(parts).params["a"], local.params["a"])
     assert torch.equal(Local.joined(parts).buffers["b"], local.buffers["b"])
     assert Local.joined([local]) is local
+
+
+def test_sent_leaves_are_those_that_are_counted_and_no_copies_of_them() -> None:
+    """By the name, or by its first part unless another leaf has that name or a longer part of it."""
+    rows = torch.zeros(2, 1)
+    names = "prompt", "prompt.ditto", "gate.bias", "gate.bias.ditto", "own", "tower.a.b", "tower.a"
+    buffers = {"bank": rows, "bank.old": rows, "seen": rows.bool(), "gates": rows}
+    up = {"prompt", "gate", "tower.a.b", "tower.a", "bank", "seen", "histogram"}
+    params, others = sent_leaves(Local(dict.fromkeys(names, rows), buffers), up)
+    assert params.keys() == {"prompt", "gate.bias", "tower.a.b", "tower.a"}
+    assert others.keys() == {"bank"}
 
 
 @pytest.mark.parametrize("viewed", [True, False])
