@@ -4,10 +4,10 @@ import ast
 import itertools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from fpl_tune import methods
 from fpl_tune.config import SearchSpec, compose_run
 from fpl_tune.config.specs import OptimSpec
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.method import Local, Method, State, generator
+from fpl_tune.method import Local, Method, State, generator, same_leaves, sent_leaves
 from fpl_tune.search.space import read_space
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask
@@ -33,6 +33,7 @@ from fpl_tune.wrappers.finetuned import FineTuned
 from fpl_tune.wrappers.moon import Moon
 from fpl_tune.wrappers.private import Private
 from fpl_tune.wrappers.proximal import Proximal
+from fpl_tune.wrappers.robust import Robust
 from fpl_tune.wrappers.scaffold import Scaffold
 from fpl_tune.wrappers.server import ServerOptimizer
 
@@ -98,6 +99,8 @@ def test_a_wrapper_that_changes_nothing_leaves_every_method_as_it_is(cases: list
                 neutral += [Moon(inner, mu=0)] if inner.represents else []
             if any(first[n].shape == leaf.shape[1:] for n, leaf in started.items() if n in first):
                 neutral.append(Scaffold(inner))
+            if not not_robust(inner, task):
+                neutral.append(Robust(inner, rule="norm_bound", bound=math.inf))
             if inner.traffic(task, case.history[0], torch.arange(4)).up.keys():
                 neutral.append(Private(inner, epsilon=math.inf, clip=math.inf))
         for method in neutral:
@@ -154,6 +157,62 @@ NOT_PRIVATE = {
     "fedmap": "also uploads prototypes, seen, to which",
     "sgpt": "also uploads chosen, to which",
 }
+
+
+def not_robust(method: Method, task: ClientTask) -> str:
+    """Why the server's average of a method cannot be replaced; "" if it can."""
+    try:
+        Robust(method).check(task)
+        Robust(method).init(task, generator("robust"))
+    except ConfigError as refusal:
+        return str(refusal)
+    return ""
+
+
+def test_robust_rules_keep_what_they_should_or_are_refused(cases: list[Toy], request: pytest.FixtureRequest) -> None:
+    """No rule moves shared leaves further than the longest update, or 1.1 times as far as the method itself."""
+    found = {refusal for case in cases if (refusal := not_robust(case.method, case.tasks[0]))}
+    reason = NOT_ROBUST.get(request.node.callspec.params["cases"])
+    assert bool(found) == bool(reason), found
+    assert all(re.search(reason or "", refusal) for refusal in found)
+    for case in cases:
+        task, clients, state = case.tasks[0].during(2, 3, key=1), torch.arange(4), case.history[-1]
+        if not_robust(case.method, task):
+            continue
+        local, rng = case.method.start(task, state, clients), generator("moves")
+        sent, _ = sent_leaves(local, case.method.traffic(task, state, clients).up)
+        for name, leaf in sent.items():
+            local.params[name] = leaf + 0.1 * torch.randn(leaf.shape, generator=rng, dtype=task.dtype)
+        plain = case.method.merge(task, state, clients, local)
+        lengths = [distance({name: local.params[name][i] for name in sent}, state.shared) for i in range(4)]
+        for rule in get_args(get_type_hints(Robust)["rule"]):
+            method = Robust(case.method, rule=rule)
+            empty = method.init(task, generator("rule"))
+            begun = state._replace(server={**empty.server, **state.server})
+            after = method.merge(task, begun, clients, local)
+            assert same_leaves(after, begun)
+            assert_same(State({}, after.personal, {}), State({}, plain.personal, {}))
+            farthest = max(*lengths, 1.1 * distance(plain.shared, state.shared, sent))
+            assert distance(after.shared, state.shared, sent) <= farthest, method  # False of nan
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], names: Iterable[str] = ()) -> float:
+    """Between two trees, over the leaves of the first or some of them."""
+    return math.sqrt(sum(float((one[name] - other[name]).square().sum()) for name in names or one))
+
+
+NOT_ROBUST = {
+    **dict.fromkeys(
+        ["zeroshot", "coop", "tofa", "promptfl_ft", "fedamp", "fedmgp", "pfedpg"], "none of .* is exchanged"
+    ),
+    "fedclip": "none of .* is exchanged",  # one form sends what nobody receives
+    "promptfl_scaffold": r"also sends control\.prompt",
+    "fedmap": "also sends prototypes",
+    "feddpt": "also sends text|none of .* is exchanged",  # forms in which a client sends the prompt of its domain
+    "promptfl_robust": "must not be wrapped in the same way again",
+    **dict.fromkeys(["promptfl_dp", "fedprox_dp", "pfedmoap_dp", "dpfpl_dp", "fedsept_dp"], "Wrap robust in private"),
+}
+"""Methods of which some forms are refused, and why."""
 
 
 def test_every_method_can_be_fine_tuned(cases: list[Toy]) -> None:

@@ -9,6 +9,11 @@ from typing import Any
 from fpl_tune import methods
 from fpl_tune.config import choose
 
+GATED = {
+    "name": "pfedmoap", "n_ctx": 2, "experts": 4, "d_gating": 24, "aggregate_gate": True, "attention_scale": "sqrt"
+}  # fmt: skip
+"""A method that averages a part of what it is personalised with, which a client without experts does not send."""
+
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("zeroshot", {}),
     ("coop", {"n_ctx": 2}),
@@ -39,6 +44,13 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("promptfl_scaffold", {"inner.n_ctx": 2}),
     ("promptfl_ditto", {"inner.n_ctx": 2}),
     ("promptfl_moon", {"inner.n_ctx": 2}),
+    ("promptfl_robust", {"inner.n_ctx": 2}),
+    ("promptfl_robust", {"inner.n_ctx": 2, "rule": "trimmed_mean"}),
+    ("promptfl_robust", {"inner.n_ctx": 2, "rule": "krum", "liars": 0.0}),
+    ("promptfl_robust", {"inner.n_ctx": 2, "rule": "geometric_median", "bucket": 2, "liars": 0.0}),
+    ("promptfl_robust", {"inner.n_ctx": 2, "rule": "centered_clipping"}),
+    ("promptfl_robust", {"inner": GATED, "rule": "multi_krum", "liars": 0.0}),
+    ("promptfl_robust", {"inner": GATED, "rule": "norm_bound"}),
     ("fedclip", {}),
     ("fedclip", {"form": "softmax", "objective": "contrastive"}),
     ("fedclip", {"broadcast": False}),

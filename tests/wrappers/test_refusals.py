@@ -15,13 +15,14 @@ from fpl_tune.wrappers.finetuned import FineTuned
 from fpl_tune.wrappers.moon import Moon
 from fpl_tune.wrappers.private import Private
 from fpl_tune.wrappers.proximal import Proximal
+from fpl_tune.wrappers.robust import Robust
 from fpl_tune.wrappers.scaffold import Scaffold
 from fpl_tune.wrappers.server import ServerOptimizer
 
 PROMPT = PromptFL(n_ctx=2)
 
 
-@pytest.mark.parametrize("wrapper", [Proximal, ServerOptimizer, Scaffold, Ditto, Moon])
+@pytest.mark.parametrize("wrapper", [Proximal, ServerOptimizer, Scaffold, Ditto, Moon, Robust])
 def test_a_method_without_a_shared_part_is_refused(task: ClientTask, wrapper: type[Method]) -> None:
     method = wrapper(CoOp(n_ctx=2))  # pyright: ignore[reportCallIssue] - all have `inner`
     with pytest.raises(ConfigError, match=r"none of \['prompt'\] is exchanged.*Wrap a method with a shared part"):
