@@ -53,7 +53,7 @@ def yaml() -> str:
         "# YAML reference", "Written from the docstrings by `python docs/site/document.py`.",
         "A study file begins with `defaults: [/study, override /method: NAME, _self_]` and states what differs from "
         "the defaults below. `clip`, `data`, `partition`, `optim`, `protocol`, `clients` and `method` are also names "
-        "of options: `data=pacs` on the command line, `override /data: pacs` in a file. The fields of `method` are those "
+        "of options: `data=pacs` on the command line, `override /data: pacs` in a file. Fields of `method` are those "
         "of its class (`fpl-tune ls methods`). `let` holds values of your own, which `${let.NAME}` refers to.",
     ]  # fmt: skip
     rows: dict[str, list[str]] = {}
