@@ -23,7 +23,7 @@ from torch import Tensor
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem, unknown
 from fpl_tune.core.files import atomic_write, sweep
 from fpl_tune.data.pool import Pool, digest_of_parts, read_in_threads
-from fpl_tune.data.transform import Transform, View, look, transform
+from fpl_tune.data.transform import PATCH, Transform, View, look, patched, transform
 
 Needs = Literal["pooled", "patches", "pixels"]
 Progress = Callable[[int, int, str], object]
@@ -44,7 +44,7 @@ def features(
     view: View | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """The features of a pool's images, or of one random view of each, from the cache if possible.
+    """The features of a pool's images, or of a view of each, from the cache if possible.
 
     One process computes them while others wait. A damaged file is computed again.
 
@@ -55,7 +55,7 @@ def features(
         blocks: with `pixels`, number of the first blocks of a ViT without learned parameters. Above 0, the result has
             the tokens after these blocks in place of pixels.
         cache_dir: folder of the cache.
-        view: the random view to encode; None encodes the images themselves.
+        view: the view to encode; None encodes the images themselves.
         progress: called after every batch.
 
     Returns:
@@ -161,7 +161,7 @@ class _Job:
 
     def _shrunk(self, row: int) -> NDArray[np.uint8]:
         picture, size = self.pool.read(row), self.towers.image_size
-        if self.view is not None:
+        if self.view is not None and self.view.kind != PATCH:
             picture = look(self.view, picture, size, self.pool.names[row])
         return transform(self.pool.transform, self.towers.preprocessing).shrink(picture, size)
 
@@ -169,6 +169,8 @@ class _Job:
     def _encode(self, shrunk: Tensor, how: Transform) -> NDArray[Any]:
         towers = self.towers
         pixels = how.pixels(shrunk.to(towers.device), towers.image_size)
+        if self.view is not None and self.view.kind == PATCH:
+            pixels = patched(pixels, self.view.number)
         if self.kind == "pixels":
             return pixels.round().to(torch.uint8).cpu().numpy()
         if self.blocks:  # from rounded pixels, as if pixels were cached

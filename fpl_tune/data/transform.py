@@ -2,7 +2,7 @@
 
 Images are resized and normalised as the towers' weights were trained, to the same bits as by open_clip; those of CIFAR
 in the PromptFL family by bilinear enlargement without antialiasing, with CIFAR's statistics. Random views for training
-depend on the image's name and the number of the view only.
+depend on the image's name and the number of the view only. The patch of a backdoor is on the pixels that a tower sees.
 """
 
 from __future__ import annotations
@@ -119,29 +119,56 @@ def _crop(image: Image.Image, size: int, how: Image.Resampling) -> Image.Image:
     return image.resize((width, height), how).crop((left, top, left + size, top + size))
 
 
-# ---- random views ----------------------------------------------------------------------------------------------------
+# ---- views -----------------------------------------------------------------------------------------------------------
+
+PATCH = "patch"
 
 
 class View(NamedTuple):
-    """The `number`-th random view of every image."""
+    """A view of every image."""
 
     kind: str
-    """`crop`: random resized crop and flip, as in CoOp; `strong`: colours, grey, blur, as in FedAPT's second view."""
+    """`crop`: random resized crop and flip, as in CoOp; `strong`: colours, grey, blur, as in FedAPT's second view;
+    `patch`: the image itself with a patch, see `patched`."""
     number: int = 0
+    """Number of a random view; of `patch`, the patch's side in thousandths of the image's."""
 
 
-def pools_and_views(dataset: Dataset, n_crops: int, second: str | None) -> list[tuple[Pool, View | None]]:
-    """All images that a trial reads: the training and test images themselves, and random views of the training images.
+def pools_and_views(
+    dataset: Dataset, n_crops: int, second: str | None, patch: View | None = None
+) -> list[tuple[Pool, View | None]]:
+    """All images that a trial reads: the training and test images themselves, random views of the training images, and
+    with `patch`, the training and test images with the patch.
 
     There are `n_crops` crops and, if `second` names another kind, as many views of that kind, but at least one.
     """
+    pools = (dataset.train, dataset.test)
     views = [View("crop", number) for number in range(n_crops)]
     views += [View(second, number) for number in range(max(1, n_crops)) if second]
-    return [(dataset.train, None), (dataset.test, None), *((dataset.train, view) for view in views)]
+    plain, random = [(pool, None) for pool in pools], [(dataset.train, view) for view in views]
+    return [*plain, *random, *((pool, patch) for pool in pools if patch)]
+
+
+_SQUARES = 4  # of a patch, in each direction
+
+
+def patched(pixels: Tensor, thousandths: int) -> Tensor:
+    """Images with the patch of a backdoor: a checkerboard of 4 x 4 black and white squares in the lower right corner.
+
+    Args:
+        pixels: [..., 3, S, S], white is 255.
+        thousandths: side of the patch in thousandths of S. It is at least two pixels; below four pixels, each pixel is
+            a square.
+    """
+    side = max(2, round(thousandths * pixels.shape[-1] / 1000))
+    square = torch.arange(side, device=pixels.device) * min(_SQUARES, side) // side
+    marked = pixels.clone()
+    marked[..., -side:, -side:] = 255 * ((square[:, None] + square) % 2)
+    return marked
 
 
 def look(view: View, picture: Picture, size: int, name: str) -> Image.Image:
-    """A view of one image, `size` wide and high. Raises `ConfigError` for an unknown kind of view."""
+    """A random view of one image, `size` wide and high. Raises `ConfigError` for an unknown kind of view."""
     if view.kind not in _KINDS:
         raise unknown("kind of view", view.kind, _KINDS)
     rng = np.random.default_rng([view.number, zlib.crc32(name.encode())])

@@ -14,7 +14,7 @@ import torch
 
 from fpl_tune.core.errors import ConfigError, EnvironmentProblem
 from fpl_tune.data import DataSpec, Pool, cache, features, load
-from fpl_tune.data.transform import Transform
+from fpl_tune.data.transform import PATCH, Transform, View, patched
 from fpl_tune.testing import toy_towers
 
 
@@ -156,7 +156,7 @@ _BUILD = """
 import sys, time, torch
 from types import SimpleNamespace
 from fpl_tune.data import DataSpec, features, load
-from fpl_tune.data.transform import Transform
+from fpl_tune.data.transform import PATCH, Transform, View, patched
 def encode(pixels, patches=False):
     time.sleep(float(sys.argv[2]))
     print(len(pixels), flush=True)
@@ -272,3 +272,19 @@ def test_bad_requests(pool: Pool, tmp_path: Path) -> None:
         features(pool, Eye(), "pool", cache_dir=tmp_path)
     with pytest.raises(ConfigError, match="no patch features"):
         features(pool, Eye(n_patches=None), "patches", cache_dir=tmp_path)
+
+
+def test_a_patch_is_on_the_pixels_that_the_tower_sees(odd_images: Path, tmp_path: Path) -> None:
+    """After resizing and cropping, whatever the sizes of the files; once encoded, it is in the cache."""
+    pool, towers, view = cats_of(odd_images), toy_towers(), View(PATCH, 250)
+    pixels, marked = (features(pool, towers, "pixels", cache_dir=tmp_path, view=seen) for seen in (None, view))
+    assert torch.equal(marked, patched(pixels, 250))
+    for needs, blocks in (("pooled", 0), ("patches", 0), ("pixels", 1)):
+        how = {"patches": needs == "patches", "blocks": blocks}
+        encoded = features(pool, towers, needs, blocks=blocks, cache_dir=tmp_path, view=view)
+        wanted = towers.encode_images(towers.normalise(marked), **how)
+        torch.testing.assert_close(encoded.double(), wanted, rtol=1e-3, atol=1e-3)
+    eye = Eye()
+    first, again = (features(pool, eye, cache_dir=tmp_path, view=view) for _ in range(2))
+    assert torch.equal(first, again)
+    assert eye.seen == len(pool)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.data import DataSpec, features, load
-from fpl_tune.data.transform import CLIP, Transform, View, _region, look, pools_and_views, transform
+from fpl_tune.data.transform import CLIP, PATCH, Transform, View, _region, look, patched, pools_and_views, transform
 from fpl_tune.testing import toy_towers
 
 
@@ -149,3 +149,29 @@ def test_views_are_of_training_images_and_each_has_a_number_of_its_own(n_crops, 
     assert all(pool is dataset.train for pool, _ in others)
     assert [view.kind for _, view in others if view] == views
     assert len({view for _, view in others}) == len(views)
+
+
+def test_the_patched_images_come_last_and_only_if_asked_for() -> None:
+    dataset, patch = load(DataSpec("shapes", train_per_class=1, test_per_class=1)), View(PATCH, 200)
+    plain = pools_and_views(dataset, 1, "strong")
+    assert pools_and_views(dataset, 1, "strong", patch) == [*plain, (dataset.train, patch), (dataset.test, patch)]
+
+
+@pytest.mark.parametrize(
+    ("thousandths", "rows"),
+    [
+        (1, ["01", "10"]),  # at least two pixels
+        (300, ["010", "101", "010"]),
+        (400, ["0101", "1010", "0101", "1010"]),
+        (800, ["00110011"] * 2 + ["11001100"] * 2 + ["00110011"] * 2 + ["11001100"] * 2),
+    ],
+)
+def test_a_patch_is_a_checkerboard_in_the_lower_right_corner(thousandths: int, rows: list[str]) -> None:
+    images = torch.full((2, 3, 10, 10), 128.0)
+    marked = patched(images, thousandths)
+    board = torch.tensor([[255.0 * int(square) for square in row] for row in rows])
+    side = len(rows)
+    assert torch.equal(marked[..., -side:, -side:], board.expand(2, 3, side, side))
+    marked[..., -side:, -side:] = 128
+    assert torch.equal(marked, images)
+    assert bool((images == 128).all())
