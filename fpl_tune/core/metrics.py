@@ -17,6 +17,7 @@ from fpl_tune.core.errors import ConfigError, did_you_mean, unknown
 
 VAL, TEST = "val/acc_mean", "test/acc_mean"
 TOTAL_BYTES = "comm/total_bytes"
+SUCCESS = "attack/success"
 BYTES_PER_SCALAR = 4
 """Bytes of a number that clients send: a float32."""
 
@@ -61,6 +62,7 @@ _SIMULATION = (
     Metric("test/base_novel_harmonic_mean", "HM(base, novel)", "%", True),
     Metric("test/auroc", maximize=True, source="last"),
     Metric("test/fpr95", maximize=False, source="last"),
+    Metric(SUCCESS, "success of the attack", "%", False),
 )
 _OF_SETS = (
     Metric("acc_mean", unit="%", maximize=True),
@@ -104,6 +106,8 @@ MEANINGS = {
     "test/base_novel_harmonic_mean": "harmonic mean of the latter two (KgCoOp, PromptSRC)",
     "test/auroc": "area under the ROC curve of known against unknown classes (`partition=open_set`)",
     "test/fpr95": "false positives where 95 % of the images of known classes are accepted",
+    SUCCESS: "of `attack=backdoor`: share of the test images of other classes that are taken for the target with the "
+    "patch on them, mean over benign clients",
 }
 """What each metric of a set of images, and each other one, is: for the reference."""
 _ROOMS = {"val": "validation", "test": "test"}
@@ -154,15 +158,20 @@ def of_method(name: str) -> bool:
     return name not in _BUILT_IN and name.partition("/")[0] not in _ROOMS
 
 
+def of_test(name: str) -> bool:
+    """True if a metric is of test images, by which nothing is chosen."""
+    return name.startswith("test/") or name == SUCCESS
+
+
 def objectives() -> list[str]:
     """Metrics that a search may optimise: those with a direction, except for test metrics."""
-    return [m.name for m in METRICS.values() if m.maximize is not None and not m.name.startswith("test/")]
+    return [m.name for m in METRICS.values() if m.maximize is not None and not of_test(m.name)]
 
 
 def check_chosen_by(name: str, where: str) -> None:
     """Raises `ConfigError` for a metric that may not choose: a test metric, or one without a direction."""
     if name not in objectives():
-        hint = "Do not select on test data." if name.startswith("test/") else did_you_mean(name, objectives())
+        hint = "Do not select on test data." if of_test(name) else did_you_mean(name, objectives())
         raise ConfigError(f"{where}: {name!r} is not a validation metric or a cost. {hint}")
 
 
@@ -193,7 +202,8 @@ def check_reported(name: str, where: str = "report.metric") -> None:
 
 
 def shown_beside(record: Mapping[str, object]) -> list[str]:
-    """The further metrics of a record that tables show: those of other test sets, and a method's own.
+    """The further metrics of a record that tables show: those of other test sets, the success of an attack, and a
+    method's own.
 
     Metrics of a single domain, or of one of several data sets, are shown as curves and bars only.
     """
@@ -203,7 +213,8 @@ def shown_beside(record: Mapping[str, object]) -> list[str]:
         of_part = room.startswith(("test/domain/", "test/cross/"))
         of_set = room.startswith("test/") and last == "acc_mean" and not of_part
         own = "/" not in room and of_method(name)
-        if isinstance(value, float) and math.isfinite(value) and (own or of_set or last.endswith("harmonic_mean")):
+        shown = own or of_set or name == SUCCESS or last.endswith("harmonic_mean")
+        if isinstance(value, float) and math.isfinite(value) and shown:
             names.append(name)
     return names
 

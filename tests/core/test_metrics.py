@@ -48,7 +48,7 @@ def test_accuracies_are_the_better_the_higher_and_all_else_the_lower() -> None:
         if name.endswith(("/images", "/clients", "/sampled", "/vain_bytes")):
             assert row.maximize is None, name
             continue
-        lower = name.endswith(("_std", "/ece")) or (row.unit != "%" and name != "test/auroc")
+        lower = name.endswith(("_std", "/ece", "/success")) or (row.unit != "%" and name != "test/auroc")
         assert row.maximize == (not lower), name
 
 
