@@ -16,7 +16,7 @@ from fpl_tune import config
 from fpl_tune.core.device import resolve
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.formatting import duration, time_left
-from fpl_tune.core.metrics import check_reported, check_rule
+from fpl_tune.core.metrics import SUCCESS, TEST, VAL, check_reported, check_rule
 from fpl_tune.core.paths import output_folder, output_root, usable_cache
 from fpl_tune.simulation.simulation import Record, Simulation
 
@@ -129,9 +129,9 @@ def _talks(progress: bool | None) -> bool:
 def round_line(records: Sequence[Record], trial: Simulation) -> str:
     """Describes a round in one line: accuracies averaged over seeds if it was evaluated, time spent, and time left."""
     text = f"round {trial.round}/{trial.rounds}"
-    for split, title in (("val", "validation"), ("test", "test")):
-        if all(f"{split}/acc_mean" in record for record in records):
-            text += f"  {title} {100 * sum(r[f'{split}/acc_mean'] for r in records) / len(records):.1f} %"
+    for name, title in ((VAL, "validation"), (TEST, "test"), (SUCCESS, "attack")):
+        if all(name in record for record in records):
+            text += f"  {title} {100 * sum(r[name] for r in records) / len(records):.1f} %"
     spent = sum(record["time/seconds"] for record in records)
     left = spent / trial.round * (trial.rounds - trial.round)
     return f"{text}  {duration(spent)}{f', {time_left(left)}' if left > 2 else ''}"

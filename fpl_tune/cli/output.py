@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fpl_tune.core.formatting import plain, plus_minus, time_left
-from fpl_tune.core.metrics import metric
+from fpl_tune.core.metrics import SUCCESS, metric
 from fpl_tune.core.yaml_files import write_mapping
 
 _SILENCE = 10.0
@@ -148,11 +148,12 @@ def percent(mean: float | None, std: float | None = None) -> str:
 
 
 def other_sets(metrics: Iterable[str]) -> dict[str, str]:
-    """Column titles of metrics on other test sets than the main one: accuracies and harmonic means."""
+    """Column titles of metrics on other test sets than the main one: accuracies, harmonic means, and the success of an
+    attack."""
     return {
-        name: metric(name).title if name.endswith("harmonic_mean") else name.split("/")[-2]
+        name: name.split("/")[-2] if name.endswith("acc_mean") else metric(name).title
         for name in metrics
-        if re.fullmatch("test/(.+/acc_mean|.*harmonic_mean)", name)
+        if re.fullmatch(f"test/(.+/acc_mean|.*harmonic_mean)|{SUCCESS}", name)
     }
 
 

@@ -213,11 +213,17 @@ class MaliciousSpec:
     """What they do, see [the attacks](../explanation/clients.md). On updates: `sign_flip`, `noise`, `scale`, `alie`,
     `ipm`, `min_max`. On data: `label_flip`, `backdoor`."""
     strength: Weight = 1.0
-    """Share of the way from the honest update to that of the attack. 0 changes nothing."""
+    """Share of the way from the honest update to that of the attack; 0 changes nothing. Attacks on data are the same at
+    every strength above 0."""
     from_round: AtLeastOne = 1
     """First round of the attack."""
     backdoor: BackdoorSpec = field(default_factory=BackdoorSpec)
     """The patch of `backdoor`; its fields are below."""
+
+    @property
+    def planted(self) -> BackdoorSpec | None:
+        """The backdoor, if that is the attack and there are malicious clients."""
+        return self.backdoor if self.share and self.attack == "backdoor" else None
 
 
 @dataclass(frozen=True, config=SPEC)

@@ -37,11 +37,15 @@ class Clients:
         """Lists the images without reading them.
 
         Raises:
-            ConfigError: the run has several stages.
+            ConfigError: the run has several stages or malicious clients.
         """
         if len(run.stages) > 1:
             raise ConfigError(
                 f"A trace is of one stage, but the run has {len(run.stages)}. Compare its first stage alone."
+            )
+        if run.clients.malicious.share:
+            raise ConfigError(
+                "A trace is of benign clients, but some of the run are malicious. Set clients.malicious.share=0."
             )
         self.run, self.seed = run, seed
         self.dataset: Dataset = load(run.data, run.partition.file)

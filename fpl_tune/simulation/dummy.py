@@ -22,7 +22,7 @@ from fpl_tune.data import Dataset, outline
 from fpl_tune.data.spec import cross_data
 from fpl_tune.data.transform import pools_and_views
 from fpl_tune.simulation.task import ClientTask, SharedData
-from fpl_tune.simulation.worlds import needs_of, task_of
+from fpl_tune.simulation.worlds import needs_of, patch_of, task_of
 
 
 def towers_to_plan(clip: ClipSpec) -> Towers:
@@ -84,7 +84,8 @@ def dummy_task(
     }[needs]
     dtype = torch.uint8 if needs == "pixels" and not passed else torch.float32
     looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
-    train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
+    tables = 1 if patch_of(run) is None else 2  # the images, and those with the patch of a backdoor
+    train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, tables * len(pool)), *shape) for pool, _ in looks)
     others = {name: listed(cross_data(run.data, name)) for name in run.protocol.cross}
     empty = {name: (other, train[:1].expand(len(other.test), *shape)) for name, other in others.items()}
     first, second = views[: run.data.views], views[run.data.views :]

@@ -74,7 +74,12 @@ def run_round(
     """
     stage = stage or range(cohorts[0].round, cohorts[0].round + 1)
     tasks = [
-        task.during(stage.index(cohort.round) + 1, len(stage), derive("method", cohort.seed, cohort.round))
+        task.during(
+            stage.index(cohort.round) + 1,
+            len(stage),
+            derive("method", cohort.seed, cohort.round),
+            attacked=cohort.liars is not None,
+        )
         for task, cohort in zip(tasks, cohorts, strict=True)
     ]
     sizes = [len(c.clients) for c in cohorts]

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fpl_tune.core.metrics import SUCCESS
 from fpl_tune.data.splits import UNKNOWN
 from fpl_tune.method import Local, Method, State, among, join
 from fpl_tune.simulation.task import Classes, ClientData, ClientTask
@@ -43,6 +44,8 @@ NEWCOMERS = ("unseen", "global")
 """Test sets that are scored by the models which new clients receive."""
 OWN = "own_classes"
 """The test set of which every client's images are scored among the classes of its own training images."""
+PATCHED = "patched"
+"""The test set whose accuracy is the success of a backdoor."""
 
 
 @torch.no_grad()
@@ -266,13 +269,16 @@ def summarise(scores: Mapping[str, Score], primary: str) -> dict[str, float]:
     The primary test set is called `test`; others keep their name. With sets `base` and `novel`, `test/harmonic_mean`
     is that of the mean accuracies over clients on the client's own, all base and all novel classes (FedPGP, Table 1),
     and `test/base_novel_harmonic_mean` that of the latter two (KgCoOp, PromptSRC). `test/cross/acc_mean` is the mean
-    over other data sets.
+    over other data sets. That of `PATCHED` is `attack/success`.
     """
     metrics: dict[str, float] = {}
     for name, score in scores.items():
         room = "val" if name == "val" else "test" if name == primary else f"test/{name}"
         accuracy = score.accuracy[~score.accuracy.isnan()].double()
         if not len(accuracy):
+            continue
+        if name == PATCHED:
+            metrics[SUCCESS] = accuracy.mean().item()
             continue
         metrics[f"{room}/acc_mean"] = accuracy.mean().item()
         metrics[f"{room}/acc_std"] = accuracy.std(unbiased=False).item()

@@ -33,7 +33,7 @@ from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.checkpoint import Snapshot
 from fpl_tune.simulation.costs import known_costs
 from fpl_tune.simulation.engine import RoundReport, kept_bytes, run_round
-from fpl_tune.simulation.evaluate import NEWCOMERS, Score, clock, detect, diagnose, evaluate, summarise
+from fpl_tune.simulation.evaluate import NEWCOMERS, PATCHED, Score, clock, detect, diagnose, evaluate, summarise
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.simulation.worlds import cohort_of, initial_state, task_of, threads_of, world_of
@@ -97,7 +97,8 @@ class Simulation:
         self.tasks: list[ClientTask] = [task_of(self.world, run, seed) for seed in self.seeds]
         width = max(task.train.rows.shape[1] for task in self.tasks)
         for task in self.tasks:
-            task.train.widen(width)  # the tables of all seeds lie side by side
+            for data in filter(None, (task.train, task.poisoned)):
+                data.widen(width)  # the tables of all seeds lie side by side
         for method in self._methods:
             method.check(self.tasks[0])
         attacks.check(run, self.tasks[0])
@@ -256,7 +257,9 @@ class Simulation:
             f"test/{name}/acc_mean": accuracy[part].nanmean().item() for name, part in parts.items() if part is not None
         }
         by_client = {
-            f"clients/{'test' if name == primary else name}": score.accuracy.tolist() for name, score in scores.items()
+            f"clients/{'test' if name == primary else name}": score.accuracy.tolist()
+            for name, score in scores.items()
+            if name != PATCHED
         }
         of_groups = {name: mean for name, mean in means.items() if not math.isnan(mean)}
         return {**summarise(scores, primary), **of_groups, **by_client, "time/test_seconds": scores[primary].seconds}
@@ -274,8 +277,8 @@ class Simulation:
     def _images(self, i: int) -> Record:
         """The number of different images of each set that one seed is evaluated on."""
         task = self.tasks[i]
-        rooms = {name: "test" if name == task.primary else f"test/{name}" for name in task.tests}
-        tests = {f"{rooms[name]}/images": held.images_held for name, (_, held) in task.tests.items()}
+        rooms = {name: "test" if name == task.primary else f"test/{name}" for name in task.tests if name != PATCHED}
+        tests = {f"{room}/images": task.tests[name][1].images_held for name, room in rooms.items()}
         return {"val/images": (task.validation or task.val).images_held, **tests}
 
     def run_all(self) -> list[list[Record]]:

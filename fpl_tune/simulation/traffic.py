@@ -50,8 +50,8 @@ def bytes_sent(run: RunSpec, seed: int, task: ClientTask) -> Sent:
         rounds, first = stage.rounds if run.learns else 1, number + 1
         for within in range(rounds):
             number += 1
-            now = task.during(within + 1, stage.rounds, key=0)
-            cohort = cohort_of(run, now, seed, number, first)
+            cohort = cohort_of(run, task, seed, number, first)
+            now = task.during(within + 1, stage.rounds, key=0, attacked=cohort.liars is not None)
             clients = cohort.clients
             sampled = clients if cohort.absent is None else torch.cat([clients, cohort.absent])
             with torch.no_grad():

@@ -18,9 +18,11 @@ from fpl_tune.core.seeds import generator
 from fpl_tune.core.tensors import some_of
 from fpl_tune.data import load
 from fpl_tune.data.spec import cross_data
+from fpl_tune.data.transform import PATCH, View
 from fpl_tune.method import Method, State, derive, same_leaves
 from fpl_tune.simulation.batches import Cohort, cohort_size, draw_cohort
 from fpl_tune.simulation.evaluate import OWN
+from fpl_tune.simulation.poison import poisoned
 from fpl_tune.simulation.task import ClientTask, SharedData
 
 
@@ -47,7 +49,7 @@ def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
         task.validation = task.val.pooled().only(task.train.size[:, None] > 0)
     task.slow = _some(run.clients.slow.share, task, seed, "slow")
     if (liars := _some(run.clients.malicious.share, task, seed, "malicious")) is not None:
-        task = task.judged_without(liars)
+        task = poisoned(task.judged_without(liars), run.clients.malicious, shared, seed)
     size = cohort_size(n_clients, protocol.participation)
     task.malicious = 0 if liars is None else round(int(liars.sum()) * size / n_clients)
     uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < n_clients)
@@ -123,17 +125,17 @@ def world_of(run: RunSpec, *, cache_dir: Path, device: str = "cpu", progress: An
     Raises:
         EnvironmentProblem: data or weights are missing, or change while they are read.
     """
-    needs, view, blocks = needs_of(run)
+    (needs, view, blocks), patch = needs_of(run), patch_of(run)
     dataset = load(run.data, run.partition.file)
     cross = {name: load(cross_data(run.data, name)) for name in run.protocol.cross}
     weights = weights_print(run.clip.name, run.clip.pretrained)
     prints = [each.fingerprint for each in (dataset, *cross.values())]
-    settings = [vars(run.clip), weights, vars(run.data), prints, [*cross], needs, view, blocks, device]
+    settings = [vars(run.clip), weights, vars(run.data), prints, [*cross], needs, view, blocks, patch, device]
     key = json.dumps(settings, sort_keys=True)
     if key not in _worlds:
         _worlds.clear()  # one world at a time: features of a large data set are the bulk of a trial's memory
         _worlds[key] = SharedData.build(
-            run.clip, weights, dataset, run.data.views, needs, view, cross, blocks,
+            run.clip, weights, dataset, run.data.views, needs, view, cross, blocks, patch,
             cache_dir=cache_dir, device=device, progress=progress,
         )  # fmt: skip
     return _worlds[key]
@@ -149,6 +151,12 @@ def needs_of(run: RunSpec) -> tuple[str, str | None, int | None]:
         )
     changed = [stage.method.image_blocks for stage in run.stages]
     return *needs.pop(), None if None in changed else max(filter(None, changed))
+
+
+def patch_of(run: RunSpec) -> View | None:
+    """The view of images with the patch of a run's backdoor; None: there is no backdoor."""
+    backdoor = run.clients.malicious.planted
+    return None if backdoor is None else View(PATCH, round(1000 * backdoor.size))
 
 
 _THREADS_OF_LARGE_TOWERS = 4

@@ -37,7 +37,7 @@ from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.costs import Known, known
 from fpl_tune.simulation.dummy import cost_key, dummy_task, towers_to_plan
 from fpl_tune.simulation.task import ClientTask, towers_for
-from fpl_tune.simulation.worlds import needs_of, threads_of
+from fpl_tune.simulation.worlds import needs_of, patch_of, threads_of
 
 _PASSES = 3
 """Number of forward passes that take as long as a training step."""
@@ -104,7 +104,7 @@ class Loaded:
         in the cache. Those that are in the cache are left out; the content of images and weights is not compared."""
         (needs, view, last), towers = needs_of(run), self.towers_of(run)
         blocks, found = towers.blocks_below(last), dict[str, tuple[int, float]]()
-        for pool, look in pools_and_views(self.dataset_of(run), run.data.views, view):
+        for pool, look in pools_and_views(self.dataset_of(run), run.data.views, view, patch_of(run)):
             name = features_name(pool, towers, needs, blocks=blocks, view=look)
             if not rows_cached(cache_dir, name, len(pool)):
                 per_image = self._once(partial(_operations, towers, needs, blocks), "pass", towers.name, needs, blocks)

@@ -41,6 +41,8 @@ class ClientTask:
     liars: Tensor | None = None
     """[N] bool, on the CPU: malicious clients; None: none."""
     malicious: int = 0
+    poisoned: ClientData | None = None
+    """Training images in rounds of an attack on data; None: `train`."""
 
     def __post_init__(self) -> None:
         self.n_clients = len(self.train.rows)
@@ -62,9 +64,12 @@ class ClientTask:
         counts = torch.zeros(self.n_clients, self.n_classes, dtype=torch.int64, device=self.device)
         return counts.scatter_add_(1, self.train.label, self.train.mask.long())
 
-    def during(self, round_: int, rounds: int, key: int) -> ClientTask:
-        """The same task in a round, counted from 1, of a stage; `key` seeds what `rng` gives."""
+    def during(self, round_: int, rounds: int, key: int, *, attacked: bool = False) -> ClientTask:
+        """The same task in a round, counted from 1, of a stage; `key` seeds what `rng` gives. In an attacked round,
+        malicious clients have what they then train on."""
         task = copy(self)
+        if attacked and task.poisoned is not None:
+            task.train = task.poisoned
         task.round, task.rounds, task._key = round_, rounds, key
         return task
 

@@ -96,6 +96,18 @@ class ClientData:
         data.same_for_all = self.same_for_all and (mask.shape[1] == 1 or bool(mask.all()))
         return data
 
+    def changed(self, which: Tensor, label: Tensor | int, beyond: int = 0) -> ClientData:
+        """The same split with other labels, and with other images from the same tables.
+
+        Args:
+            which: bool, [N, R] or, of whole clients, [N, 1]: the images that change.
+            label: their new labels, [N, R] or one of all.
+            beyond: by how many rows of the tables the new images are behind the former ones.
+        """
+        data, which = copy(self), self.mask & which
+        data.label, data.rows = torch.where(which, label, self.label), self.rows + beyond * which
+        return data
+
     def pooled(self) -> ClientData:
         """The same split, where every client has the images of all."""
         rows, label = (part[self.mask].cpu().numpy() for part in (self.rows, self.label))

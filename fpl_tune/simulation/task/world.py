@@ -18,8 +18,9 @@ from fpl_tune.clip.load import weights_print
 from fpl_tune.config.specs import ClipSpec
 from fpl_tune.core.device import usable_bytes
 from fpl_tune.core.errors import EnvironmentProblem
+from fpl_tune.core.tensors import concatenate, large_leaves_in
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, split
-from fpl_tune.data.transform import pools_and_views
+from fpl_tune.data.transform import View, pools_and_views
 from fpl_tune.simulation.task.classes import GENERIC_TEMPLATE, Classes
 from fpl_tune.simulation.task.client_task import ClientTask
 from fpl_tune.simulation.task.clients import ClientData
@@ -54,7 +55,9 @@ class SharedData:
     dataset: Dataset
     clip: ClipSpec
     train_images: Tensor
+    """[n, ...] of the images of `dataset.train`, and with a backdoor [2 n, ...]: then of those with the patch."""
     test_images: Tensor
+    """Likewise of `dataset.test`."""
     views: Sequence[Tensor] = ()
     second: Sequence[Tensor] = ()
     others: Mapping[str, tuple[Dataset, Tensor]] = field(default_factory=dict)
@@ -76,6 +79,7 @@ class SharedData:
         view: str | None = None,
         cross: Mapping[str, Dataset] | None = None,
         image_blocks: int | None = None,
+        patch: View | None = None,
         *,
         cache_dir: Path,
         device: str = "cpu",
@@ -88,6 +92,7 @@ class SharedData:
         view: kind of the second view that the method asks for (`Method.view`).
         cross: other data sets that are tested on, by name (`ProtocolSpec.cross`).
         image_blocks: the last blocks of the image tower that what is learned reaches (`Method.image_blocks`).
+        patch: the view of images with the patch of a backdoor, whose rows follow the others in every table.
 
         Raises:
             EnvironmentProblem: data or weights are missing, or change while they are read.
@@ -98,7 +103,11 @@ class SharedData:
             raise EnvironmentProblem(f"The weights {clip.pretrained} changed while they were read. Start again.")
         passed = towers.blocks_below(image_blocks)
         read = partial(features, towers=towers, needs=needs, blocks=passed, cache_dir=cache_dir, progress=progress)
-        tables = [read(pool, view=look) for pool, look in pools_and_views(dataset, n_views, view)]
+        tables = [read(pool, view=look) for pool, look in pools_and_views(dataset, n_views, view, patch)]
+        if patch is not None:
+            *plain, train, test = tables
+            with large_leaves_in(cache_dir):
+                tables = [concatenate([table, test if number == 1 else train]) for number, table in enumerate(plain)]
         train, test, *views = _placed(tables, towers.device)
         others = {name: (other, read(other.test)) for name, other in (cross or {}).items()}
         trim()  # what encoding images took
