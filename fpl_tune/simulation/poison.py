@@ -10,12 +10,13 @@ from torch import Tensor
 from fpl_tune.config.specs import BackdoorSpec, MaliciousSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.tensors import some_of
+from fpl_tune.data import Dataset
 from fpl_tune.method import generator
 from fpl_tune.simulation.evaluate import PATCHED
-from fpl_tune.simulation.task import ClientData, ClientTask, SharedData
+from fpl_tune.simulation.task import ClientData, ClientTask
 
 
-def poisoned(task: ClientTask, spec: MaliciousSpec, shared: SharedData, seed: int) -> ClientTask:
+def poisoned(task: ClientTask, spec: MaliciousSpec, dataset: Dataset, seed: int) -> ClientTask:
     """The task with what the malicious clients `task.liars` train on in rounds of an attack on data.
 
     With a backdoor there is also the test set `PATCHED`: the images of the main test set that are not of the target
@@ -29,15 +30,15 @@ def poisoned(task: ClientTask, spec: MaliciousSpec, shared: SharedData, seed: in
     if spec.attack == "label_flip":
         lies = task.train.changed(liars, task.n_classes - 1 - task.train.label)
     elif (backdoor := spec.planted) is not None:
-        target = _target(task, backdoor, shared)
-        lies = task.train.changed(_chosen(task, backdoor, target, seed), target, len(shared.dataset.train))
-        tests = {**tests, PATCHED: (task.known, _patched(task, target, len(shared.dataset.test)))}
+        target = _target(task, backdoor, dataset)
+        lies = task.train.changed(_chosen(task, backdoor, target, seed), target, len(dataset.train))
+        tests = {**tests, PATCHED: (task.known, _patched(task, target, len(dataset.test)))}
     return replace(task, poisoned=lies if spec.strength else None, tests=tests)
 
 
-def _target(task: ClientTask, spec: BackdoorSpec, shared: SharedData) -> int:
+def _target(task: ClientTask, spec: BackdoorSpec, dataset: Dataset) -> int:
     """The target among the classes of the task."""
-    ids = [shared.dataset.classes.index(name) for name in task.known.names]
+    ids = [dataset.classes.index(name) for name in task.known.names]
     if spec.target not in ids:
         first, last = (f"{ids[i]} ({task.known.names[i]})" for i in (0, -1))
         raise ConfigError(

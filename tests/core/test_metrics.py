@@ -12,8 +12,10 @@ from fpl_tune.core.formatting import figure, percent, quantity
 from fpl_tune.core.metrics import (
     CHOICES,
     METRICS,
+    SUCCESS,
     Metric,
     add_metric,
+    check_chosen_by,
     check_reported,
     comparable,
     metric,
@@ -70,6 +72,15 @@ def test_a_word_that_holds_acc_is_no_accuracy() -> None:
 def test_a_mistyped_metric_of_another_test_set_gets_a_near_one() -> None:
     with pytest.raises(ConfigError, match=r"Did you mean 'test/novel/acc_mean'"):
         check_reported("test/novel/acc_mea")
+
+
+def test_the_success_of_an_attack_is_shown_and_chooses_nothing() -> None:
+    """It is measured on test images."""
+    assert metric(SUCCESS).maximize is False
+    with pytest.raises(ConfigError, match="Do not select on test data"):
+        check_chosen_by(SUCCESS, "search.objectives")
+    check_reported(SUCCESS)
+    assert shown_beside({"test/acc_mean": 0.5, SUCCESS: 0.2, "attack/other": 0.1}) == [SUCCESS, "attack/other"]
 
 
 def test_methods_add_rows_that_reports_and_searches_may_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -660,6 +660,7 @@ def test_a_world_of_ones_own_images_and_weights(photos: Path, tmp_path: Path) ->
             "pieces to CLIP's tokenizer, but .* Export other",
         ),
         (["stages=[{rounds: 1}, {rounds: 1}]"], "A trace is of one stage, but the run has 2"),
+        (["clients=backdoor"], "A trace is of benign clients, but some of the run are malicious"),
     ],
 )
 def test_what_a_fork_could_not_read_is_refused(
