@@ -162,7 +162,9 @@ def test_paper_scale_is_the_papers_data_and_towers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["zoo", "zoo2026", "defects", "privacy", "joint_search", "trade_off", "within_budget", "fedmgp_ablation"]
+    "name",
+    "zoo zoo2026 defects privacy joint_search trade_off within_budget fedmgp_ablation".split()
+    + "robust_table robust_rules dropout backdoor".split(),
 )
 def test_paper_scale_of_our_own_studies(name: str) -> None:
     spec, cells = composed(name, "paper")

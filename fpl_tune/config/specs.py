@@ -318,8 +318,8 @@ class SearchSpec:
     eight points run again, spread over it. All that is said of a search rests on them: a point that was chosen by a
     seed looks better there than it is."""
     across: Literal["settings"] | None = None
-    """settings: one configuration for all settings of the axes (data, partition, protocol). Every trial runs in each of
-    them, and the mean over them chooses. None: a search in each setting."""
+    """settings: one configuration for all settings of the axes (data, partition, protocol, clients). Every trial runs
+    in each of them, and the mean over them chooses. None: a search in each setting."""
     seed: Seed = 0
     """Seed of the sampler."""
 

@@ -3,9 +3,9 @@
 A study with a search chooses by the search's objective, others by validation accuracy; test metrics never choose.
 With several objectives there is no best cell but a front: the cells that no other equals or beats in all of them.
 
-Cells compare if they share data, partition and protocol, and so their test sets: a setting. Cells of different settings
-are never ranked against each other: the best cell would be that of the easiest data set. Means are taken over the seeds
-that all candidates have: no cell wins or drops out because the last command gave it other seeds.
+Cells compare if they share data, partition, protocol and clients, and so their test sets: a setting. Cells of different
+settings are never ranked against each other: the best cell would be that of the easiest data set. Means are taken over
+the seeds that all candidates have: no cell wins or drops out because the last command gave it other seeds.
 
 In a study that searches, what is compared is each search's best point: confirmed on fresh seeds, once any is, else as
 its trials are so far. One point of the space is never compared across searches that were made apart.
@@ -200,7 +200,8 @@ def choose(rows: Iterable[Row], rule: str, study: StudySpec | StudyFile, *, limi
     else:
         by = BY_VALIDATION if names == [VAL] else f"{'highest' if signs[0] > 0 else 'lowest'} mean {names[0]}"
     if others:
-        by += f" {'over' if shared else 'in each of'} {counted(len(groups), 'setting')} (data, partition, protocol)"
+        where = f"{counted(len(groups), 'setting')} (data, partition, protocol, clients)"
+        by += f" {'over' if shared else 'in each of'} {where}"
     if any(own.keys() != set(seeds) for own in by_cell.values()):
         by += f", compared on {listed('seed', seeds)}, which all cells have"
     if outside := len(tried) - len(inside):
@@ -295,8 +296,8 @@ def choose_finished(table: StudyTable, rule: str | None = None) -> Choice:
             f"Install it, or compare all cells: fpl-tune show {study.name}."
         )
     raise ConfigError(
-        "Validation chooses among cells of the same data, partition and protocol, but no two finished cells of "
-        f"{study.name} share them. Compare all of them: fpl-tune show {study.name}."
+        "Validation chooses among cells of the same data, partition, protocol and clients, but no two finished cells "
+        f"of {study.name} share them. Compare all of them: fpl-tune show {study.name}."
     )
 
 

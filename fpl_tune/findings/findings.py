@@ -185,7 +185,7 @@ class Findings:
 
     @property
     def settings(self) -> list[str]:
-        """The study's axes that say where a cell ran, not what it ran: data, partition, protocol."""
+        """The study's axes that say where a cell ran, not what it ran: data, partition, protocol, clients."""
         where = {*settings_of(axes_of(self.spec.axes)), *DATA}
         return [axis for axis in self.grid_axes if axis in where]
 

@@ -63,7 +63,7 @@ def _protocol(node: Mapping[str, Any], world: bool) -> str:
 
 
 def _name(spec: Study, cell: Cell) -> str:
-    """A cell's label without searched fields, and without axes of data, partition and protocol."""
+    """A cell's label without searched fields, and without axes of data, partition, protocol and clients."""
     axes = axes_of(spec.axes) if cell.searched else cell.varied
     parts = {name: {name: value} for name, value in cell.varied.items() if name in axes}
     where = {name for name, overrides in parts.items() if fields_of(overrides) and is_setting(overrides)}

@@ -152,7 +152,9 @@ def _figures(findings: Findings, cell: Cell) -> dict[str, float]:
 def _of_seed(history: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The costs of a seed that ran to the end."""
     last = history[-1]
-    shares = [record.get("time/train_seconds", math.nan) / record.get("train/clients", 1) for record in history]
+    shares = [
+        record.get("time/train_seconds", math.nan) / (record.get("train/clients", 1) or math.nan) for record in history
+    ]
     return {
         **{name: factor * last.get(metric, math.nan) for name, (metric, factor) in _OF_CLIENT.items()},
         "MB in total": value_of(history, TOTAL_BYTES) / 1e6,
