@@ -108,7 +108,8 @@ class State(NamedTuple):
     personal: Tree
     """[N, ...] leaves that never leave their client."""
     server: Tree
-    """[...] leaves that never leave the server, such as pools and keys."""
+    """[...] leaves that never leave the server, such as pools and keys. One that is computed from averages, such as a
+    moment, has the name of the shared leaf behind a dot: `server.m.prompt`."""
 
 
 class Local(NamedTuple):

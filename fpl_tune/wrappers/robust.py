@@ -176,7 +176,7 @@ class Robust(Wrapper):
 
 def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
     """[n, ...] -> [...]: the mean of every number without its `cut` smallest and largest values."""
-    return rows.movedim(0, -1).sort(-1).values[..., cut : len(rows) - cut].mean(-1)
+    return rows.movedim(0, -1).contiguous().sort(-1).values[..., cut : len(rows) - cut].mean(-1)
 
 
 def krum(products: Tensor, f: int, m: int) -> Tensor:
