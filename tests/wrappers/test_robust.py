@@ -14,7 +14,7 @@ from simulated_device import counting, simulated
 from torch import Generator, Tensor
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.method import Batch, Local, Method, State, Task, generator
+from fpl_tune.method import Batch, Local, Method, State, Task, generator, in_place, scatter_rows
 from fpl_tune.methods._averaging import FederatedAveraging
 from fpl_tune.methods.fedclip import FedCLIP
 from fpl_tune.methods.feddpt import FedDPT
@@ -50,6 +50,20 @@ class Two(FederatedAveraging):
 
     def logits(self, task: Task, local: Local, batch: Batch) -> Tensor:
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Pooled(Two):
+    """Also keeps what every client sent last, and in how many rounds it did, on the server alone."""
+
+    def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
+        rows = torch.zeros(task.n_clients, 3).double()
+        return super().init(task, rng)._replace(server={"pool": rows, "rounds": rows.clone()})
+
+    def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
+        latest = {"pool": local.params["a"], "rounds": state.server["rounds"][clients] + 1}
+        server = {name: scatter_rows(state.server[name], clients, rows) for name, rows in latest.items()}
+        return super().merge(task, state, clients, local)._replace(server=server)
 
 
 def task_of(n: int) -> ClientTask:
@@ -287,6 +301,16 @@ def test_personal_leaves_and_pools_are_those_of_inner(rule: Any) -> None:
     after, wanted = (m.merge(task, s, clients, local) for m, s in ((method, state), (inner, method.inner_state(state))))
     assert_same(State({}, after.personal, {n: after.server[n] for n in wanted.server}), wanted._replace(shared={}))
     assert not torch.allclose(after.shared["prompt"], wanted.shared["prompt"])
+
+
+def test_a_merge_in_place_merges_once() -> None:
+    """Leaves of the server without a personal one, which the second merge reads too."""
+    method, task, x = Robust(Pooled()), task_of(5), drawn(5)
+    state = method.init(task, generator("two"))
+    with in_place():
+        after = merged(method, task, x, state)
+    assert after.server["rounds"].tolist() == [[1.0] * 3] * 5
+    torch.testing.assert_close(after.server["pool"], state.shared["a"] + x[:, :3])
 
 
 def test_leaves_that_clients_do_not_send_count_as_unchanged() -> None:
