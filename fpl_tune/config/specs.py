@@ -199,8 +199,9 @@ class BackdoorSpec:
     """Id of the class that models are to predict where an image has the patch."""
     share: Fraction = 0.5
     """Share of a malicious client's training images that get the patch and the label of `target`."""
-    size: Fraction = 0.2
-    """Side of the patch, a checkerboard in the lower right corner, as a share of the image's."""
+    size: Fraction = 0.4
+    """Side of the patch, a checkerboard in the lower right corner, as a share of the image's. The compact tower takes
+    little notice of sides below 0.4."""
 
 
 @dataclass(frozen=True, config=SPEC)

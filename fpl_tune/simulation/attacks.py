@@ -3,7 +3,7 @@
 The update of a client is what training changed in the leaves that it sends; what else it sends, such as prototypes, is
 part of the update as it is. Attackers know the honest updates of all clients of the cohort, as in Blades (Li et al.,
 IoTDI 2024, https://arxiv.org/abs/2206.05359). Attacks on data, which change what malicious clients train on, are in
-`fpl_tune.simulation.task`.
+`fpl_tune.simulation.poison`.
 """
 
 from __future__ import annotations

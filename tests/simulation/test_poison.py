@@ -306,7 +306,7 @@ def test_a_world_without_a_backdoor_reads_nothing_more(feature_cache: Path) -> N
     assert worlds[0] is worlds[1] is worlds[2] is not worlds[3]
     assert [len(world.train_images) for world in worlds[2:]] == [len(worlds[0].dataset.train) * k for k in (1, 2)]
     assert (
-        world_of(compose_run([*BACKDOOR, "clients.malicious.backdoor.size=0.4"]), cache_dir=feature_cache)
+        world_of(compose_run([*BACKDOOR, "clients.malicious.backdoor.size=0.2"]), cache_dir=feature_cache)
         is not worlds[3]
     )
     again = world_of(compose_run([*BACKDOOR, "clients.malicious.backdoor.target=3"]), cache_dir=feature_cache)
