@@ -57,6 +57,7 @@ def data_prepare(overrides: Overrides = None, format: FormatOption = "table") ->
         world = world_of(run, cache_dir=usable_cache(), device=resolve("auto"), progress=progress)
     tables = {"train": world.train_images, "test": world.test_images}
     tables |= {f"view {number}": table for number, table in enumerate((*world.views, *world.second))}
+    tables |= {f"{name}, patched": table for name, table in zip(("train", "test"), world.patched, strict=False)}
     rows = [{"images": name, "shape": list(table.shape), "bytes": table.nbytes} for name, table in tables.items()]
     output.emit(rows, format)
 

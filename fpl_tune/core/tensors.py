@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import chain, repeat
+from itertools import repeat
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, cast
@@ -23,8 +23,7 @@ _on_disk: ContextVar[tuple[Path, int] | None] = ContextVar("on_disk", default=No
 
 @contextmanager
 def large_leaves_in(folder: Path, beyond: int = 1 << 28) -> Iterator[None]:
-    """Within the block, `replicate`, `keep` and `concatenate` store CPU tensors of more than `beyond` bytes in
-    memory-mapped files.
+    """Within the block, `replicate` and `keep` store CPU leaves of more than `beyond` bytes in memory-mapped files.
 
     Memory then holds recently used rows, and the system writes others back when it is short. The files, in `folder`,
     have no name and are deleted with the leaves.
@@ -56,18 +55,6 @@ def keep(leaf: Tensor) -> Tensor:
     return _mapped(leaf, leaf[0], len(leaf)) if leaf.ndim and _belongs_on_disk(leaf, 1) else leaf
 
 
-def concatenate(tables: Sequence[Tensor]) -> Tensor:
-    """The rows of several tables [n, ...], one after another; within `large_leaves_in`, in a mapped file if large.
-
-    Raises:
-        EnvironmentProblem: the file cannot be written.
-    """
-    rows = sum(map(len, tables))
-    if rows and _belongs_on_disk(tables[0][0], rows):
-        return _mapped(chain(*tables), tables[0][0], rows)
-    return torch.cat(list(tables))
-
-
 def _belongs_on_disk(leaf: Tensor, count: int) -> bool:
     """True if `count` times the leaf belongs in a file."""
     return leaf.device.type == "cpu" and count * leaf.nbytes > (_on_disk.get() or (Path(), sys.maxsize))[1]
@@ -85,8 +72,8 @@ def _mapped(rows: Iterable[Tensor], like: Tensor, count: int) -> Tensor:
             mapped = torch.from_file(file.name, shared=True, size=count * like.numel(), dtype=like.dtype)
     except OSError as problem:
         raise EnvironmentProblem(
-            f"Cannot store {count * like.nbytes / 1e9:.1f} GB of clients' states or images in {folder} "
-            f"({problem.strerror}). Free some space, or name another folder in FPL_TUNE_CACHE."
+            f"Cannot store {count * like.nbytes / 1e9:.1f} GB of the clients' state in {folder} ({problem.strerror}). "
+            "Free some space, or name another folder in FPL_TUNE_CACHE."
         ) from None
     return mapped.view(count, *like.shape)
 

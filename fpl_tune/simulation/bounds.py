@@ -66,6 +66,8 @@ def estimate(run: RunSpec, task: ClientTask, state: State, step: int | None = No
     """
     model, method = task.towers.model, checked(run.stages[0].method)
     sets = {id(data.images): data.images for data in (task.train, task.val, *(held for _, held in task.tests.values()))}
+    if task.train.patched is not None:
+        sets[id(task.train.patched)] = task.train.patched
     with torch.no_grad():
         local = method.start(task, state, task.size.argmax()[None])
     return Memory(

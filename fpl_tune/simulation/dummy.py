@@ -83,13 +83,13 @@ def dummy_task(
         "pixels": (1 + (towers.n_patches or 0), towers.vision_width) if passed else (3, size, size),
     }[needs]
     dtype = torch.uint8 if needs == "pixels" and not passed else torch.float32
-    looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view)
-    tables = 1 if patch_of(run) is None else 2  # the images, and those with the patch of a backdoor
-    train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, tables * len(pool)), *shape) for pool, _ in looks)
+    looks = pools_and_views(dataset, run.data.views, run.stages[0].method.view, patch_of(run))
+    train, test, *views = (torch.zeros(1, dtype=dtype).expand(max(1, len(pool)), *shape) for pool, _ in looks)
+    views, patched = (views, []) if patch_of(run) is None else (views[:-2], views[-2:])
     others = {name: listed(cross_data(run.data, name)) for name in run.protocol.cross}
     empty = {name: (other, train[:1].expand(len(other.test), *shape)) for name, other in others.items()}
     first, second = views[: run.data.views], views[run.data.views :]
-    world = SharedData(towers, dataset, run.clip, train, test, first, second, empty, passed)
+    world = SharedData(towers, dataset, run.clip, train, test, first, second, empty, passed, patched=patched)
     return task_of(world, run, 1)
 
 

@@ -13,10 +13,10 @@ from fpl_tune.core.tensors import some_of
 from fpl_tune.data import Dataset
 from fpl_tune.method import generator
 from fpl_tune.simulation.evaluate import PATCHED
-from fpl_tune.simulation.task import ClientData, ClientTask
+from fpl_tune.simulation.task import ClientData, ClientTask, SharedData
 
 
-def poisoned(task: ClientTask, spec: MaliciousSpec, dataset: Dataset, seed: int) -> ClientTask:
+def poisoned(task: ClientTask, spec: MaliciousSpec, shared: SharedData, seed: int) -> ClientTask:
     """The task with what the malicious clients `task.liars` train on in rounds of an attack on data.
 
     With a backdoor there is also the test set `PATCHED`: the images of the main test set that are not of the target
@@ -30,9 +30,9 @@ def poisoned(task: ClientTask, spec: MaliciousSpec, dataset: Dataset, seed: int)
     if spec.attack == "label_flip":
         lies = task.train.changed(liars, task.n_classes - 1 - task.train.label)
     elif (backdoor := spec.planted) is not None:
-        target = _target(task, backdoor, dataset)
-        lies = task.train.changed(_chosen(task, backdoor, target, seed), target, len(dataset.train))
-        tests = {**tests, PATCHED: (task.known, _patched(task, target, len(dataset.test)))}
+        target = _target(task, backdoor, shared.dataset)
+        lies = task.train.changed(_chosen(task, backdoor, target, seed), target, patched=True)
+        tests = {**tests, PATCHED: (task.known, _patched(task, target, shared.patched[1]))}
     return replace(task, poisoned=lies if spec.strength else None, tests=tests)
 
 
@@ -61,8 +61,8 @@ def _chosen(task: ClientTask, spec: BackdoorSpec, target: int, seed: int) -> Ten
     return chosen.to(task.device)
 
 
-def _patched(task: ClientTask, target: int, beyond: int) -> ClientData:
-    """The test images of other classes with the patch, labelled as the target."""
+def _patched(task: ClientTask, target: int, images: Tensor) -> ClientData:
+    """The test images of other classes, of which `images` has those with the patch, labelled as the target."""
     main = task.tests[task.primary][1]
     others = main.only(main.label != target)
     if not any(others.sizes):
@@ -71,4 +71,5 @@ def _patched(task: ClientTask, target: int, beyond: int) -> ClientData:
             f"have none but those of {task.known.names[target]!r}. Choose another clients.malicious.backdoor.target."
         )
     others.same_for_all = main.same_for_all  # the same images are left of the same images
-    return others.changed(others.mask, target, beyond)
+    others.images = images
+    return others.changed(others.mask, target)

@@ -49,7 +49,7 @@ def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
         task.validation = task.val.pooled().only(task.train.size[:, None] > 0)
     task.slow = _some(run.clients.slow.share, task, seed, "slow")
     if (liars := _some(run.clients.malicious.share, task, seed, "malicious")) is not None:
-        task = poisoned(task.judged_without(liars), run.clients.malicious, shared.dataset, seed)
+        task = poisoned(task.judged_without(liars), run.clients.malicious, shared, seed)
     size = cohort_size(n_clients, protocol.participation)
     task.malicious = 0 if liars is None else round(int(liars.sum()) * size / n_clients)
     uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < n_clients)

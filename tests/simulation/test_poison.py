@@ -18,7 +18,7 @@ from fpl_tune.config.specs import BackdoorSpec, MaliciousSpec, OptimSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import SUCCESS, shown_beside
 from fpl_tune.core.tensors import some_of
-from fpl_tune.data import Dataset, features
+from fpl_tune.data import features
 from fpl_tune.data.transform import PATCH, View, pools_and_views
 from fpl_tune.execute.plan import preflight
 from fpl_tune.method import Batch, Local, Method, State, Task, Traffic
@@ -32,7 +32,7 @@ from fpl_tune.simulation.evaluate import PATCHED, evaluate, summarise
 from fpl_tune.simulation.graphs import Graphs
 from fpl_tune.simulation.poison import poisoned
 from fpl_tune.simulation.simulation import Simulation
-from fpl_tune.simulation.task import ClientData, ClientTask
+from fpl_tune.simulation.task import ClientData, ClientTask, SharedData
 from fpl_tune.simulation.worlds import world_of
 from fpl_tune.testing import EVERYONE, assert_same, toy_task
 
@@ -45,13 +45,15 @@ BACKDOOR = (*CORNER, "partition.n_clients=4", "optim.batch=8", "protocol.rounds=
 
 def toy(malicious: MaliciousSpec, needs: Any = "pooled", seed: int = 0, **how: Any) -> ClientTask:
     """A toy task whose clients 0 and 3 are malicious. Where there is a backdoor, its images are marked by being 9."""
-    task, counts = toy_task(needs, **how), {}
-    for name, data in (("train", task.train), ("test", task.tests["test"][1])):
-        counts[name] = range(len(data.images))
-        data.images, *tables = (torch.cat([t, torch.full_like(t, 9)]) for t in (data.images, *data.views, *data.second))
-        data.views, data.second = tables[: len(data.views)], tables[len(data.views) :]  # type: ignore[assignment]
-    dataset = cast(Dataset, SimpleNamespace(classes=task.known.names, **counts))
-    return poisoned(task.judged_without(LIARS), malicious, dataset, seed)
+    task = toy_task(needs, **how)
+    return poisoned(task.judged_without(LIARS), malicious, marked(task), seed)
+
+
+def marked(task: ClientTask) -> SharedData:
+    """The part of a toy task's world that an attack on data reads. All images with the patch are of nines."""
+    train, test = (torch.full_like(data.images, 9) for data in (task.train, task.tests["test"][1]))
+    task.train.patched = train
+    return cast(SharedData, SimpleNamespace(dataset=SimpleNamespace(classes=task.known.names), patched=(train, test)))
 
 
 def attack(kind: str, **fields: Any) -> MaliciousSpec:
@@ -103,7 +105,7 @@ def test_poisoned_images_have_the_patch_and_the_label_of_the_target(needs: str, 
     now, index = task.during(1, 1, 0, attacked=True), torch.arange(9).expand(4, -1)
     draw = torch.arange(36).view(4, 9)
     seen, before = (each.train.batch(EVERYONE, index, draw) for each in (now, task))
-    mark = now.train.images[-1]
+    mark = torch.full_like(task.train.images[0], 9)
     mark = task.towers.normalise(mark) if needs == "pixels" else mark
     assert seen.view is not None
     marked, also = ((images == mark).flatten(2).all(2) for images in (seen.image, seen.view))
@@ -132,9 +134,8 @@ def test_which_images_follows_seed_and_client_and_a_client_of_the_target_class_a
     assert chosen(1)[LIARS].sum(1).tolist() == [20, 20]
     task = toy_task(sizes=(4, 3, 3, 3))
     task.train.label[0] = 2
-    dataset = cast(Dataset, SimpleNamespace(classes=task.known.names, train=range(13), test=range(12)))
     spec = attack("backdoor", backdoor=BackdoorSpec(target=2, share=0.5))
-    lies = poisoned(task.judged_without(LIARS), spec, dataset, 1).poisoned
+    lies = poisoned(task.judged_without(LIARS), spec, marked(task), 1).poisoned
     assert lies is not None
     assert (lies.rows[0] >= 13).sum() == 2
 
@@ -193,8 +194,20 @@ def test_success_is_the_share_of_patched_images_of_other_classes_taken_for_the_t
     assert shown_beside(found) == [SUCCESS]
 
 
-def test_recorded_steps_serve_rounds_with_and_without_lies() -> None:
-    method, task = PromptFL(n_ctx=2), toy(attack("backdoor"))
+def test_seeds_of_other_worlds_side_by_side_are_those_alone() -> None:
+    """Their tables are joined, each with its patched images behind it; also where one seed's cohort has no liars."""
+    method = PromptFL(n_ctx=2)
+    tasks = [toy(attack("backdoor"), seed=seed, views=1, sizes=sizes) for seed, sizes in enumerate([(9, 5, 7, 3)] * 2)]
+    states = [method.init(task, torch.Generator().manual_seed(0)) for task in tasks]
+    cohorts = [Cohort(seed, 1, EVERYONE, liars=liars) for seed, liars in enumerate((None, LIARS))]
+    together, _ = run_round(method, tasks, states, cohorts, epochs=2, spec=SPEC)
+    for task, state, cohort, after in zip(tasks, states, cohorts, together, strict=True):
+        (alone,), _ = run_round(method, [task], [state], [cohort], epochs=2, spec=SPEC)
+        assert_same(after, alone, tolerance=1e-10)
+
+
+def test_recorded_steps_serve_rounds_with_and_without_lies(sim: torch.device) -> None:
+    method, task = PromptFL(n_ctx=2), toy(attack("backdoor"), device=sim)
     graphs = Graphs(always=True)
     for liars in (None, LIARS, None):
         assert_same(trained(method, task, liars, graphs=graphs), trained(method, task, liars), tolerance=1e-8)
@@ -233,12 +246,18 @@ def test_features_of_patched_images_follow_those_of_the_images(
     how = {"towers": world.towers, "needs": needs, "blocks": blocks, "cache_dir": feature_cache}
     (train, test), (plain, _) = ([features(pool, view=v, **how) for pool in pools] for v in (patch, None))
     assert world.passed == blocks
-    for table in (world.train_images, *world.views):
-        assert torch.equal(table[n:], train)
-    assert torch.equal(world.train_images[:n], plain)
+    assert torch.equal(world.train_images, plain)
+    assert not torch.equal(train, plain)
+    assert task.poisoned is not None
+    lies, rows = task.poisoned.rows >= n, torch.cat([plain, train])[task.poisoned.rows]
+    assert lies.any()
+    rows = task.towers.normalise(rows) if rows.dtype == torch.uint8 else rows
+    assert torch.equal(task.poisoned.table().image, rows.float())
+    index = torch.arange(lies.shape[1]).expand(4, -1)
+    drawn = task.poisoned.batch(EVERYONE, index, index).image
+    assert torch.equal(drawn[lies], rows.float()[lies])
     patched, main = task.tests[PATCHED][1], task.tests["test"][1]
     assert torch.equal(patched.images[patched.rows[patched.mask]], test[main.rows[patched.mask]])
-    assert not torch.equal(train, plain)
     record = trial.run_all()[0][-1]
     assert 0 <= record[SUCCESS] <= 1
     assert not [name for name in record if PATCHED in name]
@@ -304,13 +323,13 @@ def test_a_world_without_a_backdoor_reads_nothing_more(feature_cache: Path) -> N
     ours, none = compose_run(BACKDOOR), compose_run([*BACKDOOR, "clients.malicious.share=0"])
     worlds = [world_of(run, cache_dir=feature_cache) for run in (plain, flipped, none, ours)]
     assert worlds[0] is worlds[1] is worlds[2] is not worlds[3]
-    assert [len(world.train_images) for world in worlds[2:]] == [len(worlds[0].dataset.train) * k for k in (1, 2)]
+    assert [len(world.patched) for world in worlds[2:]] == [0, 2]
     assert (
         world_of(compose_run([*BACKDOOR, "clients.malicious.backdoor.size=0.2"]), cache_dir=feature_cache)
         is not worlds[3]
     )
     again = world_of(compose_run([*BACKDOOR, "clients.malicious.backdoor.target=3"]), cache_dir=feature_cache)
-    assert torch.equal(again.train_images, worlds[3].train_images)
+    assert all(torch.equal(one, other) for one, other in zip(again.patched, worlds[3].patched, strict=True))
 
 
 def test_a_plan_counts_the_images_that_are_encoded_with_the_patch(tmp_path: Path) -> None:
@@ -321,8 +340,9 @@ def test_a_plan_counts_the_images_that_are_encoded_with_the_patch(tmp_path: Path
     assert sum(n for n, _ in ours.values()) == 2 * sum(n for n, _ in plain.values())
     run = compose_run(BACKDOOR)
     task, dataset = dummy_task(run), loaded.dataset_of(run)
-    assert len(task.train.images) == 2 * len(dataset.train)
     assert task.poisoned is not None
+    assert task.poisoned.patched is not None
+    assert len(task.poisoned.patched) == len(task.train.images) == len(dataset.train)
     assert int(task.poisoned.rows.max()) >= len(dataset.train)
 
 
@@ -351,10 +371,9 @@ def test_a_target_that_nobody_trains_on_is_refused_before_anything_starts(overri
 def test_benign_clients_without_images_of_another_class_are_refused() -> None:
     task = toy_task()
     task.tests["test"][1].label[:] = 2
-    dataset = cast(Dataset, SimpleNamespace(classes=task.known.names, train=range(24), test=range(12)))
     spec = attack("backdoor", backdoor=BackdoorSpec(target=2))
     with pytest.raises(ConfigError, match=r"have none but those of 'sea lion'\. Choose another clients\.malicious"):
-        poisoned(task.judged_without(LIARS), spec, dataset, 1)
+        poisoned(task.judged_without(LIARS), spec, marked(task), 1)
 
 
 def test_a_folder_of_images_of_any_size(tmp_path: Path) -> None:
@@ -372,7 +391,7 @@ def test_a_folder_of_images_of_any_size(tmp_path: Path) -> None:
     (_, _), (_, _), *patches = pools_and_views(trial.world.dataset, 0, None, patch)
     assert [view for _, view in patches] == [patch, patch]
     side = round(run.clients.malicious.backdoor.size * size)
-    corners = trial.world.train_images[len(trial.world.dataset.train) :, :, -side:, -side:]
+    corners = trial.world.patched[0][:, :, -side:, -side:]
     assert corners.unique().tolist() == [0, 255]
     assert torch.equal(corners, corners[:1].expand_as(corners))
     assert 0 <= trial.run_all()[0][-1][SUCCESS] <= 1

@@ -58,11 +58,13 @@ class ClientData:
         device: torch.device | str = "cpu",
         views: Sequence[Tensor] = (),
         second: Sequence[Tensor] = (),
+        patched: Tensor | None = None,
     ) -> None:
         """images [n, ...] features, or uint8 pixels that `towers` normalise; index, label: N arrays, one per client,
         of rows of `images` and of class ids among the task's classes. views: random views, each shaped as `images`,
-        that training draws from instead; second: those that `Batch.view` is drawn from."""
-        self.images, self.towers, self.dtype = images, towers, dtype
+        that training draws from instead; second: those that `Batch.view` is drawn from; patched: the same images with
+        the patch of a backdoor, whose rows follow those of the images, and which are their own views."""
+        self.images, self.towers, self.dtype, self.patched = images, towers, dtype, patched
         self.views, self.second = tuple(views), tuple(second)
         self.device = torch.device(device)
         # Of those who have images at all.
@@ -96,16 +98,12 @@ class ClientData:
         data.same_for_all = self.same_for_all and (mask.shape[1] == 1 or bool(mask.all()))
         return data
 
-    def changed(self, which: Tensor, label: Tensor | int, beyond: int = 0) -> ClientData:
-        """The same split with other labels, and with other images from the same tables.
-
-        Args:
-            which: bool, [N, R] or, of whole clients, [N, 1]: the images that change.
-            label: their new labels, [N, R] or one of all.
-            beyond: by how many rows of the tables the new images are behind the former ones.
-        """
+    def changed(self, which: Tensor, label: Tensor | int, *, patched: bool = False) -> ClientData:
+        """The same split, where the images `which` (bool [N, R] or, of whole clients, [N, 1]) have other labels, [N, R]
+        or one for all, and the patch of a backdoor if they are `patched`."""
         data, which = copy(self), self.mask & which
-        data.label, data.rows = torch.where(which, label, self.label), self.rows + beyond * which
+        data.label = torch.where(which, label, self.label)
+        data.rows = self.rows + len(self.images) * which if patched else self.rows
         return data
 
     def pooled(self) -> ClientData:
@@ -158,7 +156,14 @@ class ClientData:
         return image
 
     def _gather(self, images: Tensor, rows: Tensor) -> Tensor:
-        pixels = images[rows.to(images.device)].to(self.device)
+        rows = rows.to(images.device)
+        if self.patched is None:
+            pixels = images[rows]
+        else:
+            behind = rows - len(images)
+            marked, plain = self.patched[behind.clamp(min=0)], images[rows.clamp(max=len(images) - 1)]
+            pixels = torch.where((behind >= 0).view(*rows.shape, *[1] * (images.ndim - 1)), marked, plain)
+        pixels = pixels.to(self.device)
         if pixels.dtype == torch.uint8:
             assert self.towers is not None
             pixels = self.towers.normalise(pixels)
@@ -168,12 +173,17 @@ class ClientData:
 def side_by_side(data: Sequence[ClientData]) -> tuple[ClientData, list[int]]:
     """The tensor that `take` gathers the images of several seeds from, and where each seed's rows begin in it.
 
-    Seeds of one world have the same tables: nothing is copied.
+    Seeds of one world have the same tables: nothing is copied. Of others, the patched images follow each table.
     """
     tables = [(held.images, *held.views, *held.second) for held in data]
     if all(x is y for other in tables for x, y in zip(tables[0], other, strict=True)):
         return data[0], [0] * len(data)
+    patched = [[] if held.patched is None else [held.patched] for held in data]
     whole = copy(data[0])
-    whole.images, *more = (torch.cat(parts) for parts in zip(*tables, strict=True))
-    whole.views, whole.second = tuple(more[: len(whole.views)]), tuple(more[len(whole.views) :])
-    return whole, np.cumsum([0, *(len(held.images) for held in data[:-1])]).tolist()
+    whole.images, *more = (
+        torch.cat([part for table, behind in zip(alike, patched, strict=True) for part in (table, *behind)])
+        for alike in zip(*tables, strict=True)
+    )
+    whole.views, whole.second, whole.patched = tuple(more[: len(whole.views)]), tuple(more[len(whole.views) :]), None
+    sizes = [len(held.images) + sum(map(len, behind)) for held, behind in zip(data, patched, strict=True)]
+    return whole, np.cumsum([0, *sizes[:-1]]).tolist()

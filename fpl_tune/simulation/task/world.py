@@ -18,7 +18,6 @@ from fpl_tune.clip.load import weights_print
 from fpl_tune.config.specs import ClipSpec
 from fpl_tune.core.device import usable_bytes
 from fpl_tune.core.errors import EnvironmentProblem
-from fpl_tune.core.tensors import concatenate, large_leaves_in
 from fpl_tune.data import Dataset, DataSpec, PartitionSpec, Split, features, split
 from fpl_tune.data.transform import View, pools_and_views
 from fpl_tune.simulation.task.classes import GENERIC_TEMPLATE, Classes
@@ -55,9 +54,7 @@ class SharedData:
     dataset: Dataset
     clip: ClipSpec
     train_images: Tensor
-    """[n, ...] of the images of `dataset.train`, and with a backdoor [2 n, ...]: then of those with the patch."""
     test_images: Tensor
-    """Likewise of `dataset.test`."""
     views: Sequence[Tensor] = ()
     second: Sequence[Tensor] = ()
     others: Mapping[str, tuple[Dataset, Tensor]] = field(default_factory=dict)
@@ -66,6 +63,8 @@ class SharedData:
     """Blocks of the image tower that the images have passed."""
     weights: str = ""
     """Digest of the files that the towers were read from."""
+    patched: Sequence[Tensor] = ()
+    """Training and test images with the patch of a backdoor; empty without one."""
     _classes: dict[tuple[str, ...], Classes] = field(default_factory=dict)
 
     @classmethod
@@ -92,7 +91,7 @@ class SharedData:
         view: kind of the second view that the method asks for (`Method.view`).
         cross: other data sets that are tested on, by name (`ProtocolSpec.cross`).
         image_blocks: the last blocks of the image tower that what is learned reaches (`Method.image_blocks`).
-        patch: the view of images with the patch of a backdoor, whose rows follow the others in every table.
+        patch: the view of images with the patch of a backdoor; None: there is none.
 
         Raises:
             EnvironmentProblem: data or weights are missing, or change while they are read.
@@ -104,14 +103,13 @@ class SharedData:
         passed = towers.blocks_below(image_blocks)
         read = partial(features, towers=towers, needs=needs, blocks=passed, cache_dir=cache_dir, progress=progress)
         tables = [read(pool, view=look) for pool, look in pools_and_views(dataset, n_views, view, patch)]
-        if patch is not None:
-            *plain, train, test = tables
-            with large_leaves_in(cache_dir):
-                tables = [concatenate([table, test if number == 1 else train]) for number, table in enumerate(plain)]
         train, test, *views = _placed(tables, towers.device)
+        views, patched = (views[:-2], views[-2:]) if patch is not None else (views, [])
         others = {name: (other, read(other.test)) for name, other in (cross or {}).items()}
         trim()  # what encoding images took
-        return cls(towers, dataset, clip, train, test, views[:n_views], views[n_views:], others, passed, weights)
+        return cls(
+            towers, dataset, clip, train, test, views[:n_views], views[n_views:], others, passed, weights, patched
+        )
 
     def classes(self, dataset: Dataset, ids: Sequence[int] | np.ndarray) -> Classes:
         names, template = tuple(dataset.classes[i] for i in ids), self.clip.template
@@ -132,7 +130,7 @@ class SharedData:
             positions = [position[labels] for labels in label]
             return ClientData(images, index, positions, towers=self.towers, device=device, **views)
 
-        views = {"views": self.views, "second": self.second}
+        views = {"views": self.views, "second": self.second, "patched": self.patched[0] if self.patched else None}
         tests = {
             name: (self.classes(self.dataset, t.classes), clients(self.test_images, t.index, t.label, t.classes))
             for name, t in drawn.tests.items()
