@@ -204,6 +204,14 @@ def test_buckets_change_with_the_round() -> None:
     assert len(rounds) > 3
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_only_clipping_around_a_centre_has_a_state(task: ClientTask, rule: Any) -> None:
+    server = Robust(PROMPT, rule=rule).init(task, generator("state")).server
+    assert {name: leaf.abs().sum().item() for name, leaf in server.items()} == (
+        {"robust.prompt": 0.0} if rule == "centered_clipping" else {}
+    )
+
+
 # -- properties --------------------------------------------------------------------------------------------------
 
 
