@@ -54,15 +54,17 @@ class Two(FederatedAveraging):
 
 @dataclass(frozen=True)
 class Pooled(Two):
-    """Also keeps what every client sent last, and in how many rounds it did, on the server alone."""
+    """Keeps on the server what every client sent last and in how many rounds it did, and sums and means of a round."""
 
     def init(self, task: Task, rng: Generator, before: State | None = None) -> State:
         rows = torch.zeros(task.n_clients, 3).double()
-        return super().init(task, rng)._replace(server={"pool": rows, "rounds": rows.clone()})
+        server = {"pool.a": rows, "rounds": rows.clone(), "data": rows[0].clone(), "mean.a": rows[0].clone()}
+        return super().init(task, rng)._replace(server=server)
 
     def merge(self, task: Task, state: State, clients: Tensor, local: Local) -> State:
-        latest = {"pool": local.params["a"], "rounds": state.server["rounds"][clients] + 1}
+        latest = {"pool.a": local.params["a"], "rounds": state.server["rounds"][clients] + 1}
         server = {name: scatter_rows(state.server[name], clients, rows) for name, rows in latest.items()}
+        server |= {"data": local.params["a"].sum(0), "mean.a": local.params["a"].mean(0)}
         return super().merge(task, state, clients, local)._replace(server=server)
 
 
@@ -311,14 +313,16 @@ def test_personal_leaves_and_pools_are_those_of_inner(rule: Any) -> None:
     assert not torch.allclose(after.shared["prompt"], wanted.shared["prompt"])
 
 
-def test_a_merge_in_place_merges_once() -> None:
-    """Leaves of the server without a personal one, which the second merge reads too."""
+def test_a_merge_in_place_merges_once_and_keeps_what_is_no_average() -> None:
+    """Of the server's leaves, the mean alone has name and shape of a shared one. No leaf is personal."""
     method, task, x = Robust(Pooled()), task_of(5), drawn(5)
     state = method.init(task, generator("two"))
     with in_place():
         after = merged(method, task, x, state)
     assert after.server["rounds"].tolist() == [[1.0] * 3] * 5
-    torch.testing.assert_close(after.server["pool"], state.shared["a"] + x[:, :3])
+    torch.testing.assert_close(after.server["pool.a"], state.shared["a"] + x[:, :3])
+    torch.testing.assert_close(after.server["data"], (state.shared["a"] + x[:, :3]).sum(0))
+    torch.testing.assert_close(after.server["mean.a"], after.shared["a"])
 
 
 def test_leaves_that_clients_do_not_send_count_as_unchanged() -> None:
