@@ -26,9 +26,9 @@ def poisoned(task: ClientTask, spec: MaliciousSpec, shared: SharedData, seed: in
         ConfigError: no client trains on the target class, or no benign client has a test image of another class.
     """
     assert task.liars is not None
-    lies, tests, liars = None, task.tests, task.liars[:, None].to(task.device)
+    lies, tests = None, task.tests
     if spec.attack == "label_flip":
-        lies = task.train.changed(liars, task.n_classes - 1 - task.train.label)
+        lies = task.train.changed(task.liars[:, None].to(task.device), task.n_classes - 1 - task.train.label)
     elif (backdoor := spec.planted) is not None:
         target = _target(task, backdoor, shared.dataset)
         lies = task.train.changed(_chosen(task, backdoor, target, seed), target, patched=True)
@@ -56,13 +56,14 @@ def _chosen(task: ClientTask, spec: BackdoorSpec, target: int, seed: int) -> Ten
     for client in task.liars.nonzero()[:, 0].tolist():
         held = mask[client].nonzero()[:, 0]
         others = held[label[client, held] != target]
-        order = torch.randperm(len(others) or len(held), generator=generator("backdoor", seed, client))
-        chosen[client, (others if len(others) else held)[order[: some_of(spec.share, len(held))]]] = True
+        room = others if len(others) else held
+        order = torch.randperm(len(room), generator=generator("backdoor", seed, client))
+        chosen[client, room[order[: some_of(spec.share, len(held))]]] = True
     return chosen.to(task.device)
 
 
 def _patched(task: ClientTask, target: int, images: Tensor) -> ClientData:
-    """The test images of other classes, of which `images` has those with the patch, labelled as the target."""
+    """The main test images of other classes with the patch, which the table `images` has, labelled as the target."""
     main = task.tests[task.primary][1]
     others = main.only(main.label != target)
     if not any(others.sizes):

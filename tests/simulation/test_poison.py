@@ -235,10 +235,10 @@ def untimed(record: dict[str, Any]) -> str:
         (["method=pfedmma", "method.blocks=1"], "pixels", 3),
     ],
 )
-def test_features_of_patched_images_follow_those_of_the_images(
+def test_poisoned_clients_see_the_features_of_patched_images(
     feature_cache: Path, overrides: list[str], needs: str, blocks: int
 ) -> None:
-    """Whatever methods see; random views of patched images are these images."""
+    """Whatever methods see, also in place of random views."""
     trial = simulate(feature_cache, *overrides)
     (task,), world = trial.tasks, trial.world
     n, pools = len(world.dataset.train), (world.dataset.train, world.dataset.test)
