@@ -45,11 +45,12 @@ def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
         task.tests["global"] = classes, main
     if protocol.own_classes:
         task.tests[OWN] = classes, main.only((task.counts > 0).gather(1, main.label))
-    if protocol.validation == "everyone":
-        task.validation = task.val.pooled().only(task.train.size[:, None] > 0)
     task.slow = _some(run.clients.slow.share, task, seed, "slow")
     if (liars := _some(run.clients.malicious.share, task, seed, "malicious")) is not None:
         task = poisoned(task.judged_without(liars), run.clients.malicious, shared, seed)
+    if protocol.validation == "everyone":
+        judged = task.train.size > 0 if liars is None else (task.train.size > 0) & ~liars.to(task.device)
+        task.validation = (task.validation or task.val).pooled().only(judged[:, None])
     size = cohort_size(n_clients, protocol.participation)
     task.malicious = 0 if liars is None else round(int(liars.sum()) * size / n_clients)
     uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < n_clients)

@@ -136,6 +136,16 @@ def test_malicious_clients_are_fixed_by_the_seed(feature_cache: Path) -> None:
     assert record["test/acc_min"] == pytest.approx(benign.min().item())
 
 
+def test_validation_by_everyone_is_by_everyone_who_is_benign(feature_cache: Path) -> None:
+    trial = simulate(feature_cache, "clients=sign_flip", "protocol.validation=everyone")
+    (task,) = trial.tasks
+    assert task.validation is not None
+    assert task.liars is not None
+    liars = task.liars.tolist()
+    benign = sum(size for size, lies in zip(task.val.sizes, liars, strict=True) if not lies)
+    assert task.validation.sizes == [0 if lies else benign for lies in liars]
+
+
 def test_an_attack_begins_in_its_round(feature_cache: Path) -> None:
     usual = simulate(feature_cache)
     trial = simulate(feature_cache, "clients=sign_flip", "clients.malicious.from_round=3")
