@@ -325,7 +325,9 @@ def identities(root: Path, *, write: bool = True) -> list[str]:
 
 def _identities(root: Path) -> list[str]:
     path = root / _ID
-    root_before, *ids = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [""]
+    if not path.is_file():
+        return [uuid.uuid4().hex]
+    root_before, *ids = path.read_text(encoding="utf-8").splitlines()
     first = Path(root_before, _ID)
     copied = (
         first.is_file() and not first.samefile(path) and first.read_text(encoding="utf-8").split("\n")[1:2] == ids[:1]

@@ -467,6 +467,15 @@ def test_studies_that_begin_at_once_share_one_identity_and_leave_no_part_of_a_ki
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_an_output_folder_inside_of_another_one_has_an_id_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inner = tmp_path / "outputs"
+    inner.mkdir()
+    assert writer.identities(tmp_path) != writer.identities(inner)
+
+
 def test_studies_that_begin_at_once_make_one_database_with_its_folder(tmp_path):
     """Two migrations of one file would end in an error; what a killed process has left is no part of it."""
     uri = f"sqlite:///{tmp_path}/new/folder/mlflow.db"
