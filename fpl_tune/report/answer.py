@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,6 +83,11 @@ def _from_reference(findings: Findings, comparisons: Comparisons) -> str:
             changes.setdefault(name, {})[setting] = tests[cell.id]
     if not changes:
         return ""
+    others = Counter[str]()
+    if sum(map(len, changes.values())) > NAMED:  # those that are decided are named, the others counted
+        others.update(test["verdict"] for by in changes.values() for test in by.values() if not _is_decided(test))
+        left = {name: {where: test for where, test in by.items() if _is_decided(test)} for name, by in changes.items()}
+        changes = {name: by for name, by in left.items() if by}
     of, n = f" {words(findings.metric)}", len(findings.seeds(base[0][1]))
     values = list[str]()
     for setting, cell in base:
@@ -93,7 +99,14 @@ def _from_reference(findings: Findings, comparisons: Comparisons) -> str:
         before = "in " if "" not in by else ""
         parts.append(f"{name} {sentences.differences(findings, by, n, before)}")
     parts += [f"{len(changes) - NAMED} more in the table"] if len(changes) > NAMED else []
+    if others:
+        verdicts = joined([f"{number} {verdict}" for verdict, number in others.items()])
+        parts.append(f"{'elsewhere' if changes else 'compared with it'} {verdicts}")
     return f"{'; '.join(parts)}."
+
+
+def _is_decided(test: Mapping[Any, Any]) -> bool:
+    return test["verdict"] in ("better", "worse")
 
 
 def _best(findings: Findings, comparisons: Comparisons) -> str:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fpl_tune.core.errors import ConfigError
-from fpl_tune.core.formatting import gap, upper
+from fpl_tune.core.formatting import gap, joined, upper
 from fpl_tune.findings.comparisons import TREND, compare
 from fpl_tune.report import answer, charts, curves, main_chart, search, sweep, table
 from fpl_tune.study.cells import label
@@ -138,6 +138,20 @@ def test_an_ablation_says_what_changes_from_its_reference_in_each_setting(make_s
                 test = tests.loc[there(next((c.id for c in findings.cells if c.label == label), None))]
                 assert f"{gap(test['difference'], findings.metric)}{where} (" in text
                 assert f": {test['verdict']}" in text
+
+
+def test_of_many_comparisons_with_the_reference_the_decided_ones_are_named(make_store):
+    split = "split: [{label: disjoint, partition: disjoint}, {label: equal, partition: iid}]"
+    lengths = "".join(f", {{label: n{n}, method.n_ctx: {n}}}" for n in (2, 3, 4, 5, 6))
+    body = f"axes: {{variant: [{{label: full}}{lengths}], {split}}}\nreport: {{reference: full}}\nseeds: 5\n"
+    store = make_store(body=body, clients=4)
+    reach(store, lambda cell: 0.8 - 0.2 * ("n4, disjoint" in cell.label), lambda cell: 0.01)
+    findings = findings_of(store)
+    verdicts = compare(findings).frame["verdict"].value_counts()
+    assert verdicts["worse"] == 1
+    text = said(findings)
+    assert [name for name in ("n2", "n3", "n4", "n5", "n6") if f"{name} " in text] == ["n4"]
+    assert text.endswith(f": worse); elsewhere {joined([f'{n} {v}' for v, n in verdicts.items() if v != 'worse'])}.")
 
 
 def test_a_sweep_over_settings_is_of_the_mean_over_them(make_store):
