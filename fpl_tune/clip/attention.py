@@ -1,6 +1,7 @@
-"""Causal attention over packed tokens: each row attends to the shared prefix and to its own suffix up to itself.
+"""Attention over packed tokens: each row attends to the shared prefix and to its own suffix, in causal towers up to
+itself.
 
-Two ways that agree. On CPUs, group by group of classes whose suffixes have the same length: no row is padded. On
+Ways that agree. On CPUs, group by group of classes whose suffixes have the same length: no row is padded. On
 accelerators, where every kernel costs a launch, by blocks: suffixes lie in blocks of the same number of rows, each
 beside a copy of the prefix's keys, and one call of PyTorch's fused attention serves all of them. The layout decides.
 
@@ -40,7 +41,8 @@ def as_products() -> Iterator[None]:
 
 def attend(qkv: Tensor, layout: Layout, n_heads: int, *, ends: bool = False) -> Tensor:
     """Mixed values [P, R, d] of queries, keys and values [P, R, 3 d]; with `ends`, [P, K, d] of the EOT rows."""
-    way = _ByGroups if layout.packing is None else _ByBlocks
+    on_cpu = _ByGroups if layout.reading.causal else _BySentences
+    way = on_cpu if layout.packing is None else _ByBlocks
     return cast(Tensor, way.apply(qkv, layout, n_heads, ends))
 
 
@@ -121,6 +123,52 @@ def _by_row(x: Tensor, n_prompts: int) -> Tensor:
     return x.transpose(1, 2).flatten(2).unflatten(0, (n_prompts, -1))
 
 
+class _BySentences(torch.autograd.Function):
+    """Without a causal mask: the products of all sentences of one length and their heads are one batched product."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, layout: Layout, n_heads: int, ends: bool) -> Tensor:
+        q, k, v = qkv.chunk(3, -1)
+        q = q[:, layout.ends] if ends else q
+        mixed, kept = q.new_empty(q.shape), []
+        for rows, own, n_classes, _ in _slices(layout, ends):
+            parts = q[:, rows], k[:, own], v[:, own]
+            queries, keys, values = (_heads(x, n_classes, n_heads).flatten(0, 2) for x in parts)
+            weights = (queries @ keys.transpose(1, 2)).mul_(keys.shape[-1] ** -0.5).softmax(-1)
+            into = _heads(mixed[:, rows], n_classes, n_heads)
+            into.copy_((weights @ values).view(into.shape))
+            kept += queries, keys, values, weights
+        if ctx.needs_input_grad[0]:
+            ctx.layout, ctx.n_heads, ctx.ends = layout, n_heads, ends
+            ctx.save_for_backward(*kept)
+        return mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (grad,), layout, ends, kept = grads, ctx.layout, ctx.ends, iter(ctx.saved_tensors)
+        n_prompts, _, width = grad.shape
+        out = grad.new_empty(n_prompts, layout.n_tokens, 3 * width)
+        d_q, d_k, d_v = out.chunk(3, -1)
+        d_q = grad.new_empty(grad.shape) if ends else d_q
+        for rows, own, n_classes, _ in _slices(layout, ends):
+            queries, keys, values, weights = (next(kept) for _ in range(4))
+            above = _heads(grad[:, rows], n_classes, ctx.n_heads).flatten(0, 2)
+            d_scores = _softmax_backward(above @ values.transpose(1, 2), weights).mul_(keys.shape[-1] ** -0.5)
+            found = d_scores @ keys, d_scores.transpose(1, 2) @ queries, weights.transpose(1, 2) @ above
+            for into, x in zip((d_q[:, rows], d_k[:, own], d_v[:, own]), found, strict=True):
+                into = _heads(into, n_classes, ctx.n_heads)
+                into.copy_(x.view(into.shape))
+        if ends:
+            out[..., :width].zero_().index_copy_(1, layout.ends, d_q)
+        return out, None, None, None
+
+
+def _heads(x: Tensor, n_classes: int, n_heads: int) -> Tensor:
+    """[P, G s, d] -> [P, G, H, s, d/H], a view"""
+    return x.unflatten(1, (n_classes, -1)).unflatten(-1, (n_heads, -1)).transpose(2, 3)
+
+
 class _ByGroups(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, layout: Layout, n_heads: int, ends: bool) -> Tensor:
@@ -181,8 +229,7 @@ def _mix_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor
         d_weights[:, rows, n : n + length] = part.view(len(q), -1, length)
         seen = _per_class(weights[:, rows, n : n + length], n_classes)
         out[2, :, own] = _mixed(seen.transpose(1, 2), above).view(len(q), -1, v.shape[-1])
-    # torch.autograd.grad would import sympy: 40 MB in every worker.
-    d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(q.shape[-1] ** -0.5)
+    d_scores = _softmax_backward(d_weights, weights).mul_(q.shape[-1] ** -0.5)
     d_queries = d_scores[..., :n] @ k[:, :n]
     out[1, :, :n] = d_scores[..., :n].transpose(1, 2) @ q
     for rows, own, n_classes, length in _slices(layout, ends):
@@ -195,6 +242,11 @@ def _mix_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Tensor
     else:
         out[0] = d_queries
     return out
+
+
+def _softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
+    """The gradient by the scores. `torch.autograd.grad` would import sympy: 40 MB in every worker."""
+    return torch.ops.aten._softmax_backward_data(grad, weights, -1, weights.dtype)
 
 
 def _slices(layout: Layout, ends: bool) -> Iterator[tuple[slice, slice, int, int]]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from fpl_tune.clip.layout import Layout, lay_out
+from fpl_tune.clip.layout import CAUSAL, Layout, Reading, lay_out
 from fpl_tune.clip.tokenizer import Tokenizer
 from fpl_tune.core.errors import ConfigError
 
@@ -27,9 +27,10 @@ class Sentences:
     names: tuple[str, ...]
     n_ctx: int
     slots: tuple[tuple[int, ...], ...]
-    _layouts: dict[tuple[bool, torch.device, torch.dtype, bool], Layout] = field(
+    _layouts: dict[tuple[bool, torch.device, torch.dtype, bool, Reading], Layout] = field(
         default_factory=dict, compare=False, repr=False
     )
+    _parts: dict[int, list[Sentences]] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -39,6 +40,13 @@ class Sentences:
         """Tokens of each sentence, SOS and EOT included."""
         return tuple(len(slots) for slots in self.slots)
 
+    def split(self, n: int) -> list[Sentences]:
+        """The sentences, n at a time."""
+        if n not in self._parts:
+            starts = range(0, len(self), n)
+            self._parts[n] = [Sentences(self.names[i : i + n], self.n_ctx, self.slots[i : i + n]) for i in starts]
+        return self._parts[n]
+
     def layout(
         self,
         *,
@@ -46,15 +54,17 @@ class Sentences:
         device: torch.device = CPU,
         dtype: torch.dtype = torch.float32,
         blocks: bool | None = None,
+        reading: Reading = CAUSAL,
     ) -> Layout:
         """The tokens to compute, with a context that all classes share or one context per class.
 
         They lie in blocks on accelerators (see `fpl_tune.clip.attention`), unless `blocks` says otherwise.
         """
         blocks = device.type != "cpu" if blocks is None else blocks
-        key = (per_class, device, dtype, blocks)
+        key = (per_class, device, dtype, blocks, reading)
         if key not in self._layouts:
-            self._layouts[key] = lay_out(self.slots, per_class=per_class, blocks=blocks).to(device, dtype)
+            laid = lay_out(self.slots, per_class=per_class, blocks=blocks, reading=reading)
+            self._layouts[key] = laid.to(device, dtype)
         return self._layouts[key]
 
 

@@ -3,16 +3,16 @@
 Letters in shapes: P prompts (clients, experts, images: all leading axes flattened), K classes, l context
 tokens, L tokens of a sentence filled up, d text width, D embedding width.
 
-The plain path runs every sentence at its full length through open_clip's modules. The packed path computes the same
-features of a causal tower from fewer tokens: the shared prefix once per prompt, each suffix without padding, and in the
-last block the EOT tokens only.
+The plain path runs every sentence at its full length through the modules of open_clip and Hugging Face. The packed path
+computes the same features from fewer tokens: in a causal tower the shared prefix once per prompt, sentences without
+what fills them up unless the tower sees it, and in the last block only the tokens that count.
 """
 
 from __future__ import annotations
 
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fpl_tune.clip.attention import for_prompts, kept_numbers
 from fpl_tune.clip.blocks import Block
-from fpl_tune.clip.layout import Layout
+from fpl_tune.clip.layout import CAUSAL, Layout, Reading
 from fpl_tune.clip.opened import run_block
 from fpl_tune.clip.sentences import Sentences
 from fpl_tune.core.device import activation_bytes
@@ -32,6 +32,12 @@ _KEPT_CPU, _KEPT_SHARE = 3 << 29, 0.3  # by tokens run at once with gradients: b
 _TURNS = 4  # parts of what is kept that are run one after another where all of it does not fit
 _KEPT_PER_TOKEN = 6  # numbers per token, width and block: two inputs and the hidden layer; attention comes on top
 _KEPT_PLAIN = 16  # by the blocks of open_clip and Hugging Face, attention included
+
+
+_LIKE_BERT = ("BertModel", "RobertaModel", "XLMRobertaModel")
+_POOLERS: dict[str, Literal["first", "all"]] = {
+    **{"ClsPooler": "first", "ClsLastHiddenStatePooler": "first", "MeanPooler": "all"},
+}
 
 
 class Cost(NamedTuple):
@@ -83,11 +89,22 @@ class TextTower(nn.Module):
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The blocks of the packed path; none if a token sees later ones, or blocks are not the usual ones."""
+        """The blocks of the packed path; none if they are not the usual ones."""
         blocks = [Block.of(module) for module in self.resblocks]
-        causal = self.mask is not None and self.pool in ("argmax", "eos")
-        usual = causal and len(blocks) > 1 and None not in blocks
-        return [block for block in blocks if block is not None] if usual else []
+        usual = self.mask is None or self.pool in ("argmax", "eos")
+        return _all(blocks) if usual else []
+
+    @property
+    def reading(self) -> Reading:
+        """How the packed path reads sentences."""
+        if self.mask is not None:
+            return CAUSAL
+        pooled = "first" if self.pool == "first" else "last" if self.pool == "last" else "end"
+        return Reading(causal=False, filled=(len(self.positional_embedding), self.pad), pooled=pooled)
+
+    def layout(self, sentences: Sentences, like: Tensor, *, per_class: bool = False) -> Layout:
+        """The layout of the packed path, on the device of `like` and with its dtype."""
+        return sentences.layout(per_class=per_class, device=like.device, dtype=like.dtype, reading=self.reading)
 
     def length(self, sentences: Sentences) -> int:
         """L, tokens of a sentence on the plain path."""
@@ -113,45 +130,55 @@ class TextTower(nn.Module):
         """Text features [P, K, D] of contexts [P, l, d], or [P, K, l, d] for contexts of each class's own.
 
         `deep` [P, J, l, d] replaces the context at the input of blocks 1 to J, `adapter` [P, ...] adds a branch to
-        blocks. At most `block` tokens are run at once (but at least one prompt); where gradients are asked for and that
-        needs several turns, activations are computed again in the backward pass. None sets a generous limit, by memory
-        where gradients are asked for.
+        blocks. At most `block` tokens are run at once (but at least one prompt, or one sentence where they share
+        nothing); where gradients are asked for, what does not fit is computed again in the backward pass. None sets a
+        generous limit, by memory where gradients are asked for.
         """
         if not len(context):
             return context.new_zeros(0, len(sentences), self.embed_dim)
-        layout = sentences.layout(per_class=context.dim() == 4, device=context.device, dtype=context.dtype)
-        tokens = len(sentences) * self.length(sentences) if plain else layout.n_tokens
+        tokens = self._tokens(context, sentences, plain)
         given = (context, deep, *(adapter.leaf.values() if adapter else ()))
         wants_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
         if block is None:
-            block = self._affordable(context, None if plain else layout) if wants_grad else _AT_ONCE
+            layout = None if plain else self.layout(sentences, context, per_class=context.dim() == 4)
+            block = self._affordable(context, layout) if wants_grad else _AT_ONCE
         if len(context) * tokens <= block:
             return self._run(context, deep, adapter, sentences, plain)
         at_once = max(1, block // _TURNS) if wants_grad else block
-        turn, kept, found = max(1, at_once // tokens), at_once, []
-        for first in range(0, len(context), turn):
-            rows = slice(first, first + turn)
-            branch = None if adapter is None else adapter.each(itemgetter(rows))
-            args = (context[rows], None if deep is None else deep[rows], branch, sentences, plain)
-            kept += len(args[0]) * tokens
-            again = partial(checkpoint, self._run, use_reentrant=False, preserve_rng_state=False)
-            found.append(again(*args) if wants_grad and kept > block else self._run(*args))
-        return torch.cat(found)
+        alone = plain or not self.reading.causal  # sentences share nothing
+        parts = sentences.split(max(1, at_once * len(sentences) // tokens)) if alone else [sentences]
+        kept, found, start = at_once, [], 0
+        for part in parts:
+            own = context[:, start : start + len(part)] if context.dim() == 4 else context
+            start, tokens, rows = start + len(part), self._tokens(own, part, plain), []
+            for some in _slices(len(context), max(1, at_once // tokens)):
+                branch = None if adapter is None else adapter.each(itemgetter(some))
+                args = (own[some], None if deep is None else deep[some], branch, part, plain)
+                kept += len(args[0]) * tokens
+                again = partial(checkpoint, self._run, use_reentrant=False, preserve_rng_state=False)
+                rows.append(again(*args) if wants_grad and kept > block else self._run(*args))
+            found.append(torch.cat(rows))
+        return torch.cat(found, 1)
+
+    def _tokens(self, context: Tensor, sentences: Sentences, plain: bool) -> int:
+        """Tokens of a prompt that are run."""
+        if plain:
+            return len(sentences) * self.length(sentences)
+        return self.layout(sentences, context, per_class=context.dim() == 4).n_tokens
 
     def _run(
         self, context: Tensor, deep: Tensor | None, adapter: Adapter | None, sentences: Sentences, plain: bool
     ) -> Tensor:
         if plain:
             return self._plain(context, sentences, deep, adapter)
-        layout = sentences.layout(per_class=context.dim() == 4, device=context.device, dtype=context.dtype)
-        return self._packed(context, layout, deep, adapter)
+        return self._packed(context, self.layout(sentences, context, per_class=context.dim() == 4), deep, adapter)
 
     def prompts_at_once(self, sentences: Sentences, dtype: torch.dtype) -> int:
         """Prompts whose activations may be kept together for the backward pass; at least one."""
         like = self.token_embedding.weight.new_empty(0, dtype=dtype)
         if not self.blocks:
             return max(1, self._affordable(like, None) // (len(sentences) * self.length(sentences)))
-        layout = sentences.layout(per_class=False, device=like.device, dtype=dtype)
+        layout = self.layout(sentences, like)
         return max(1, self._affordable(like, layout) // layout.n_tokens)
 
     def _affordable(self, like: Tensor, layout: Layout | None) -> int:
@@ -202,30 +229,42 @@ class TextTower(nn.Module):
             own = own[:1]
         branches = [None if adapter is None else adapter.at(j) for j in range(len(self.blocks))]
         laid = for_prompts(layout, len(own))
-        x = first.first(words, qkv, own + places, laid, branches[0])
+        x = first.first(words, qkv, self._embedded(own, places), laid, branches[0])
         for j, block in enumerate(rest, start=1):
             if len(x) != len(own):
                 own, laid = x, for_prompts(layout, len(x))
             if deep is not None and j <= deep.shape[1]:
                 x = x.index_copy(1, layout.context, deep[:, j - 1, layout.slot])
-            x = block(x, laid, branches[j], ends=block is rest[-1])
-        return self._projected(self.ln_final(x).index_select(1, layout.inverse))
+            x = block(x, laid, branches[j], ends=block is rest[-1] and layout.reading.pooled != "all")
+        return self._pooled(x, layout)
 
     @torch.no_grad()
     def _constants(self, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """Independent of prompts: embedded words [1, R, d] and their queries, keys and values in the first block, and
         the context's positional embeddings [c, d]. They live as long as the layout: a recorded graph reads them."""
         if not layout.kept or layout.kept[0] is not self:
-            places = self.positional_embedding[layout.positions]
-            words = (self.token_embedding(layout.ids) + places)[None]
+            places = self._places(layout.positions)
+            words = self._embedded(self.token_embedding(layout.ids), places)[None]
             layout.kept[:] = self, (words, self.blocks[0].projected(words), places[layout.context])
         return layout.kept[1]
+
+    def _places(self, positions: Tensor) -> Tensor:
+        """[..., d] what a token gets by its position."""
+        return self.positional_embedding[positions]
+
+    def _embedded(self, words: Tensor, places: Tensor) -> Tensor:
+        """Tokens before the first block, of word embeddings or a context."""
+        return words + places
+
+    def _pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        """Features [P, K, D] of tokens after the last block, which are those that count in the order of the layout."""
+        return self._projected(self.ln_final(x).index_select(1, layout.inverse))
 
 
 class WholeTextTower(TextTower):
     """The text half of an open_clip model that sentences pass as a whole: of Hugging Face, or with CoCa's class token.
 
-    Nothing reaches inside its blocks; the context takes its place in the embedded words.
+    Neither deep prompts nor branches reach inside its blocks; the context takes its place in the embedded words.
 
     Attributes:
         module: open_clip's module, which embeds, masks what fills up, encodes, pools and projects.
@@ -247,8 +286,15 @@ class WholeTextTower(TextTower):
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """None: there is no packed path."""
-        return []
+        """The layers of BERT and its kin; none of other encoders, which have no packed path."""
+        encoder = self._encoder[0]
+        if type(encoder).__name__ not in _LIKE_BERT or encoder.config.is_decoder or self.pool not in _POOLERS:
+            return []
+        return _all([Block.of_bert(layer) for layer in encoder.encoder.layer])
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(causal=False, pooled=_POOLERS[self.pool] if self.blocks else "all")
 
     def length(self, sentences: Sentences) -> int:
         """L, tokens of a sentence."""
@@ -271,6 +317,33 @@ class WholeTextTower(TextTower):
             hook.remove()
         features = features[0] if isinstance(features, tuple) else features
         return features.unflatten(0, (n_prompts, -1))
+
+    def _places(self, positions: Tensor) -> Tensor:
+        embeddings = self._encoder[0].embeddings
+        first = getattr(embeddings, "padding_idx", -1) + 1  # RoBERTa's positions begin behind the pad's
+        return embeddings.position_embeddings(positions + first) + embeddings.token_type_embeddings.weight[0]
+
+    def _embedded(self, words: Tensor, places: Tensor) -> Tensor:
+        return self._encoder[0].embeddings.LayerNorm(words + places)
+
+    def _pooled(self, x: Tensor, layout: Layout) -> Tensor:
+        if layout.means is not None:
+            return self.module.proj(layout.means @ x)
+        x, last = x.index_select(1, layout.inverse), self._encoder[0].pooler
+        if last is not None and self.pool == "ClsPooler":
+            x = last(x.flatten(0, 1)[:, None]).view(x.shape)
+        return self.module.proj(x)
+
+
+def _slices(n: int, size: int) -> list[slice]:
+    """n rows in parts of at most `size`."""
+    return [slice(first, first + size) for first in range(0, n, size)]
+
+
+def _all(blocks: list[Block | None]) -> list[Block]:
+    """The blocks, or none of them if one is missing or there are too few."""
+    found = [block for block in blocks if block is not None]
+    return found if 1 < len(found) == len(blocks) else []
 
 
 def _words_of(encoder: Any) -> nn.Embedding:
@@ -326,11 +399,13 @@ def cost(
         linear, pairs = n_rows * weights, depth * n_rows * length
     else:
         qkv, rest = 3 * width**2, weights // depth - 3 * width**2
-        layout = sentences.layout(per_class=per_class)  # without rows that pad
-        n_rows, n_blocks = layout.n_tokens, depth - 1  # the last block is one of EOT tokens
+        layout = sentences.layout(per_class=per_class, reading=tower.reading)  # without rows that pad
+        n_rows, n_blocks = layout.n_tokens, depth - 1
+        whole = layout.reading.pooled == "all"  # else, the last block is one of a token a class
         constant = n_rows * qkv  # of the first block, only context rows depend on the prompt
-        linear = n_blocks * n_rows * (qkv + rest) + n_classes * rest + len(layout.context) * qkv
-        own = sum(group.n_classes * group.length * (n_blocks * group.length + 1) for group in layout.groups)
+        linear = n_blocks * n_rows * (qkv + rest) + len(layout.context) * qkv
+        linear += (n_rows if whole else n_classes) * rest
+        own = sum(n * length * (n_blocks * length + (length if whole else 1)) for _, n, length in layout.groups)
         pairs = (n_blocks * n_rows + n_classes) * layout.n_prefix + own
         if below:
             once = below * n_rows * (qkv + rest)

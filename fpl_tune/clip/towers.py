@@ -134,7 +134,7 @@ class Towers:
                 al. 2023, section 3.2); None leaves what the blocks made of them.
             adapter: a branch of each client's in the blocks, leaves [C, J, ...]; `context` is then [C, l, d] or one for
                 all clients, and features are [C, K, D].
-            plain: run open_clip's own modules on whole sentences; slow, the reference of the fast path.
+            plain: run the tower's own modules on whole sentences; slow, the reference of the fast path.
             block: tokens run at once; None takes what 1.5 GB of activations hold (30 % of a GPU's memory). With
                 gradients, more tokens than that are run in turns and a second time in the backward pass: memory for
                 time. The result is the same.
@@ -163,8 +163,8 @@ class Towers:
     def _fast(self) -> bool:
         if not self.text.blocks:
             warnings.warn(
-                f"The text tower of {self.name!r} is not causal or has unusual blocks: "
-                "sentences run at full length, without sharing (slow).",
+                f"The text tower of {self.name!r} has unusual blocks: "
+                "its own modules run sentences at full length (slow).",
                 stacklevel=3,
             )
         return bool(self.text.blocks)

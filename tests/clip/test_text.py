@@ -259,25 +259,39 @@ def test_towers_and_sentences_travel_between_processes(towers):
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_tower_without_causal_mask_takes_the_plain_path_and_says_so_once(deep, recwarn):
+@pytest.mark.parametrize("per_class", [False, True])
+def test_tower_without_causal_mask_equals_whole_sentences(per_class, deep):
     """As MobileCLIP's; without a context, its features are those of its own text encoder."""
     import open_clip
 
     towers = toy_towers(no_causal_mask=True)
     sentences = towers.sentences(NAMES, N_CTX)
-    inputs = _inputs(towers, (2,), sentences, False, deep)
-    with pytest.warns(UserWarning, match="not causal"):
-        first = _run(towers, sentences, inputs)
-    recwarn.clear()
-    second = _run(towers, sentences, inputs)
+    inputs = _inputs(towers, (2,), sentences, per_class, deep)
+    fast, turns, plain = (
+        _run(towers, sentences, inputs, per_class=per_class, **how) for how in ({}, {"block": 40}, {"plain": True})
+    )
+    for ours, again, reference in zip(fast, turns, plain, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(again, reference, rtol=1e-9, atol=1e-9)
     written = towers.encode_text(list(NAMES))
-    assert not recwarn.list
-    plain = _run(towers, sentences, inputs, plain=True)
-    for ours, again, reference in zip(first, second, plain, strict=True):
-        assert torch.equal(ours, again)
-        assert torch.equal(ours, reference)
     reference = towers.model.encode_text(open_clip.tokenize([name.replace("_", " ") for name in NAMES]))
     torch.testing.assert_close(written, reference, rtol=1e-9, atol=1e-9)
+
+
+def test_tower_with_unusual_blocks_takes_the_plain_path_and_says_so_once(recwarn):
+    towers = toy_towers()
+    towers.text.resblocks[0].mlp.gelu = torch.nn.ReLU()
+    sentences = towers.sentences(NAMES, N_CTX)
+    inputs = _inputs(towers, (2,), sentences, False, False)
+    with pytest.warns(UserWarning, match="unusual blocks"):
+        first = _run(towers, sentences, inputs)
+    recwarn.clear()
+    plain = _run(towers, sentences, inputs, plain=True)
+    again = _run(towers, sentences, inputs)
+    assert not recwarn.list
+    for ours, second, reference in zip(first, again, plain, strict=True):
+        assert torch.equal(ours, second)
+        assert torch.equal(ours, reference)
 
 
 class Letters:
