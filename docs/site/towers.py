@@ -76,7 +76,8 @@ def _row(name: str, config: dict[str, Any]) -> tuple[str, ...]:
     with torch.device("meta"):
         model = open_clip.create_model(name, load_weights=False, device="meta", text_cfg=text, vision_cfg=vision)
     tower = text_tower(name, model)
-    kind = "hf" if of_hf else "packed" if tower.blocks else "plain" if tower.resblocks else "class"
+    packed = bool(tower.blocks) and tower.reading.causal
+    kind = "hf" if of_hf else "packed" if packed else "plain" if tower.resblocks else "class"
     prompts = not of_timm and image.is_vit(model.visual)
     patches = not of_timm and image.sizes(model.visual)[1] is not None
     tokenizer = config["text_cfg"].get("hf_tokenizer_name", "CLIP's").replace(f"timm/{name}", "timm/ and the name")
