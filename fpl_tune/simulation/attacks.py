@@ -53,7 +53,8 @@ def _scale(honest: Updates) -> Tensor:
 
 
 _DEVIATIONS = 1.5
-"""The z of the released code. The largest z of the paper's Algorithm 3 is 0 in cohorts of less than ten clients."""
+"""The z of the released code (moranant/attacking_distributed_learning, ed79e98). The paper's rule for the largest z
+that is not noticed gives 0.36 for 12 of 51 clients, and 0.14 for 3 of 12."""
 
 
 def _alie(honest: Updates) -> Tensor:
