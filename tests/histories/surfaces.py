@@ -543,7 +543,7 @@ def _report(judge: Judge, out: Path) -> None:
         judge.same("answer", "the sentence", fpl_tune.load_study(judge.name).answer, said)
     late = any(c.state in ("queued", "failed") or _diverged(c) for c in judge.facts.cells)
     judge.same("answer", "the sentence is of a study under way", said.startswith("So far"), late)
-    settings = {json.dumps([cell.run[group] for group in oracle.SETTING]) for cell in judge.facts.cells}
+    settings = {json.dumps([cell.run.get(group) for group in oracle.SETTING]) for cell in judge.facts.cells}
     for number in re.findall(r" over (\d+) settings", said):
         if int(number) > len(settings):
             judge.say("answer", "settings in the sentence", number, len(settings))
