@@ -38,7 +38,7 @@ from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.dummy import cost_key, dummy_task, outlined, towers_to_plan, without_values
 from fpl_tune.simulation.task import ClientTask
 from fpl_tune.simulation.traffic import SilentTask, bytes_sent
-from fpl_tune.simulation.worlds import initial_state
+from fpl_tune.simulation.worlds import initial_state, work_of
 
 _COUNTED = 3
 """Sizes of a batch that are counted. More follow from them: operations grow with a batch's images by a polynomial of
@@ -98,7 +98,8 @@ def _costs(run: RunSpec, task: ClientTask) -> Known:
     for rounds, stage in zip(_rounds(run), run.stages, strict=False):
         numbers = range(first, first + rounds)
         first = numbers.stop
-        each = (batches(sizes, share * stage.epochs, run.optim.batch, n) for share, sizes in work for n in numbers)
+        parts = [(share * stage.epochs, sizes) for share, sizes in work.items()]
+        each = (batches(sizes, epochs, run.optim.batch, number) for epochs, sizes in parts for number in numbers)
         steps.append(sum(each, Counter()))
     measured, operations = _measure(run, task, steps), 0
     for rounds, (flops, *_), counted in zip(_rounds(run), measured, steps, strict=True):
@@ -119,16 +120,12 @@ def _costs(run: RunSpec, task: ClientTask) -> Known:
     return Known(found, memory, bool(state.personal))
 
 
-def _work(run: RunSpec, task: ClientTask) -> list[tuple[float, list[int]]]:
-    """The share of the local epochs that clients do, and their numbers of images: of slow clients and of the others."""
-    sizes = task.train.sizes
-    if task.slow is None or run.clients.slow.late == "drop":
-        return [(1.0, sizes)]
-    slow = task.slow.tolist()
-    return [
-        (share, [size for size, is_slow in zip(sizes, slow, strict=True) if is_slow == which])
-        for share, which in ((1.0, False), (run.clients.slow.steps, True))
-    ]
+def _work(run: RunSpec, task: ClientTask) -> dict[float, list[int]]:
+    """Numbers of images of clients, by the share of the local epochs that they do."""
+    shares, sizes = work_of(run, task) or {}, dict[float, list[int]]()
+    for client, size in enumerate(task.train.sizes):
+        sizes.setdefault(shares.get(client, 1.0), []).append(size)
+    return sizes
 
 
 def _rounds(run: RunSpec) -> list[int]:

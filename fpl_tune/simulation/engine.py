@@ -92,7 +92,7 @@ def run_round(
     states_after, loss = list(states), None
     if not present:
         return states_after, RoundReport(None, *scalars)
-    local = start = Local.joined(starts)
+    local = Local.joined(starts)
     if local.params:
         plan, total = plan_round(tasks, cohorts, whos, epochs, spec), sum(sizes)
         blocks = [slice(first, first + (block or total)) for first in range(0, total, block or total)]
@@ -100,11 +100,11 @@ def run_round(
         local, loss = Local.joined([d[0] for d in done]), torch.cat([d[1] for d in done])
     first = 0
     with torch.no_grad(), in_place() if reuse else nullcontext():
-        for i in present:
+        for i, start in zip(present, starts, strict=True):
             rows = slice(first, first := first + sizes[i])
             uploads = local.at(rows)
             if malicious is not None and cohorts[i].liars is not None:
-                uploads = attacked(malicious, cohorts[i], sent[i].up, start.at(rows), uploads)
+                uploads = attacked(malicious, cohorts[i], sent[i].up, start, uploads)
             states_after[i] = method.merge(tasks[i], states[i], whos[i], uploads)
     return states_after, RoundReport(None if loss is None else list(loss.split(sizes)), *scalars)
 

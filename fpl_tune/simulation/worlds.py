@@ -94,6 +94,15 @@ def draw_clients(run: RunSpec, task: ClientTask, seed: int, number: int) -> torc
     return trained[drawn]
 
 
+def work_of(run: RunSpec, task: ClientTask) -> dict[int, float] | None:
+    """The share of the local epochs that slow clients do, by client; None if there are none, or the server does not
+    wait for them."""
+    slow = run.clients.slow
+    if task.slow is None or slow.late == "drop":
+        return None
+    return dict.fromkeys(task.slow.nonzero()[:, 0].tolist(), slow.steps)
+
+
 def cohort_of(run: RunSpec, task: ClientTask, seed: int, number: int, first: int) -> Cohort:
     """The cohort of a round, and how many clients trained before each of it in the stage that began with `first`."""
     drawn, clients = draw_clients(run, task, seed, number), run.clients
@@ -101,19 +110,16 @@ def cohort_of(run: RunSpec, task: ClientTask, seed: int, number: int, first: int
     earlier = [] if number == first else [len(draw_clients(run, task, seed, first))]
     earlier += [len(drawn)] * (number - first - 1)
     before, drawn = sum(earlier) + drawn.argsort(), drawn.sort().values
-    late = task.slow is not None and clients.slow.late == "drop"
-    absent, work = torch.rand(task.n_clients, generator=generator("drop", seed, number)) < clients.drop, None
-    if task.slow is not None and late:
-        absent |= task.slow
-    elif task.slow is not None:
-        work = dict.fromkeys(task.slow.nonzero()[:, 0].tolist(), clients.slow.steps)
-    absent = absent[drawn]
+    absent = torch.rand(task.n_clients, generator=generator("drop", seed, number)) < clients.drop
+    work = work_of(run, task)
+    late = task.slow if work is None else None
+    absent = (absent if late is None else absent | late)[drawn]
     here, liars = drawn[~absent], task.liars
     lying = liars is not None and number >= clients.malicious.from_round and bool(liars[here].any())
     return Cohort(
         seed, number, here, before[~absent], work=work,
         liars=liars[here] if liars is not None and lying else None,
-        absent=drawn[absent] if clients.drop or late else None,
+        absent=drawn[absent] if clients.drop or late is not None else None,
     )  # fmt: skip
 
 
