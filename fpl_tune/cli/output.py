@@ -85,10 +85,12 @@ def emit(
     caption: str = "",
     *,
     narrow: bool = False,
+    spare: Sequence[str] = (),
 ) -> None:
     """Prints rows, or the fields of an object: a table for people (rows `best` in bold), JSON, or CSV with a header.
 
-    With `narrow`, the table has no lines between the columns.
+    With `narrow`, the table has no lines between the columns. Of the columns `spare`, the last are left out of it until
+    it fits into the terminal, and the caption names them.
     """
     if format == "json":
         print(json.dumps(plain(rows), indent=1, ensure_ascii=not _is_utf8()))
@@ -102,18 +104,23 @@ def emit(
         writer.writeheader()
         writer.writerows(rows)
         return
-    console().print(_table(rows, title or None, best, caption or None, narrow=narrow))
+    talk, kept, columns = console(), [*spare], dict.fromkeys(name for row in rows for name in row)
+    while kept and _width(rows, columns, talk) > talk.width:
+        del columns[kept.pop()]
+    if left := [name for name in spare if name not in columns]:
+        caption = "; ".join(filter(None, [f"columns without room: {', '.join(left)}", caption]))
+    talk.print(_table(rows, [*columns], title or None, best, caption or None, narrow=narrow))
 
 
 def _table(
     rows: Sequence[Mapping[str, Any]],
+    columns: Iterable[str],
     title: str | None = None,
     best: Collection[int] = (),
     caption: str | None = None,
     *,
     narrow: bool,
 ) -> Table:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     if narrow:
         table.box, table.padding = SIMPLE_HEAD, (0, 0, 0, 1)
@@ -125,10 +132,9 @@ def _table(
     return table
 
 
-def width(rows: Sequence[Mapping[str, Any]]) -> int:
+def _width(rows: Sequence[Mapping[str, Any]], columns: Iterable[str], talk: Console) -> int:
     """The width, in characters, of a narrow table without line breaks."""
-    talk = console()
-    return Measurement.get(talk, talk.options.update(max_width=10_000), _table(rows, narrow=True)).maximum
+    return Measurement.get(talk, talk.options.update(max_width=10_000), _table(rows, columns, narrow=True)).maximum
 
 
 def emit_config(node: Mapping[str, Any]) -> None:

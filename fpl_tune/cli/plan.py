@@ -12,6 +12,9 @@ from fpl_tune.cli.common import FormatOption, Overrides, StudyName, app
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.paths import output_root
 
+_SPARE = "up MB", "client GFLOP", "down MB", "memory MB", "client MB"
+"""Columns that a narrow terminal may lack, the first of them last."""
+
 
 @app.command(epilog="Example: fpl-tune plan lambda_sweep seeds=10 --format json", rich_help_panel="Run")
 def plan(
@@ -37,10 +40,11 @@ def plan(
         raise ConfigError("--gpus and --nodes describe a machine with GPUs. Name their kind: --gpu h100.")
     machine = Machine(gpu.lower(), gpus or 1, nodes or 1) if gpu else None
     study = compose(name, overrides or [])
-    planned = make_plan(study, root=output_root(), machine=machine)
+    with output.progress(f"{study.spec.name}: planning cells") as follow:
+        planned = make_plan(study, root=output_root(), machine=machine, follow=follow)
     rows = planned.rows()
     shown = {**planned.totals(), "plan": rows} if format == "json" else rows
-    output.emit(shown, format, title=f"Plan of {study.spec.name}", narrow=True)
+    output.emit(shown, format, title=f"Plan of {study.spec.name}", narrow=True, spare=_SPARE)
     if format == "table":
         print(planned.sentence())
     if not planned.feasible:

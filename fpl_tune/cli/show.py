@@ -122,7 +122,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         trials.sort(key=lambda record: (record["cell"] in outside, _rank(record, objectives[0])))
         most = max(_TRIALS // len(by_setting), 3)
         leading = [record for i, record in enumerate(trials) if i < most or record["cell"] in chosen]
-        rows, more = _rows(
+        rows, spare, more = _rows(
             [(cells[record["cell"]], reached(record, "val")) for record in leading],
             [cells[record["cell"]] for record in trials],
         )
@@ -132,7 +132,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
             early = sum(record["status"] == CellState.PRUNED for record in trials if record not in leading)
             more.append(f"{counted(left, 'more trial')} with --format csv, {early} of them stopped early")
         named = ": ".join(filter(None, [title if setting == next(iter(by_setting)) else "", setting]))
-        output.emit(rows, format, title=named, best=bold(leading), caption="; ".join(more), narrow=True)
+        output.emit(rows, format, named, bold(leading), "; ".join(more), narrow=True, spare=spare)
     if others and not by_setting:
         rows = [{"cell": cells[record["cell"]].title, **reached(record, "validation")} for record in others]
         output.emit(rows, format, title=title, best=bold(others))
@@ -179,10 +179,10 @@ def _rank(record: Mapping[str, Any], objective: str) -> tuple[bool, bool, float]
 
 def _rows(
     leading: Sequence[tuple[Cell, dict[str, str]]], trials: Sequence[Cell]
-) -> tuple[list[dict[str, str]], list[str]]:
-    """The rows of a search's table with the searched fields that fit, and notes on the fields that do not.
+) -> tuple[list[dict[str, str]], list[str], list[str]]:
+    """The rows of a search's table, the columns of searched fields, and notes on fields that are the same in all rows.
 
-    Fields with the most different values among the shown trials have priority.
+    The columns are ranked: those with the most different values among the shown trials come first.
 
     Args:
         leading: the trials that are shown, with their metrics by column.
@@ -190,24 +190,16 @@ def _rows(
     """
     names = dict.fromkeys(name for cell in trials for name in cell.varied)
     fields = titles(name for name in names if len({repr(cell.varied.get(name)) for cell in trials}) > 1)
-    values = {name: [field_text(cell, name) for cell, _ in leading] for name in fields}
-    same = [name for name in fields if len({*values[name]}) == 1 < len(leading)]
-    ranked = sorted((name for name in fields if name not in same), key=lambda name: -len({*values[name]}))
-    columns = [name for name in fields if name in ranked]
-
-    def table() -> list[dict[str, str]]:
-        return [
-            {"trial": f"{cell.trial_number}{cell.reference_note}"}
-            | {fields[name]: values[name][i] for name in columns}
-            | figures
-            for i, (cell, figures) in enumerate(leading)
-        ]
-
-    while ranked and output.width(table()) > output.console().width:
-        columns.remove(ranked.pop())
-    left = [fields[name] for name in fields if name not in (*same, *columns)]
-    notes = [f"in all of them: {', '.join(f'{fields[n]}={values[n][0]}' for n in same)}"] if same else []
-    return table(), [*notes, *([f"columns without room: {', '.join(left)}"] if left else [])]
+    values = {fields[name]: [field_text(cell, name) for cell, _ in leading] for name in fields}
+    same = [name for name in values if len({*values[name]}) == 1 < len(leading)]
+    ranked = sorted((name for name in values if name not in same), key=lambda name: -len({*values[name]}))
+    rows = [
+        {"trial": f"{cell.trial_number}{cell.reference_note}"}
+        | {name: values[name][i] for name in values if name in ranked}
+        | figures
+        for i, (cell, figures) in enumerate(leading)
+    ]
+    return rows, ranked, [f"in all of them: {', '.join(f'{n}={values[n][0]}' for n in same)}"] if same else []
 
 
 def _print_claims(report: ReportSpec, table: StudyTable, rule: str, format: Format) -> None:

@@ -96,7 +96,19 @@ def test_a_narrow_table_is_as_wide_as_its_cells_and_two_blanks_between_them(
     begin = next(number for number, line in enumerate(lines) if "0.25" in line)
     for row, line in zip(rows, lines[begin:], strict=False):
         assert line.strip().split("  ") == [*row.values()]
-        assert output.width(rows) == len(line)
+
+
+def test_a_narrow_table_leaves_out_spare_columns_from_the_last_until_it_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"cell": "a" * 12, "b": "1" * 5, "c": "2" * 5, "d": "3" * 5}
+    for width, left in {"45": [], "34": ["c"], "26": ["b", "c"], "20": ["d", "b", "c"]}.items():
+        monkeypatch.setenv("COLUMNS", width)
+        output.emit([row], "table", narrow=True, spare=["d", "b", "c"])
+        text = " ".join(_lines(capsys))
+        assert [name for name in row if row[name] in text.split()] == [name for name in row if name not in left]
+        said = f"columns without room: {', '.join(left)}"
+        assert said in text if left else "without room" not in text
 
 
 def test_a_running_cell_shows_its_round_and_its_last_validation_accuracy(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,13 @@ def _digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def make_plan(study: ComposedStudy, *, root: Path, machine: Machine | None = None) -> StudyPlan:
+def make_plan(
+    study: ComposedStudy,
+    *,
+    root: Path,
+    machine: Machine | None = None,
+    follow: Callable[[int, int], object] = lambda done, total: None,
+) -> StudyPlan:
     """Plans a study: its missing seeds, their time, memory and bytes.
 
     Times are measured on earlier runs of this study or, if there are none, of others; else they are typical values.
@@ -178,6 +184,7 @@ def make_plan(study: ComposedStudy, *, root: Path, machine: Machine | None = Non
         study: the study.
         root: the output folder.
         machine: another machine, whose times are estimates; None: this one.
+        follow: called with the numbers of cells that are planned and of all. Large towers take seconds a cell.
 
     Raises:
         ConfigError: the study cannot run on any machine.
@@ -204,7 +211,8 @@ def make_plan(study: ComposedStudy, *, root: Path, machine: Machine | None = Non
         )
         paces = {} if machine else earlier_paces(root, spec.name, {cost_key(item.run) for item in left})
         images = dict[str, tuple[int, float]]()
-        for item in left:
+        for number, item in enumerate(left):
+            follow(number, len(left))
             n, pace = len(item.missing), paces.get(cost_key(item.run))
             try:
                 item.typical = pace is None
