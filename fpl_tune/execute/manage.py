@@ -49,29 +49,30 @@ def _seconds_left(table: StudyTable, began: float) -> float | None:
     Returns:
         None before the first result of that process.
     """
-    from fpl_tune.execute.work import Pace, confirmation_to_come, work_left, work_to_come
+    from fpl_tune.execute.work import Pace, SearchCosts, confirmation_to_come, work_left, work_to_come
     from fpl_tune.findings.choice import most_points
 
-    def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that trains nothing has one round
-        return float(not cell.rounds == 1 < cell.node["protocol"]["rounds"])
-
     search, rows = table.study.search, [*table.rows.values()]
+    learning = {row.cell.id for row in rows if not row.cell.rounds == 1 < row.cell.node["protocol"]["rounds"]}
+    measured = SearchCosts(row for row in rows if row.cell.id in learning)
+
+    def cost(cell: Cell) -> float:  # planned paces are not stored; a cell that trains nothing has one round
+        return float(cell.id in learning) * (1.0 if search.sampler is None else measured(cell))
+
     more = 0.0
     if search.sampler is not None:
         n_searches = math.prod(map(len, axes_of(table.study.axes).values()))
-        trials = [row for row in rows if row.cell.role == "trial"]
-        more = work_to_come(trials, search, n_searches, cost)
-        unconfirmed = n_searches - len({row.cell.search for row in rows if row.cell.role == "tuned"})
-        more += confirmation_to_come(trials, unconfirmed, cost, most_points(search.objectives))
+        more = work_to_come([row for row in rows if row.cell.role == "trial"], search, n_searches, cost)
+        more += confirmation_to_come(rows, n_searches, cost, most_points(search.objectives))
     work = work_left(rows, cost, more=more)
-    runs = [run for row in rows if cost(row.cell) for run in row.results.values()]
-    ended = [(datetime.fromisoformat(run.finished).timestamp(), run.costs["time/seconds"], run.rounds) for run in runs]
+    runs = [(cost(row.cell), run) for row in rows if cost(row.cell) for run in row.results.values()]
+    ended = [(datetime.fromisoformat(run.finished).timestamp(), each, run) for each, run in runs]
     ended = [one for one in ended if one[0] >= began]
     if not ended:
         return None
-    first = max(began, min(at - took for at, took, _ in ended))  # before that, Ray was starting
+    first = max(began, min(at - run.costs["time/seconds"] for at, _, run in ended))  # before that, Ray was starting
     pace = Pace(first)
-    pace.add(max(at for at, _, _ in ended), sum(rounds for _, _, rounds in ended))
+    pace.add(max(at for at, *_ in ended), sum(each * run.rounds for _, each, run in ended))
     return pace.seconds(time.time(), work)
 
 

@@ -14,7 +14,7 @@ from fpl_tune.config import StudySpec
 from fpl_tune.core.formatting import counted, figure, left
 from fpl_tune.core.metrics import comparable
 from fpl_tune.execute import work
-from fpl_tune.execute.decide import asking, unconfirmed
+from fpl_tune.execute.decide import asking
 from fpl_tune.execute.job import Job
 from fpl_tune.findings.choice import most_points, objectives_of, selecting_rule, sign
 from fpl_tune.findings.crossed import settings_of
@@ -90,24 +90,28 @@ class ProgressMeter:
         self._search, self._ablated = spec.search, bool(spec.ablate)
         self._objectives, self._rule = objectives_of(spec), selecting_rule(spec.report.rule)
         self._settings = settings_of(axes_of(spec.axes))
+        self._measured = work.SearchCosts(row for row in table.rows.values() if row.cell.run.learns)
         self._pace: work.Pace | None = None
         self._slots = 1  # maximum number of concurrent jobs
         self._values = WeakKeyDictionary[Row, float]()  # cache for cells that are done, so histories are read once
 
     def ran(self, job: Job, rounds: Sequence[Sequence[Record]]) -> None:
         """Counts rounds that a job has trained, before they are added to the job. The clock starts with the first."""
-        now, cost = time.monotonic(), self._cost(job.cell)
-        if cost and self._pace is None:
-            took = sum(record["time/seconds"] for record in rounds[-1])
-            took -= sum(record["time/seconds"] for record in job.rounds[-1]) if job.rounds else 0.0
-            self._pace = work.Pace(now - took)
-        if cost and self._pace is not None:
-            self._pace.add(now, cost * len(rounds) * len(job.seeds), self._slots)
+        if not job.cell.run.learns:
+            return
+        now, number = time.monotonic(), len(rounds) * len(job.seeds)
+        took = sum(record["time/seconds"] for record in rounds[-1])
+        took -= sum(record["time/seconds"] for record in job.rounds[-1]) if job.rounds else 0.0
+        self._measured.add(job.cell, took, number)
+        self._pace = self._pace or work.Pace(now - took)
+        self._pace.add(now, self._cost(job.cell) * number, self._slots)
 
     def _cost(self, cell: Cell) -> float:
         """The cost of a round; 0 for cells that train nothing."""
         if not cell.run.learns:
             return 0.0
+        if self._searches:
+            return self._measured(cell)
         return self._paces.get(cell.id) or fmean(self._paces.values() or [1.0])
 
     def measure(self, jobs: Sequence[Job], exhausted: Collection[str], *, ending: bool) -> StudyProgress:
@@ -134,12 +138,13 @@ class ProgressMeter:
         design, going = self._table.design, [each for each in self._searches if str(each) not in exhausted]
         trials = [row for row in rows if any(search.holds(row.cell) for search in going)]
         if not trials:  # they follow after the references
-            trials = [Row(Cell("", 0, "", "trial", search.varied, search.run), design) for search in going]
+            first = [(search, Cell("", 0, "", "trial", search.varied, search.run)) for search in going]
+            trials = [Row(replace(cell, search=search.label), design) for search, cell in first]
         more = work.work_to_come(trials, self._search, len(going), self._cost)
-        every = [row for row in rows if row.cell.role == "trial"] or trials
-        if more or work.work_left(every, self._cost):
-            ahead = len(unconfirmed(self._table, self._searches))
-            more += work.confirmation_to_come(every, ahead, self._cost, most_points(self._objectives))
+        every = [row for row in rows if row.cell.role in ("trial", "tuned")] or trials
+        if more or work.work_left((row for row in every if row.cell.role == "trial"), self._cost):
+            points = most_points(self._objectives)
+            more += work.confirmation_to_come(every, len(self._searches), self._cost, points)
         return work.work_left(rows, self._cost, slots=self._slots, more=more)
 
     def _counts(self, rows: Sequence[Row]) -> tuple[float, float, str, int, int]:

@@ -7,7 +7,7 @@ changing load need no separate model.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
@@ -56,7 +56,8 @@ def work_left(rows: Iterable[Row], cost: RoundCost, *, slots: int = 1, more: flo
 
 
 def work_to_come(trials: Sequence[Row], search: Limits, n_searches: int, cost: RoundCost) -> float:
-    """The work of trials that are not suggested yet: each is expected to cost as much as those so far.
+    """The work of trials that are not suggested yet: each is expected to cost as much as those of its search so far, or
+    of others where it has none.
 
     Args:
         trials: the trials so far; without any, the work is not known, and is 0.
@@ -64,28 +65,75 @@ def work_to_come(trials: Sequence[Row], search: Limits, n_searches: int, cost: R
         n_searches: number of searches that continue.
         cost: see `RoundCost`.
     """
-    number = n_searches * limit(search) - used(trials, search)
-    if number <= 0 or not trials:
-        return 0.0
-    fresh, design = [row.cell for row in trials[-_TRIED:]], trials[0].design
-    if search.trials:
-        return number * fmean(cost(cell) * rounds_left(Row(cell, design)) for cell in fresh)
-    return number * len(design.seeds) * fmean(cost(cell) * cell.rounds for cell in fresh)
+    by_search = _by_search(trials)
+    each = {name: _cost_of_trial(rows, cost, expected=search.trials is not None) for name, rows in by_search.items()}
+    left = {name: max(0, limit(search) - used(rows, search)) for name, rows in by_search.items()}
+    unseen = (n_searches - len(by_search)) * limit(search) * fmean(each.values() or [0.0])
+    return sum(left[name] * each[name] for name in each) + unseen
 
 
-def confirmation_to_come(trials: Sequence[Row], unconfirmed: int, cost: RoundCost, points: int = 1) -> float:
+def confirmation_to_come(rows: Sequence[Row], n_searches: int, cost: RoundCost, points: int = 1) -> float:
     """The work that confirms searches: their chosen and their published points run on fresh seeds.
 
     Args:
-        trials: the trials so far; without any, the work is not known, and is 0.
-        unconfirmed: number of searches that are not confirmed yet.
+        rows: the study's cells; without trials, the work is not known, and is 0.
+        n_searches: number of searches.
         cost: see `RoundCost`.
         points: number of points that a search is expected to choose.
     """
-    if not trials:
-        return 0.0
-    confirming = (points + 1) * unconfirmed * len(trials[0].design.confirm)
-    return confirming * fmean(cost(row.cell) * row.cell.rounds for row in trials[-_TRIED:])
+    by_search, seeds = _by_search([row for row in rows if row.cell.role == "trial"]), 0
+    over = {row.cell.search for row in rows if row.cell.role == "tuned"}
+    each = [_cost_of_trial(own, cost) for name, own in by_search.items() if name not in over]
+    if each:
+        design = next(iter(by_search.values()))[0].design
+        seeds = len(design.confirm) / len(design.seeds)
+    return (points + 1) * seeds * (n_searches - len(over)) * fmean(each or [0.0])
+
+
+def _by_search(trials: Iterable[Row]) -> dict[str, list[Row]]:
+    """Trials by the search that has suggested them."""
+    by_search: dict[str, list[Row]] = {}
+    for row in trials:
+        by_search.setdefault(row.cell.search, []).append(row)
+    return by_search
+
+
+def _cost_of_trial(trials: Sequence[Row], cost: RoundCost, *, expected: bool = False) -> float:
+    """The mean cost of recent trials if all their rounds run, or that which is expected of new ones."""
+    fresh = [Row(row.cell, row.design) for row in trials[-_TRIED:]]
+    rounds = [rounds_left(row) if expected else row.cell.rounds * len(row.design.seeds) for row in fresh]
+    return fmean(cost(row.cell) * number for row, number in zip(fresh, rounds, strict=True))
+
+
+class SearchCosts:
+    """The costs of rounds in a study with searches: mean seconds of a round of one seed, by search.
+
+    Methods and settings that are searched side by side may differ by a factor of hundred. What has not run yet is
+    expected to cost as much as the others' mean.
+
+    Args:
+        rows: the study's cells, whose results are counted.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._seconds, self._rounds = defaultdict[str, float](float), Counter[str]()
+        for row in rows:
+            for run in row.runs.values():
+                self.add(row.cell, run.costs["time/seconds"], run.rounds)
+
+    def add(self, cell: Cell, seconds: float, rounds: int) -> None:
+        """Counts rounds that have run, each of one seed."""
+        key = cell.search or cell.id
+        self._seconds[key] += seconds
+        self._rounds[key] += rounds
+
+    def __call__(self, cell: Cell) -> float:
+        """See `RoundCost`."""
+        key = cell.search or cell.id
+        if self._rounds[key]:
+            return self._seconds[key] / self._rounds[key]
+        each = [self._seconds[name] / rounds for name, rounds in self._rounds.items() if rounds]
+        return fmean(each or [1.0])
 
 
 class Pace:

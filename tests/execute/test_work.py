@@ -8,7 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from fpl_tune.execute.work import Pace, limit, rounds_left, used, work_left, work_to_come
+from fpl_tune.execute.work import (
+    Pace,
+    SearchCosts,
+    confirmation_to_come,
+    limit,
+    rounds_left,
+    used,
+    work_left,
+    work_to_come,
+)
 from fpl_tune.study.cells import Cell, Suggestion
 from fpl_tune.study.results import Status
 from fpl_tune.study.standing import CellState, Design, Row, Run
@@ -30,6 +39,10 @@ def ran(row: Row, number: int, seeds: Sequence[int] = SEEDS) -> Row:
 
 def one(cell: Cell) -> float:
     return 1.0
+
+
+def number(cell: Cell) -> float:
+    return float(cell.number)
 
 
 # -- work ------------------------------------------------------------------------------------------------------
@@ -107,13 +120,34 @@ def test_trials_to_come_cost_the_mean_of_those_that_were_suggested() -> None:
     """Where a search compares methods, the last trial says little of the others."""
     tried = [Row(cell(n, "trial"), Design(SEEDS)) for n in (1, 9)]
 
-    def cost(cell: Cell) -> float:
-        return float(cell.number)
+    assert work_to_come(tried, Limited(trials=12), 1, number) == 10 * 8 * 5
+    assert work_to_come(tried, Limited(trials=12), 2, number) == 22 * 8 * 5, "in each of two searches"
+    assert work_to_come(tried, Limited(trials=1), 1, number) == 0
+    assert work_to_come([], Limited(trials=12), 1, number) == 0, "before the first, nothing is known"
 
-    assert work_to_come(tried, Limited(trials=12), 1, cost) == 10 * 8 * 5
-    assert work_to_come(tried, Limited(trials=12), 2, cost) == 22 * 8 * 5, "in each of two searches"
-    assert work_to_come(tried, Limited(trials=1), 1, cost) == 0
-    assert work_to_come([], Limited(trials=12), 1, cost) == 0, "before the first, nothing is known"
+
+def test_trials_to_come_cost_as_those_of_their_search() -> None:
+    design, cheap, dear = Design(SEEDS, confirm=(7, 8, 9)), replace(cell(1, "trial"), search="A"), cell(9, "trial")
+    rows = [Row(each, design) for each in (cheap, replace(cheap, number=3), replace(dear, search="B"))]
+    assert work_to_come(rows, Limited(trials=4), 2, number) == 2 * 8 * 2 + 3 * 8 * 9
+    unseen = 4 * 8 * (2 + 9) / 2
+    assert work_to_come(rows, Limited(trials=4), 3, number) == 2 * 8 * 2 + 3 * 8 * 9 + unseen
+
+    assert confirmation_to_come(rows, 2, number) == 2 * 3 * 4 * (2 + 9), "of each, two points on three seeds"
+    over = Row(replace(cell(0, "tuned"), search="B"), design)
+    assert confirmation_to_come([*rows, over], 2, number) == 2 * 3 * 4 * 2
+    assert confirmation_to_come([], 2, number) == 0
+
+
+def test_rounds_of_searches_cost_what_they_have_taken() -> None:
+    a, b, new = (replace(cell(n, "trial"), search=name) for n, name in enumerate("ABC"))
+    done = Run(Status.DONE, 4, costs={"time/seconds": 8.0})
+    costs = SearchCosts([Row(a, Design(SEEDS), {1: done})])
+    assert [costs(each) for each in (a, b, new)] == [2, 2, 2], "unknown ones as much as the others"
+    costs.add(b, 40.0, 4)
+    costs.add(a, 1.0, 1)
+    assert [costs(each) for each in (a, b, new)] == [9 / 5, 10, (9 / 5 + 10) / 2]
+    assert SearchCosts([])(a) == 1
 
 
 def test_a_budget_is_spent_by_rounds() -> None:
