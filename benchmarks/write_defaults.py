@@ -3,9 +3,9 @@
     fpl-tune study tune_defaults
     python benchmarks/write_defaults.py
 
-The choice is the point with the highest mean validation accuracy over the study's splits and seeds. Other studies with
-an axis `variant` may be named instead, also several. A method's row is that of the last study that has it, with the
-data, towers, rounds and local epochs of that study.
+The choice is the point with the highest mean validation accuracy over the study's splits and seeds, or in each setting
+the one that a search chose. Other studies with an axis `variant` may be named instead, also several. For towers and a
+data set, a method's row is that of the last study that has it, with the rounds and local epochs of that study.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -20,6 +21,7 @@ import yaml
 from fpl_tune.cli.common import stored
 from fpl_tune.config.specs import OptimSpec, RunSpec
 from fpl_tune.core.paths import shipped
+from fpl_tune.study.cells import Cell
 from fpl_tune.study.results import VAL
 from fpl_tune.study.store import Store
 
@@ -41,11 +43,24 @@ def text_of(node: Any) -> str:
     return yaml.safe_dump(node, sort_keys=False, default_flow_style=True, width=math.inf).strip()
 
 
-def chosen(store: Store) -> dict[str, str]:
-    """The lines of a study's methods."""
+def chosen(store: Store) -> dict[str, tuple[dict[str, object], dict[str, str]]]:
+    """The tables of a study, by name: what readers must know of them, and the lines of methods."""
+    cells, means = store.cells(), {row["cell"]: row[VAL] for row in store.table().summary()}
+    tables = dict[str, tuple[dict[str, object], dict[str, str]]]()
+    for cell in cells:
+        if cell.role == "tuned":
+            trials = sum(other.role == "trial" and other.search == cell.search for other in cells)
+            said = f"{100 * means[cell.id]:.1f} % on fresh seeds, the choice among {trials}"
+            _, rows = tables.setdefault(f"{store.name}, {cell.varied['setting']['label']}", (under(cell.run), {}))
+            name = cell.varied["variant"]["method"]
+            rows[name] = f"    {name}: {text_of(settings(cell.run.optim))}  # {said}\n"
+    return tables or {store.name: (under(cells[0].run), _best(cells, means))}
+
+
+def _best(cells: Sequence[Cell], means: Mapping[str, float]) -> dict[str, str]:
+    """The lines of a grid's methods."""
     points: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    means = {row["cell"]: row[VAL] for row in store.table().summary()}
-    for cell in store.cells():
+    for cell in cells:
         points[cell.varied["variant"]["method"]][text_of(settings(cell.run.optim))].append(float(means[cell.id]))
     rows = {}
     for name, found in points.items():
@@ -63,19 +78,23 @@ def main(studies: list[str]) -> None:
     text = path.read_text(encoding="utf-8")
     lines, tables = text.splitlines(keepends=True), yaml.safe_load(text)
     head = [line for line in lines if line.startswith("#")]
-    written = {line.strip().partition(":")[0]: line for line in lines if line.startswith("    ")}
-    protocols = {study: table["under"] for study, table in tables.items()}
-    rows = {study: {name: written[name] for name in table["rows"]} for study, table in tables.items()}
+    protocols = {name: table["under"] for name, table in tables.items()}
+    rows: dict[str, dict[str, str]] = {}
+    for line in lines:
+        if not line.startswith(("#", " ")):
+            rows[line.partition(":")[0]] = {}
+        elif line.startswith("    "):
+            rows[next(reversed(rows))][line.strip().partition(":")[0]] = line
     for study in studies:
-        store = stored(study)
-        new = chosen(store)
-        print(*new.values(), sep="", end="")
-        rows = {name: {m: line for m, line in own.items() if m not in new} for name, own in rows.items()}
-        rows[study] = {**rows.get(study, {}), **new}
-        protocols[study] = under(next(cell.run for cell in store.cells()))
-    for study in filter(rows.get, rows):
-        head += [f"{study}:\n", f"  under: {text_of(protocols[study])}\n", "  rows:\n"]
-        head += [line for _, line in sorted(rows[study].items())]
+        for table, (protocol, new) in chosen(stored(study)).items():
+            print(*new.values(), sep="", end="")
+            for name, own in rows.items():
+                if all(protocols[name][key] == protocol[key] for key in ("clip", "data")):
+                    rows[name] = {method: line for method, line in own.items() if method not in new}
+            rows[table], protocols[table] = {**rows.get(table, {}), **new}, protocol
+    for table in filter(rows.get, rows):
+        head += [f"{table}:\n", f"  under: {text_of(protocols[table])}\n", "  rows:\n"]
+        head += [line for _, line in sorted(rows[table].items())]
     path.write_text("".join(head), encoding="utf-8")
 
 

@@ -15,7 +15,6 @@ from fpl_tune.config.fields import (
     to_run,
     to_study,
     tuned_row,
-    tuned_under,
 )
 from fpl_tune.config.files import options
 from fpl_tune.config.overrides import Given, Override, dotted, parse

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from fpl_tune import methods
-from fpl_tune.clip.load import model_content
+from fpl_tune.clip.load import COMPACT, model_content
 from fpl_tune.config.specs import (
     RUN_FIELDS,
     ClientsSpec,
@@ -86,8 +86,9 @@ def _parts(node: Mapping[str, Any], stored: bool) -> dict[str, Any]:
                 f"YAML, write '- override /{name}: {' '.join(chosen.split()) or 'NAME'}' under 'defaults:'."
             )
     method = methods.stored(node["method"]) if stored else methods.build(node["method"])
-    node = {**node, "optim": _optim(node.get("optim", {}), method)}
-    parts: dict[str, Any] = {name: validated(kind, node.get(name, {}), name) for name, kind in _SPECS.items()}
+    parts: dict[str, Any] = {n: validated(kind, node.get(n, {}), n) for n, kind in _SPECS.items() if n != "optim"}
+    optim = _optim(node.get("optim", {}), method, parts["clip"].name, parts["data"].name)
+    parts["optim"] = validated(OptimSpec, optim, "optim")
     parts["partition"] = resolve(parts["data"], parts["partition"])
     parts["method"] = method
     parts["stages"] = stages(parts["method"], parts["protocol"], node.get("stages", []), stored=stored)
@@ -107,7 +108,7 @@ _OPEN = {f.name for f in fields(OptimSpec)} - {"name", "lr"}
 """Fields besides the rate that `optim=tuned` leaves open."""
 
 
-def _optim(node: Any, method: Method) -> Any:
+def _optim(node: Any, method: Method, clip: str, data: str) -> Any:
     """The optimiser's fields; those that `optim=tuned` leaves open are taken from the method's row, see `tuned_row`.
 
     A method without a row needs an explicit rate, and takes the other open fields from `optim=sgd`, as the rows do.
@@ -118,8 +119,8 @@ def _optim(node: Any, method: Method) -> Any:
         return {name: value for name, value in node.items() if value is not None or name not in _OPEN}
     own: dict[str, Any] = {name: value for name, value in node.items() if name != "name" and value is not None}
     row: Mapping[str, Any] = {}
-    if tuned := tuned_row(method):
-        row = _tuned()[tuned[0]]
+    if tuned := tuned_row(method, clip, data):
+        row = tuned.fields
     elif method.learns and "lr" in own:
         row = read_mapping(shipped("conf", "optim/sgd.yaml"), "An option")
     elif method.learns and not isinstance(method, methods.Absent):
@@ -132,42 +133,49 @@ def _optim(node: Any, method: Method) -> Any:
     return {**row, **own, "groups": {**row.get("groups", {}), **own.get("groups", {})}}
 
 
-def tuned_row(method: Method) -> tuple[str, bool] | None:
-    """The row that `optim=tuned` takes for a method.
+class TunedRow(NamedTuple):
+    """A row of `optim=tuned`."""
+
+    method: str
+    """The method that was tuned."""
+    derived: bool
+    """True if the run's method derives from it."""
+    fields: Mapping[str, Any]
+    """The optimiser's fields."""
+    under: Mapping[str, Any]
+    """The data, towers, rounds and local epochs under which it was chosen."""
+
+
+def tuned_row(method: Method, clip: str, data: str) -> TunedRow | None:
+    """The row that `optim=tuned` takes for a method: of the run's towers if they have one, and of its data set if these
+    have several; else the one of the embedded world.
 
     Args:
         method: a method of the package, or a user's own.
+        clip, data: names of the run's towers and data set.
 
     Returns:
-        The name of the method that has the row, and True if that is a class from which the method derives; None if
-        there is no row of the method, of its base classes, or of a method that it wraps.
+        The row of the method, of the nearest of its base classes that has one, or of the method that it wraps; None if
+        there is none.
     """
-    names, here = {kind: name for name, kind in methods.catalogue().items()}, method
-    while isinstance(here, Method):
-        row = next((names[kind] for kind in type(here).__mro__ if names.get(kind) in _tuned()), None)
-        if row is not None:
-            return row, names.get(type(here)) != row
-        here = getattr(here, "inner", None)
+    names, inner = {kind: name for name, kind in methods.catalogue().items()}, method
+    chain = list[tuple[str, bool]]()
+    while isinstance(inner, Method):
+        chain += [(names[kind], kind is not type(inner)) for kind in type(inner).__mro__ if kind in names]
+        inner = getattr(inner, "inner", None)
+    for towers in dict.fromkeys((clip, COMPACT)):
+        tables = [table for table in _tuned_tables() if table["under"]["clip"] == towers]
+        tables.sort(key=lambda table: table["under"]["data"] != data)
+        for name, derived in chain:
+            for table in tables:
+                if name in table["rows"]:
+                    return TunedRow(name, derived, table["rows"][name], table["under"])
     return None
 
 
-def tuned_under(row: str) -> dict[str, Any]:
-    """The data, towers, rounds and local epochs under which a row of `optim=tuned` was chosen.
-
-    Args:
-        row: the name of the method that has it, from `tuned_row`.
-    """
-    return next(study["under"] for study in _tuned_studies().values() if row in study["rows"])
-
-
 @cache
-def _tuned() -> dict[str, dict[str, Any]]:
-    return {name: row for study in _tuned_studies().values() for name, row in study["rows"].items()}
-
-
-@cache
-def _tuned_studies() -> dict[str, dict[str, Any]]:
-    return read_mapping(shipped("conf", "tuned.yaml"), "The table of rates")
+def _tuned_tables() -> list[dict[str, Any]]:
+    return [*read_mapping(shipped("conf", "tuned.yaml"), "The table of rates").values()]
 
 
 def stages(method: Method, protocol: ProtocolSpec, nodes: Any, *, stored: bool = False) -> tuple[Stage, ...]:

@@ -41,10 +41,11 @@ def _sources(spec: Study, cells: Iterable[Cell]) -> str:
 def _tuned_elsewhere(spec: Study, cells: Iterable[Cell]) -> str:
     by_protocol: dict[str, dict[str, None]] = {}
     for cell in cells:
-        row = config.tuned_row(cell.run.method) if _takes_row(spec, cell) else None
+        run = cell.run
+        row = config.tuned_row(run.method, run.clip.name, run.data.name) if _takes_row(spec, cell) else None
         if row is None:
             continue
-        run, under = cell.run, config.tuned_under(row[0])
+        under = row.under
         schedule = {"rounds": run.protocol.rounds, "epochs": run.protocol.epochs}
         here = {"data": run.data.name, "clip": run.clip.name, **schedule}
         world = any(here[name] != under[name] for name in ("data", "clip"))
@@ -85,9 +86,9 @@ def _source(spec: Study, cell: Cell) -> str:
         searched = cell.searched and "optim.lr" not in fields_of({n: cell.varied[n] for n in axes_of(spec.axes)})
         return "found by the search" if searched else "given in the study"
     if _takes_row(spec, cell):
-        row, derived = config.tuned_row(cell.run.method) or ("", True)
-        parent = f"the row of the parent class{f' {row}' if row else ''} in optim=tuned"
-        return parent if derived else "their rows in optim=tuned"
+        row = config.tuned_row(cell.run.method, cell.run.clip.name, cell.run.data.name)
+        parent = f"the row of the parent class{f' {row.method}' if row else ''} in optim=tuned"
+        return parent if row is None or row.derived else "their rows in optim=tuned"
     option = given.get("optim", written["name"])
     rate = None if "optim" in given else written["lr"]
     exists = option in config.options("optim")

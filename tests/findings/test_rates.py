@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fpl_tune import config, report
-from fpl_tune.config import compose_study
+from fpl_tune.config import RunSpec, compose_study
 from fpl_tune.core.paths import shipped
 from fpl_tune.findings import rates
 from fpl_tune.methods.fedpgp import FedPGP
@@ -82,9 +82,17 @@ def test_the_note_says_where_rows_were_chosen_under_another_protocol(given, said
 def test_rows_name_the_protocol_of_the_study_that_chose_them() -> None:
     tables = config.read_mapping(shipped("conf", "tuned.yaml"), "The table of rates")
     for name, table in tables.items():
-        spec = compose_study(name)
-        schedule = {"rounds": spec.protocol.rounds, "epochs": spec.protocol.epochs}
-        assert table["under"] == {"data": spec.data.name, "clip": spec.clip.name, **schedule}
+        study, _, setting = name.partition(", ")
+        spec, runs = compose_study(study), list[RunSpec]()
+        for cell in expand(spec):
+            if not setting or cell.varied.get("setting", {}).get("label") == setting:
+                runs.append(cell.run)
+        assert {
+            "data": runs[0].data.name,
+            "clip": runs[0].clip.name,
+            "rounds": runs[0].protocol.rounds,
+            "epochs": runs[0].protocol.epochs,
+        } == table["under"]
         assert table["rows"].keys() <= {variant["method"] for variant in spec.axes["variant"]}
 
 
