@@ -30,9 +30,11 @@ FILES = [*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md"), *(ROOT / "docs")
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 
 
-def test_the_methods_that_are_named_exist() -> None:
-    named = README.split("<!-- methods:begin -->")[1].split("<!-- methods:end -->")[0]
-    assert set(re.findall(r"`(\w+)`", named)) <= set(config.options("method"))
+def test_the_methods_are_named_and_counted() -> None:
+    table = README.split("<!-- methods:begin -->")[1].split("<!-- methods:end -->")[0]
+    named = set(re.findall(r"`(\w+)`", table))
+    assert named == {*config.options("method")} - {path.stem for path in (ROOT / "fpl_tune" / "wrappers").glob("*.py")}
+    assert f"| methods on CLIP | {len(named)} |" in README
 
 
 def test_every_link_leads_to_a_file() -> None:
