@@ -63,7 +63,8 @@ def sweep(
         level: of the comparisons with the best cell together, and of both sequences of tests together.
         shares: values are shares; else equality is not tested.
         higher: larger values are better.
-        looks, ran: numbers of seeds after which results are looked at, each at its share of the error; see `compare`.
+        looks: numbers of seeds after which results are looked at, each at its share of the error; see `compare`.
+        ran: number of seeds that each cell has run; see `compare`.
     """
     frame = frame.loc[frame["cell"].isin(order)]
     table = read(frame)

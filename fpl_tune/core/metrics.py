@@ -106,8 +106,8 @@ MEANINGS = {
     "test/base_novel_harmonic_mean": "harmonic mean of the latter two (KgCoOp, PromptSRC)",
     "test/auroc": "area under the ROC curve of known against unknown classes (`partition=open_set`)",
     "test/fpr95": "false positives where 95 % of the images of known classes are accepted",
-    SUCCESS: "of `attack=backdoor`: share of the test images of other classes that are taken for the target with the "
-    "patch on them, mean over benign clients",
+    SUCCESS: "share of the test images of other classes that are taken for the target of a backdoor where they have "
+    "the patch, mean over benign clients ([Clients](../explanation/clients.md))",
 }
 """What each metric of a set of images, and each other one, is: for the reference."""
 _ROOMS = {"val": "validation", "test": "test"}

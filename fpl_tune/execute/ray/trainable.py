@@ -87,8 +87,6 @@ class FederatedTrainable(tune.Trainable):
         >>> [trial.train()["done"] for _ in range(2)]
         [False, True]
         >>> trial.stop()
-
-    `docs/examples/own_tuner.py` gives the class to a `Tuner`.
     """
 
     # A study's jobs also run here. Their steps report several rounds, and they write checkpoints themselves: Tune saves
