@@ -19,7 +19,8 @@ def letters(
     """Gives cells letters: two that share one do not differ significantly, two that share none do.
 
     All pairs are compared, with one correction for all of them; see `compare`. Pairs that are equal within the region
-    of practical equivalence share a letter, those that are undecided too.
+    of practical equivalence share a letter, those that are undecided too. A cell that shares two seeds with no other,
+    as with one seed, cannot be told apart and has no letters.
 
     Args:
         frame: see `tables.read`.
@@ -53,4 +54,5 @@ def letters(
     groups.sort(key=sorted)
     names = [*ascii_letters, *map(chr, range(0x100, 0x100 + len(groups)))]  # one character each, however many
     texts = ["".join(name for name, group in zip(names, groups, strict=False) if i in group) for i in range(len(order))]
-    return pd.Series(texts, means.index)
+    compared = {i for pair, seeds in zip(pairs, estimates.seeds, strict=True) if seeds > 1 for i in pair}
+    return pd.Series(texts, means.index).iloc[sorted(compared)]

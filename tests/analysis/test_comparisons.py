@@ -333,6 +333,13 @@ def test_letters_of_values_that_are_no_shares_tell_every_difference_apart():
     assert analysis.letters(long(values), rope=0.2).to_dict() == {"1": "a", "0": "a"}
 
 
+def test_cells_that_share_two_seeds_with_no_other_have_no_letters():
+    table = by_seed(a=[0.5, 0.52, 0.51], b=[0.9, 0.92, 0.91], one=[0.7, math.nan, math.nan])
+    assert analysis.letters(table).to_dict() == {"b": "a", "a": "b"}
+    later = pd.concat([table.loc[table["cell"] != "b"], by_seed(fresh=[0.1, 0.2]).assign(seed=[4, 5])])
+    assert analysis.letters(later).empty
+
+
 @pytest.mark.parametrize("cells", [3, 36])
 def test_cells_share_a_letter_exactly_where_no_pair_of_them_is_told_apart(cells):
     """However many groups there are: 36 cells on a stair have more than there are small letters."""
