@@ -209,8 +209,10 @@ class Sizes(Protocol):
     """True if all test sets have the training classes, as opposed to base-to-novel."""
     participation: float | None
     """Share of the clients that train in a round, if every round draws them uniformly, else None."""
+    cohort: int
+    """Number of clients of a round; of the rounds after the first one, which may have all."""
     malicious: int
-    """Number of malicious clients among those of a round, on average."""
+    """Number of malicious clients among them, on average."""
 
 
 class Task(Sizes, Protocol):

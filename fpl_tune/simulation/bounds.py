@@ -13,10 +13,10 @@ from fpl_tune.core.device import activation_bytes
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted, size
 from fpl_tune.method import State, Tree
-from fpl_tune.simulation.batches import cohort_size
 from fpl_tune.simulation.checked import checked
 from fpl_tune.simulation.engine import kept_bytes
 from fpl_tune.simulation.task import ClientTask
+from fpl_tune.simulation.worlds import draw_clients
 
 SHARE = 0.9
 """Share of a machine's memory that a trial may fill."""
@@ -39,7 +39,7 @@ class Memory:
     client: int
     """One client's leaves, their gradients and the optimiser's."""
     clients: int
-    """Clients of a round, of all seeds."""
+    """Clients of the largest round, of all seeds."""
 
     def of_seeds(self, seeds: int) -> Memory:
         """The memory of as many seeds trained together, from that of one."""
@@ -77,7 +77,7 @@ def estimate(run: RunSpec, task: ClientTask, state: State, step: int | None = No
         batches=_batch_bytes(run, task),
         step=step_bytes(run, task, state) if step is None else step,
         client=3 * _bytes(local.params) + _bytes(local.buffers),
-        clients=_cohort(run, task),
+        clients=len(draw_clients(run, task, 1, 1)),
     )
 
 
@@ -143,14 +143,10 @@ def check_gpu(memory: Memory, run: RunSpec, free: int) -> None:
         )
 
 
-def _cohort(run: RunSpec, task: ClientTask) -> int:
-    return cohort_size(task.n_clients, run.protocol.participation)
-
-
 def _batch_bytes(run: RunSpec, task: ClientTask) -> int:
     largest, batch = max(task.train.sizes, default=0), run.optim.batch
     epochs = max((math.ceil(stage.epochs) for stage in run.stages if stage.method.learns), default=0)
-    return 16 * _cohort(run, task) * epochs * -(-largest // batch) * batch
+    return 16 * len(draw_clients(run, task, 1, 1)) * epochs * -(-largest // batch) * batch
 
 
 def _state_bytes(state: State) -> int:

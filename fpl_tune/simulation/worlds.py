@@ -20,7 +20,7 @@ from fpl_tune.data import load
 from fpl_tune.data.spec import cross_data
 from fpl_tune.data.transform import PATCH, View
 from fpl_tune.method import Method, State, derive, same_leaves
-from fpl_tune.simulation.batches import Cohort, cohort_size, draw_cohort
+from fpl_tune.simulation.batches import Cohort, draw_cohort
 from fpl_tune.simulation.evaluate import OWN
 from fpl_tune.simulation.poison import poisoned
 from fpl_tune.simulation.task import ClientTask, SharedData
@@ -39,7 +39,6 @@ def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
             )
         order = torch.randperm(n_clients, generator=generator("unseen", seed)).to(task.device)
         task = task.without(order < n_unseen)
-        n_clients -= n_unseen
     classes, main = task.tests[task.primary]
     if protocol.global_model:
         task.tests["global"] = classes, main
@@ -51,10 +50,11 @@ def task_of(shared: SharedData, run: RunSpec, seed: int) -> ClientTask:
     if protocol.validation == "everyone":
         judged = task.train.size > 0 if liars is None else (task.train.size > 0) & ~liars.to(task.device)
         task.validation = (task.validation or task.val).pooled().only(judged[:, None])
-    size = cohort_size(n_clients, protocol.participation)
-    task.malicious = 0 if liars is None else round(int(liars.sum()) * size / n_clients)
-    uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and size < n_clients)
-    task.participation = size / n_clients if uniform else None
+    trained = max(1, sum(size > 0 for size in task.train.sizes))
+    task.cohort = len(draw_clients(run, task, seed, 2))
+    task.malicious = 0 if liars is None else round(int(liars.sum()) * task.cohort / trained)
+    uniform = protocol.sampling == "uniform" and not (protocol.first_round_all and task.cohort < trained)
+    task.participation = task.cohort / trained if uniform else None
     return task
 
 

@@ -87,8 +87,8 @@ class Robust(Wrapper):
             rule = "must not be private, whose noise is added to updates before they are sent"
             fl.require(not isinstance(inner, Private), "inner", rule, type(inner).__name__, remedy)
             inner = inner.inner
-        n = round(sizes.n_clients * (sizes.participation or 1))
-        f, most, least = some_of(self.liars, n), self._most(n), sizes.malicious
+        n, least = sizes.cohort, sizes.malicious
+        f, most = some_of(self.liars, n), self._most(n)
         rule = f"must be at most {most / n:.3g} ({most} of the {n} updates of a round) with rule={self.rule}"
         rule += f" and bucket={self.bucket}" if self.bucket > 1 else ""
         fl.require(f <= most, "liars", rule, self.liars, "Lower it, or train more clients in a round.")

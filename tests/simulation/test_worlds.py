@@ -15,10 +15,12 @@ from fpl_tune.execute.plan import preflight
 from fpl_tune.method import State, Table, generator
 from fpl_tune.methods.fedper import FedPer
 from fpl_tune.methods.promptfl import PromptFL
+from fpl_tune.simulation import bounds
+from fpl_tune.simulation.dummy import dummy_task
 from fpl_tune.simulation.evaluate import evaluate
 from fpl_tune.simulation.simulation import Simulation
 from fpl_tune.simulation.task import ClientData, ClientTask
-from fpl_tune.simulation.worlds import needs_of, threads_of, world_of
+from fpl_tune.simulation.worlds import draw_clients, initial_state, needs_of, threads_of, world_of
 from fpl_tune.study.fingerprints import fingerprints
 from fpl_tune.testing import play, toy_task
 from fpl_tune.wrappers.ditto import Ditto
@@ -178,6 +180,31 @@ def test_unseen_clients_never_train_and_have_a_test_set_of_their_own(feature_cac
     held = [accuracy for accuracy, it in zip(last["clients/unseen"], unseen, strict=True) if it]
     assert last["test/unseen/acc_mean"] == pytest.approx(sum(held) / 3)
     assert trial.tasks[0].participation == 3 / 7
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cohort", "malicious"),
+    [
+        (["partition.n_clients=8", "protocol.unseen=0.5"], 4, 2),
+        (["partition.n_clients=10", "protocol.participation=0.4", "protocol.first_round_all=true"], 4, 2),
+        (["data.domains=[photo,sketch,clipart]", "partition=domain_dirichlet", "partition.n_clients=4",
+          "protocol.participation=0.3", "protocol.sampling=domain"], 3, 2),
+    ],
+)  # fmt: skip
+def test_a_method_is_told_the_clients_of_a_round(overrides: list[str], cohort: int, malicious: int) -> None:
+    """Of those that train. Half of them are malicious, which no robust rule admits."""
+    run = compose_run([*overrides, "method=promptfl_robust", "clients=sign_flip", "clients.malicious.share=0.5"])
+    task = dummy_task(run)
+    assert (task.cohort, task.malicious) == (cohort, malicious)
+    assert len(draw_clients(run, task, 1, 2)) == cohort
+    with pytest.raises(ConfigError, match=rf"as 2 of the {cohort} clients of a round are malicious|of the {cohort} up"):
+        run.method.check(task)
+
+
+def test_memory_is_that_of_the_largest_round() -> None:
+    run = compose_run(["partition.n_clients=10", "protocol.participation=0.4", "protocol.first_round_all=true"])
+    task = dummy_task(run)
+    assert bounds.estimate(run, task, initial_state(run.method, task, 1)).clients == 10
 
 
 def test_who_is_unseen_follows_the_seed(feature_cache: Path) -> None:

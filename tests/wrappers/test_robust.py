@@ -423,7 +423,7 @@ def test_a_rule_is_refused_where_it_does_not_hold(rule: Any, n: int, bucket: int
 
 
 def test_messages_have_numbers_and_a_remedy() -> None:
-    task = replace(toy_task(sizes=[4] * 10), participation=0.6)
+    task = replace(toy_task(sizes=[4] * 10), cohort=6)
     with pytest.raises(ConfigError) as refused:
         Robust(PROMPT, rule="krum", liars=0.3).check(task)
     assert str(refused.value) == (

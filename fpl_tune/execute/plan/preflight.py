@@ -142,8 +142,8 @@ class Loaded:
             passes += sum(models) / batch if stages and stages[0].method.needs == "pixels" else prompts
         tests = passes / _PASSES / run.protocol.eval_every
         if isinstance(device, Machine):
-            clients = max(1, round(run.protocol.participation * task.n_clients))
-            return 0.01 + device.step_seconds((steps + tests) / clients, steps + tests, estimate.step, run.clip.dtype)
+            deep = (steps + tests) / task.cohort
+            return 0.01 + device.step_seconds(deep, steps + tests, estimate.step, run.clip.dtype)
         seconds = (steps + tests) * (_STEP + _PER_BYTE * estimate.step)
         return (0.01 + seconds) * (1 if device == "cpu" else _GPU)
 

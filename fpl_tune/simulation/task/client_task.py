@@ -31,6 +31,8 @@ class ClientTask:
     split_hash: str = ""
     primary: str = "test"
     participation: float | None = 1.0
+    cohort: int = 0
+    """0: all clients."""
     validation: ClientData | None = None
     """Images that models are validated on if these are not `val`, the clients' own."""
     own_classes: bool = False
@@ -47,6 +49,7 @@ class ClientTask:
     def __post_init__(self) -> None:
         self.n_clients = len(self.train.rows)
         self.n_classes = len(self.known.names)
+        self.cohort = self.cohort or self.n_clients
         self.embed_dim, self.text_width = self.towers.embed_dim, self.towers.text_width
         self.n_patches = self.towers.n_patches
         self.n_text_blocks, self.n_vision_blocks = self.towers.n_text_blocks, self.towers.n_vision_blocks
