@@ -84,7 +84,7 @@ def print_results(store: Store, rule: str, format: Format) -> None:
         row |= {quantity(n, over=""): figure(record[n], n) for n in objectives if n not in (VAL, metric)}
         measured = "test" if metric == TEST else quantity(metric, over="")
         row[measured] = plus_minus(record["mean"], record["std"], metric, 1)
-        row |= {title: output.percent(record[name]) for name, title in sets.items()}
+        row |= {title: output.percent(record[name]) for name, title in sets.items() if name != metric}
         wanted = len(table.design.first_seeds_of(cells[record["cell"]]))
         return row | {"seeds": str(record["n"]) if record["n"] >= wanted else f"{record['n']} of {wanted}"}
 

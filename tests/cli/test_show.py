@@ -218,6 +218,29 @@ def test_a_search_has_a_column_a_field_its_best_trials_and_a_line_for_the_rest(
     assert len(list(csv.DictReader(command("show", "toy", "--format", "csv").out.splitlines()))) == 1 + len(trials)
 
 
+@pytest.mark.parametrize(
+    ("metric", "columns"),
+    [("test/acc_mean", ["test", "base", "novel"]), ("test/base/acc_mean", ["test base accuracy (%)", "novel"])],
+)
+def test_a_test_set_has_one_column(
+    metric: str,
+    columns: list[str],
+    make_store: MakeStore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = make_store([f"report.metric={metric}"], fill=lambda cell, seed: False)
+    for cell in store.cells():
+        history = drawn_history(1, 0.5, rounds=4, clients=3)
+        history = [{**record, "test/base/acc_mean": 0.6, "test/novel/acc_mean": 0.4} for record in history]
+        store.put(cell, 1, make_result("done", history))
+    monkeypatch.setenv("COLUMNS", "200")
+    print_results(store, "final", "table")
+    header = next(line for line in capsys.readouterr().out.splitlines() if "novel" in line)
+    names = [name.strip() for name in header.strip("┃").split("┃")]
+    assert names == ["cell", "status", "validation", *columns, "seeds"]
+
+
 SEVEN = """
 seeds: 2
 search:
