@@ -140,11 +140,11 @@ def markdown(tables: Sequence[PageTable], note: str) -> str:
     lines = []
     for each in tables:
         rows = [
-            [f"**{text}**" if td.bold or row.kind == "best" else text
-             for td in row.cells for text in (td.text.replace("|", "\\|"),)]
-            for row in each.rows
-        ]  # fmt: skip
-        lines += [f"| {' | '.join(row)} |" for row in (each.header, ["---"] * len(each.header), *rows)] + [""]
+            [f"**{td.text}**" if td.bold or row.kind == "best" else td.text for td in row.cells] for row in each.rows
+        ]
+        escaped = ([text.replace("|", "\\|") for text in row] for row in (each.header, *rows))
+        header, *body = (f"| {' | '.join(row)} |" for row in escaped)
+        lines += [header, f"| {' | '.join(['---'] * len(each.header))} |", *body, ""]
     return "\n".join([*lines, note, ""])
 
 

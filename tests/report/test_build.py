@@ -16,6 +16,7 @@ from fpl_tune import config, report
 from fpl_tune.findings.comparisons import compare
 from fpl_tune.report import page as page_of
 from fpl_tune.report import table
+from fpl_tune.report.panels import plain_table
 from fpl_tune.study.grid import expand
 from fpl_tune.study.results import make_result
 
@@ -223,6 +224,13 @@ def test_tables_agree_with_each_other(make_store):
         assert any(line.strip("| *").startswith(cell.label) and figure in line for line in markdown)
         assert figure in latex
     assert latex.count("{") == latex.count("}")
+
+
+def test_a_pipe_in_a_name_does_not_end_a_column_in_markdown():
+    heads, _, row, *_ = table.markdown([plain_table(["method", "a|b"], [["c|d", "0.5"]])], "").splitlines()
+    for line, texts in ((heads, ["method", "a|b"]), (row, ["c|d", "0.5"])):
+        columns = re.split(r"(?<!\\)\|", line)[1:-1]
+        assert [text.strip().replace("\\|", "|") for text in columns] == texts
 
 
 def test_out_folder_takes_all_files(make_store, tmp_path):
