@@ -20,6 +20,7 @@ from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.formatting import counted
 from fpl_tune.data import load
 from fpl_tune.study.cells import Cell, Role, axes_of, fields_of, is_setting, label, unfold
+from fpl_tune.study.table import OTHER_COLUMNS
 
 _TRAINING = ("optim", "protocol")
 CELLS = 100_000
@@ -105,6 +106,10 @@ def grid(spec: Study, axes: Mapping[str, list[Any]] | None = None) -> Iterator[t
     """Yields the varied fields and the run of each point of the study's axes, or of `axes`."""
     axes, contents = axes_of(spec.axes) if axes is None else axes, dict[str, str]()
     several = len(_roots(spec)) > 1
+    for name in OTHER_COLUMNS.intersection(axes):
+        raise ConfigError(
+            f"An axis has a column of its own, but tables have a column {name!r} already. Rename axes.{name}."
+        )
     number = math.prod(len(values) for values in axes.values())
     if number > CELLS:
         raise ConfigError(

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 COLUMNS = ("cell", "seed", "status", "rule", "rounds", "label", "role", "seeds")
 """Columns of the result table besides the axes and the metrics."""
+OTHER_COLUMNS = frozenset(
+    {*COLUMNS, "mean", "std", "sem", "n", "min", "max", "val", "bytes", "seconds"}
+    | {"number", "trial", "series", "best", "validation", "objective", "cost", "MB", "time", "group"}
+    | {"reference", "difference", "low", "high", "verdict", "note", "look", "seen"}
+)
+"""Columns of tables and of the data of charts, which no axis is named by."""
 
 
 @dataclass(eq=False)

@@ -13,12 +13,14 @@ import pandas as pd
 import pytest
 
 from fpl_tune import config, report
+from fpl_tune.core.errors import ConfigError
 from fpl_tune.findings.comparisons import compare
+from fpl_tune.report import charts, table
 from fpl_tune.report import page as page_of
-from fpl_tune.report import table
 from fpl_tune.report.panels import plain_table
 from fpl_tune.study.grid import expand
 from fpl_tune.study.results import make_result
+from fpl_tune.study.table import OTHER_COLUMNS
 
 from .conftest import findings_of, put
 
@@ -231,6 +233,23 @@ def test_a_pipe_in_a_name_does_not_end_a_column_in_markdown():
     for line, texts in ((heads, ["method", "a|b"]), (row, ["c|d", "0.5"])):
         columns = re.split(r"(?<!\\)\|", line)[1:-1]
         assert [text.strip().replace("\\|", "|") for text in columns] == texts
+
+
+def test_no_axis_takes_the_name_of_a_column(make_store):
+    """Which would be overwritten: the axis `arm` stands for any name."""
+    body = (
+        "axes: {arm: [{label: few, data.shots: 2}, {label: many, data.shots: 4}]}\nseeds: until_decided\nlooks: [2, 3]"
+    )
+    store = make_store(body=body, name="arms")
+    findings = findings_of(store)
+    compared, summary = compare(findings), store.table().summary()[0]
+    rows = [store.table().by_seed()[0], summary, charts.cell_rows(findings)[0], findings.frame, compared.frame]
+    columns = {name for each in rows for name in each} | {*table.table(findings, compared).header}
+    words = {name for name in columns if name.isidentifier()} | {"time", "group", "MB"}  # which a table may leave out
+    assert words == OTHER_COLUMNS | {"arm"}
+    for name in OTHER_COLUMNS:
+        with pytest.raises(ConfigError, match=f"tables have a column '{name}' already. Rename axes.{name}"):
+            make_store(body=body.replace("arm", name), name=f"named_{name}")
 
 
 def test_out_folder_takes_all_files(make_store, tmp_path):
