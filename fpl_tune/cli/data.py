@@ -82,7 +82,7 @@ def data_show(
     summary = overview(drawn, dataset)
     if format == "table":
         constant = summary["constant_prediction"]
-        caption = f"A constant prediction reaches {constant:.1%} on the clients' own test images."
+        caption = f"A constant prediction reaches {100 * constant:.1f} % on the clients' own test images."
         title = f"{summary['dataset']}, content {summary['content']}, split {summary['hash']}"
         output.emit(summary["clients"], format, title=title, caption=caption)
     else:

@@ -19,7 +19,7 @@ def run(
     format: FormatOption = "table",
     cfg: ConfigOption = False,
 ) -> None:
-    """One federated simulation in the terminal; nothing is recorded."""
+    """Run one federated simulation in the terminal; nothing is recorded."""
     from fpl_tune import config
     from fpl_tune.api import round_line
 

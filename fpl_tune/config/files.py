@@ -82,7 +82,7 @@ def no_option(group: str, name: str) -> ConfigError:
         return ConfigError(
             f"There is no method {name!r} in fpl-tune, but {module}.py is in this folder. Write {written}."
         )
-    own = "" if config_dir() else f" Options of your own, DIR/{group}/{name}.yaml, are named by --config-dir DIR."
+    own = "" if config_dir() else f" An option of your own, DIR/{group}/{name}.yaml, needs --config-dir DIR."
     more = own if not more and name.isidentifier() and group != "method" else more
     return ConfigError(f"{unknown(group, name, options(group))}{more}")
 

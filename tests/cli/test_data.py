@@ -87,7 +87,8 @@ def test_a_split_is_shown_by_client_and_written_to_a_file_that_gives_it_again(ph
     assert [client["client"] for client in shown["clients"]] == [0, 1]
     table = " ".join(command(*words, *drawn).out.split())
     assert f"{shown['dataset']}, content {shown['content']}, split {shown['hash']}" in table
-    assert f"A constant prediction reaches {shown['constant_prediction']:.1%} on the clients' own test images." in table
+    share = f"{100 * shown['constant_prediction']:.1f} %"
+    assert f"A constant prediction reaches {share} on the clients' own test images." in table
     for client in shown["clients"]:
         assert "│ ".join(f"{value} " for value in (client["client"], client["train"])) in table
     again = json.loads(command(*words, "partition=file", "partition.file=split.json", "--format", "json").out)
