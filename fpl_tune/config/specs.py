@@ -447,7 +447,7 @@ class ReportSpec:
     paper: dict[str, Any] = field(default_factory=dict)
     """{table: ..., protocol: ..., expected: "...", defects: [...]}: the printed figures the study answers to."""
     claims: dict[str, ClaimSpec] = field(default_factory=dict)
-    """Name -> claim: qualitative statements that the report judges; see `ClaimSpec`."""
+    """Name -> claim: statements that the report judges, see [Claims](studies.md#claims)."""
 
 
 @dataclass(frozen=True, config=SPEC)
