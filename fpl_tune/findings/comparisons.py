@@ -75,9 +75,8 @@ class Reference:
         if len(self._members) != 1 or not self._members[0].searched:
             return self.name or ""
         (member,) = self._members
-        return (
-            f"the {self._findings.first_point(member)} setting" if member.published else self._findings.names.of(member)
-        )
+        alone = member.published and len(self._findings.searches) == 1
+        return f"the {self._findings.first_point(member)} setting" if alone else self._findings.names.of(member)
 
     @cached_property
     def _members(self) -> list[Cell]:

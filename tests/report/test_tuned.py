@@ -639,6 +639,8 @@ def test_the_page_offers_tuned_methods_and_references_and_no_trial(findings):
         name for name in offered if name not in {cell.label for cell in findings.listed}
     }
     assert not {cell.label for cell in findings.listed if cell.role == "trial"} & {*offered}
+    titles = [compare(findings, name).reference.title for name in offered]
+    assert len({*titles}) == len(titles), "each published point is told from the others"
 
 
 def test_the_column_of_chosen_values_is_the_setting_or_says_what_it_holds(findings, compose):
