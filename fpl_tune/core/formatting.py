@@ -141,16 +141,14 @@ def titles(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
     return {name: short(name) if last.count(short(name)) == 1 else name for name in names}
 
 
-def axis_name(dotted: str) -> str:
-    """A field as the title of an axis: its usual symbol, if it has one, and its name."""
-    name = short(dotted)
-    return f"{_SYMBOLS[name]} ({name})" if name in _SYMBOLS else name
+def axis_name(title: str) -> str:
+    """A field, given by its title, as the title of an axis: its usual symbol, if it has one, and its name."""
+    return f"{_SYMBOLS[title]} ({title})" if title in _SYMBOLS else title
 
 
-def symbol(dotted: str) -> str:
-    """A field in a sentence: its usual symbol, if it has one, else its name."""
-    name = short(dotted)
-    return _SYMBOLS.get(name, name)
+def symbol(title: str) -> str:
+    """A field, given by its title, in a sentence: its usual symbol, if it has one, else its name."""
+    return _SYMBOLS.get(title, title)
 
 
 def points(value: float, spread: float = math.nan, digits: int = 2) -> str:

@@ -155,10 +155,11 @@ def panels(spec: Spec, titles: Sequence[str], labels: Iterable[str] = ()) -> Spe
 def channel(findings: Findings, axis: str, field: str) -> Spec:
     """The channel of a field that varies: numbers, on a log scale where they are searched so, or names."""
     values = [v for v in dict.fromkeys(findings.frame[axis]) if v is not None and v == v]
+    title = axis_name(findings.names.title(axis))
     if numeric(values):
         whole = all(isinstance(cell.varied.get(axis, 0), int) for cell in findings.own)
-        return number(field, axis_name(axis), "d" if whole else ".4~g", log=findings.names.logarithmic(axis))
-    return names(field, axis_name(axis), [shown(v) for v in values])
+        return number(field, title, "d" if whole else ".4~g", log=findings.names.logarithmic(axis))
+    return names(field, title, [shown(v) for v in values])
 
 
 def number(field: str, title: str, format: str = ".4~g", *, log: bool = False, zero: bool = False) -> Spec:

@@ -131,7 +131,7 @@ def grid(findings: Findings, comparisons: Comparisons) -> Panel | None:
         return None
     rows = [{"r": shown(r["r"]), "c": shown(r["c"]), "validation": r["val"]}
             for r in table.rename(columns={down: "r", across: "c"}).to_dict("records")]  # fmt: skip
-    x, y = (names(key, axis_name(axis), list(dict.fromkeys(map(shown, table[axis]))))
+    x, y = (names(key, axis_name(findings.names.title(axis)), list(dict.fromkeys(map(shown, table[axis]))))
             for key, axis in (("c", across), ("r", down)))  # fmt: skip
     channels, value = {"x": {**x, "axis": {"labelAngle": 0}}, "y": y}, measured(VAL, "validation")
     colour = {**value, "scale": {"zero": False}, "legend": {"format": value["axis"]["format"]}}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fpl_tune.core.formatting import (
-    axis_name,
     counted,
     numeric,
     some,
@@ -79,7 +78,8 @@ def _named(findings: Findings, cell: Cell) -> str:
     fields = [name for name in cell.varied if name in findings.axes and name not in findings.grid_axes]
     if not 0 < len(fields) <= _FIELDS:
         return f"Trial {cell.trial_number}"
-    return f"{', '.join(f'{symbol(name)} = {field_text(cell, name)}' for name in fields)} (trial {cell.trial_number})"
+    values = (f"{symbol(findings.names.title(name))} = {field_text(cell, name)}" for name in fields)
+    return f"{', '.join(values)} (trial {cell.trial_number})"
 
 
 def texts(findings: Findings) -> list[str]:
@@ -296,7 +296,7 @@ def slices(findings: Findings) -> Panel | None:
     ], small=True)  # fmt: skip
     published = [cell for cell in findings.own if cell.id in findings.published]
     for axis in fields:
-        x = {**charts.channel(findings, axis, column(axis)), "title": axis_name(axis)}
+        x = charts.channel(findings, axis, column(axis))
         numbers = x["type"] == "quantitative"
         tooltip = charts.tips(charts.names("label", "cell"), x, y, charts.number("seeds", "seeds"))
         seen = {"opacity": charts.visible(legend=False), "color": charts.colours(ranks)}
@@ -306,7 +306,7 @@ def slices(findings: Findings) -> Panel | None:
         drawn = [charts.layer("rule", {"x": x}, levels, strokeDash=[4, 3], opacity=0.6)] if levels else []
         layers = [*drawn, *points]
         panel.charts[charts.file_name("slice", column(axis))] = (
-            {"data": charts.CELLS, "layer": layers, "height": 190, **charts.KEPT}, axis_name(axis)
+            {"data": charts.CELLS, "layer": layers, "height": 190, **charts.KEPT}, x["title"]
         )  # fmt: skip
     return panel
 
@@ -332,10 +332,7 @@ def _contour(findings: Findings, mine: Sequence[Cell], fields: Sequence[str], va
     spotted = [{"x": float(a), "y": float(b), "value": float(v), "label": findings.names.of(cell),
                 "number": findings.numbers[cell.id], "published": cell.id in findings.published}
                for (a, b), v, cell in zip(points, heights, valued, strict=True)]  # fmt: skip
-    x, y = (
-        {**charts.channel(findings, axis, key), "title": axis_name(axis)}
-        for axis, key in zip(fields, "xy", strict=True)
-    )
+    x, y = (charts.channel(findings, axis, key) for axis, key in zip(fields, "xy", strict=True))
     for channel in (x, y):
         channel["scale"] = {**channel["scale"], "nice": False}
     value = charts.measured(findings.objectives[0], "value")

@@ -22,7 +22,7 @@ from fpl_tune.study.cells import shown
 def sentence(findings: Findings) -> str:
     """Names the plateau and where it ends; over several settings by the mean over them."""
     sweep, axis, metric = findings.sweep, str(findings.swept), findings.metric
-    name, unit, means = symbol(axis), unit_after(metric), sweep.means
+    name, unit, means = symbol(findings.names.title(axis)), unit_after(metric), sweep.means
     value = {group[0].id: shown(group[0].varied[axis]) for group in sweep.cells_by_value}
     best, verdicts = sweep.best, sweep.result
     if best is None:

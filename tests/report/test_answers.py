@@ -408,6 +408,19 @@ def test_every_searched_field_has_a_slice_with_the_published_value(trials):
     assert rate["layer"][0]["encoding"]["x"]["scale"] == {"type": "log"}
 
 
+def test_fields_of_one_name_are_told_apart(trials):
+    only = "only: [optim.lr, method.lr]"
+    body = f"axes: {{method: [fedavgm]}}\nseeds: 3\nsearch: {{sampler: random, trials: 4, confirm: 0, {only}}}\n"
+    findings = trials(lambda cell, published: 0.8 if published else 0.9, body=body)
+    drawn = there(search.slices(findings)).charts
+    for name in ("method.lr", "optim.lr"):
+        spec, caption = drawn[f"slice_{name.replace('.', '_')}"]
+        assert caption == spec["layer"][-1]["encoding"]["x"]["title"] == name
+    said = answer.sentence(findings, compare(findings))
+    assert "method.lr = " in said
+    assert "optim.lr = " in said
+
+
 def test_searches_of_several_methods_are_compared_at_equal_budgets(trials):
     body = "axes: {method: [promptfl, fedprox]}\nreferences: [{method: zeroshot}]\n" + SEARCH.replace("14", "6")
     findings = trials(

@@ -287,7 +287,7 @@ def test_the_map_of_a_search_fills_its_chart_with_means_of_trials_near_by(trials
     findings = trials(lambda cell, published: 0.5 + 0.3 * cell.run.protocol.participation, body=body)
     spec = charts_of(findings)["contour"]
     tiles, points = (layer["rows"] for layer in layers(spec))
-    fields = [axis_name(name) for name in ("optim.lr", "protocol.participation")]
+    fields = [axis_name(name) for name in ("lr", "participation")]
     across, up = (channel["title"] for _, channel in quantities(spec["layer"][0]))
     assert sorted([across, up]) == sorted(fields)
     share, high = ("x", "x2") if "participation" in across else ("y", "y2")

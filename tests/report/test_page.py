@@ -224,8 +224,8 @@ def test_formatting():
     assert formatting.plus_minus(0.9761, math.nan, "test/acc_mean") == "97.61"
     assert formatting.signed(-0.0123, "test/acc_mean") == "-1.23"
     assert formatting.signed(-0.00001, "test/acc_mean") == "+0.00"
-    assert formatting.axis_name("method.lam") == "λ (lam)"
-    assert [formatting.symbol(name) for name in ("method.lam", "optim.lr")] == ["λ", "lr"]
+    assert formatting.axis_name("lam") == "λ (lam)"
+    assert [formatting.symbol(name) for name in ("lam", "lr")] == ["λ", "lr"]
     assert [shown(v, 3) for v in (0.0123456, 8, True, None, "a")] == ["0.0123", "8", "true", "none", "a"]
     cell = Cell("a" * 16, 0, "a", "cell", {"method.lam": 0.0123456}, {}, _rounds=1)
     assert [field_text(cell, name) for name in ("method.lam", "optim.lr")] == ["0.0123", "–"]
