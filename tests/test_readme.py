@@ -78,6 +78,16 @@ OVERRIDES = [
 ]
 
 
+ROWS = re.findall(r"^\| (`\w.*?) \| .* \| (.*?) \| .*? \| .*?\|$", PAGES["docs/reference/zoo.md"], re.M)
+
+
+@pytest.mark.parametrize(("named", "defaults"), ROWS)
+def test_the_defaults_beside_an_equation_are_those_of_a_method_in_its_row(named: str, defaults: str) -> None:
+    runs = [config.compose_run([f"method={name}"]).method for name in re.findall(r"`(\w+)`", named)]
+    for field, value in re.findall(r"`(\w+)` (\d[\d.e-]*)", defaults):
+        assert float(value) in {float(getattr(method, field)) for method in runs}, f"{named}: {field}"
+
+
 def test_the_makefile_has_what_is_named() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     texts = [text for page in PAGES.values() for text in re.findall(r"`make ([a-z -]+)`", page)]
