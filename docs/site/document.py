@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ import towers
 import fpl_tune
 from fpl_tune import config, methods
 from fpl_tune.core.metrics import MEANINGS, METRICS, Metric
+from fpl_tune.core.paths import option_files
 from fpl_tune.parity import NAMES
 
 GROUPS = ("clip", "data", "partition", "optim", "protocol", "clients", "method")
+OPTIONS = ("clip", "partition", "optim", "protocol", "clients")
 DOCS = Path(__file__).resolve().parents[1] / "reference"
 MODULES = {
     "fpl_tune": "Simulations, studies and prompts.",
@@ -48,13 +51,13 @@ def api() -> str:
 
 
 def yaml() -> str:
-    """The page of fields: every field with a study's default and the first paragraph of its docstring."""
+    """The page of fields, with a study's default and the first paragraph of the docstring, and of options."""
     parts = [
         "# YAML reference", "Written from the docstrings by `python docs/site/document.py`.",
         "A study file begins with `defaults: [/study, override /method: NAME, _self_]` and states what differs from "
         "the defaults below. `clip`, `data`, `partition`, `optim`, `protocol`, `clients` and `method` are also names "
-        "of options: `data=pacs` on the command line, `override /data: pacs` in a file. Fields of `method` are those "
-        "of its class (`fpl-tune ls methods`). `let` holds values of your own, which `${let.NAME}` refers to.",
+        "of [options](#options): `data=pacs` on the command line, `override /data: pacs` in a file. Fields of `method` "
+        "are those of its class (`fpl-tune ls methods`). `let` holds values of your own: `${let.NAME}` refers to one.",
     ]  # fmt: skip
     rows: dict[str, list[str]] = {}
     composed = config.flatten(config.as_dict(config.compose_run()))  # YAML changes some defaults of the classes
@@ -69,6 +72,10 @@ def yaml() -> str:
         )
     for group in sorted(rows, key=lambda group: (group != "study", group)):
         parts.append("\n".join([f"## {group}", "", "| field | default | meaning |", "|---|---|---|", *rows[group]]))
+    files = {f"{group}={name}": path for group in OPTIONS for name, path in option_files(group).items()}
+    table = [f"| `{name}` | {_comment(path)} |" for name, path in files.items()]
+    listed = "Those of `data` and `method` are listed by `fpl-tune ls data` and `fpl-tune ls methods`."
+    parts += ["## Options", listed, "\n".join(["| option | what it sets |", "|---|---|", *table])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -164,6 +171,12 @@ def _declared(kind: ast.ClassDef) -> Iterator[tuple[str, str, tuple[str, str]]]:
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
             doc = " ".join(inspect.cleandoc(str(following.value.value)).partition("\n\n")[0].split())
         yield ast.unparse(statement.target), ast.unparse(statement.annotation), (default, doc)
+
+
+def _comment(path: Path) -> str:
+    """The comment that an option's file begins with, up to a command."""
+    lines = takewhile(re.compile(r"# \S").match, path.read_text(encoding="utf-8").splitlines())
+    return " ".join(line.removeprefix("# ") for line in lines).rstrip(":")
 
 
 PAGES = {"api.md": api, "yaml.md": yaml, "trace.md": trace, "metrics.md": measured, "towers.md": towers.page}
