@@ -35,7 +35,7 @@ def export(
 ) -> None:
     """Copy a cell to a folder: prompts, results, and a study file that repeats it.
 
-    To move a whole study, copy its folder in the outputs.
+    To move a whole study, copy its folder in outputs/.
     """
     from fpl_tune.findings.choice import best
     from fpl_tune.study import export as exporting
