@@ -242,7 +242,7 @@ def run_study(
     """Runs or continues a study as `fpl-tune study` does, without its terminal output and without MLflow.
 
     Args:
-        name: a shipped study, a stored one, or the path of a YAML file.
+        name: a study in `studies/`, a shipped or a stored one, or the path of a YAML file.
         overrides: a mapping of dotted names to Python values, as in `run`; an axis takes a list of values. Or strings
             `"key=value"`, in the syntax of the command line.
         seeds: a number of seeds (1 to n), a list of seeds, or `until_decided`; the same as the override `seeds`.
