@@ -124,6 +124,16 @@ def test_every_override_in_the_text_composes(words: str) -> None:
     config.compose_run(overrides)
 
 
+LISTED = [*(ROOT / "studies").glob("*.yaml"), *(ROOT / "fpl_tune" / "config" / "conf" / "method").glob("*.yaml")]
+
+
+@pytest.mark.parametrize("path", LISTED, ids=lambda path: path.stem)
+def test_the_line_that_is_listed_is_a_sentence(path: Path) -> None:
+    """`fpl-tune ls` prints the first line of a file's comment."""
+    lines = (line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("# @package"))
+    assert next(lines)[-1] in ".?)"
+
+
 def test_every_study_has_a_row() -> None:
     table = PAGES["docs/reference/studies.md"].split("<!-- studies:begin -->")[1].split("<!-- studies:end -->")[0]
     named = set()
