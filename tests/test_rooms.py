@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"analysis", "core", "findings", "search", "study"},
     "bench": {"clip", "config", "core", "data", "methods", "simulation"},
     "parity": {"clip", "config", "core", "data", "method", "simulation"},
-    "testing": {"clip", "config", "data", "method", "simulation"},
+    "testing": {"clip", "config", "core", "data", "method", "simulation"},
     "api": {"clip", "config", "core", "execute", "findings", "report", "search", "simulation", "study"},
 }
 """Room -> rooms it may import. `cli`, `__main__` and the package itself may import all."""

@@ -85,7 +85,6 @@ def compose_study(name: str, overrides: Sequence[Given] = ()) -> Study:
     _register(content.get("defaults", []))
     folder = path.resolve().parent
     merged = _merged_study(path.stem, folder, content)
-    merged.setdefault("clients", _defaults(RunSpec)["clients"])  # stored studies may lack it
     if folder.parent == output_folder() and path.name == "study.yaml":
         merged["name"] = folder.name  # goes on where it is stored, also if the folder was renamed
     for field in [override.field for override in given if override.field.startswith("let.")]:
@@ -167,7 +166,9 @@ def _merged_study(name: str, folder: Path, content: dict[str, Any]) -> dict[str,
 
     Hydra takes a tenth of a second, so that a list of shipped defaults is merged once in a process.
     """
-    *others, last = content.get("defaults") or [None]
+    if "defaults" not in content:  # a stored study
+        return dict(content)
+    *others, last = content["defaults"] or [None]
     shipped_alone = last == "_self_" and all(isinstance(entry, dict) or entry == "/study" for entry in others)
     if shipped_alone and not any((folder / own).exists() for own in (*GROUPS, "study.yaml", "study_defaults.yaml")):
         from omegaconf import OmegaConf

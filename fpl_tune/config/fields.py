@@ -13,7 +13,6 @@ from fpl_tune import methods
 from fpl_tune.clip.load import COMPACT, model_content
 from fpl_tune.config.specs import (
     RUN_FIELDS,
-    ClientsSpec,
     ClipSpec,
     OptimSpec,
     ProtocolSpec,
@@ -22,6 +21,7 @@ from fpl_tune.config.specs import (
     Study,
     StudySpec,
 )
+from fpl_tune.core.clients import ClientsSpec
 from fpl_tune.core.contents import digest_of
 from fpl_tune.core.errors import ConfigError, did_you_mean, nearest
 from fpl_tune.core.files import digest
@@ -226,10 +226,8 @@ _FORMER = {"clip": {"tf32": False}, "data": {"split_seed": 1}, "partition": {"ba
 
 
 def as_dict(run: RunSpec) -> dict[str, Any]:
-    """The canonical plain dict of a run, which `to_run` reads; `stages` is empty for one stage by the protocol, and
-    usual `clients` are left out, as in results of before they could be others."""
-    usual = {"clients"} if run.clients == ClientsSpec() else set[str]()
-    return {name: asdict(getattr(run, name)) for name in _SPECS if name not in usual} | _trained(run)
+    """The canonical plain dict of a run, which `to_run` reads; `stages` is empty for one stage by the protocol."""
+    return {name: asdict(getattr(run, name)) for name in _SPECS} | _trained(run)
 
 
 def identity(run: RunSpec) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fpl_tune import methods
 from fpl_tune.config.specs import RUN_FIELDS
+from fpl_tune.core.clients import with_clients
 from fpl_tune.core.errors import ConfigError, unknown
 from fpl_tune.core.nested import GROUPS
 from fpl_tune.core.paths import config_dir, option_files, study_file
@@ -28,7 +29,7 @@ def check_study(path: Path) -> dict[str, Any]:
     if path.suffix != ".yaml":
         raise ConfigError(f"Hydra reads files that end in .yaml, but the study is {path.name}. Rename it.")
     node = read_mapping(path, "A study")
-    if "defaults" not in node and not set(RUN_FIELDS) - {"clients"} <= node.keys():  # of a stored study
+    if "defaults" not in node and not set(RUN_FIELDS) <= (node := with_clients(node)).keys():  # of a stored study
         raise ConfigError(f"{path.name} does not say what it builds on. Begin it with `defaults: [/study, _self_]`.")
     if not isinstance(node.get("defaults", []), list):
         raise ConfigError(f"defaults of {path.name} must be a list such as [/study, _self_].")

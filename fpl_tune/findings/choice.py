@@ -115,7 +115,7 @@ def _parts(cell: Cell, axes: Collection[str], *, shared: bool = False) -> tuple[
     The points of a search in one setting are one configuration; if settings share their trials, each is one.
     """
     node = dict(cell.node)
-    setting = {name: dict(node.pop(name, {})) for name in SETTING}
+    setting = {name: dict(node.pop(name)) for name in SETTING}
     if not cell.searched:
         return json.dumps(setting, sort_keys=True), json.dumps(node, sort_keys=True)
     for name in TUNABLE & cell.varied.keys() - set(axes):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fpl_tune import methods
 from fpl_tune.config import RunSpec
-from fpl_tune.config.specs import MaliciousSpec
+from fpl_tune.core.clients import MaliciousSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Local, generator, sent_leaves
 from fpl_tune.simulation.batches import Cohort

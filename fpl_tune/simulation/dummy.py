@@ -97,10 +97,9 @@ def cost_key(run: RunSpec, *groups: str) -> str:
     """The cost key of a run, or of some of its groups. Runs with the same key cost the same per round: of the
     hyper-parameters, only sizes matter, and whether a weight is zero."""
     full = config.as_dict(run)
-    node = {name: full[name] for name in ("clip", "data", "partition", "protocol", "method", "stages")}
+    node = {name: full[name] for name in ("clip", "data", "partition", "protocol", "clients", "method", "stages")}
     node["protocol"] = {k: v for k, v in node["protocol"].items() if k != "rounds"}
     node["data"] = {k: v for k, v in node["data"].items() if k != "root"}
-    node["clients"] = full.get("clients")
     node["optim"] = {"batch": run.optim.batch, "name": run.optim.name}
     node["method"] = _sizes(node["method"])
     return json.dumps({name: node[name] for name in groups or node}, sort_keys=True)

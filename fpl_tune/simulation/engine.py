@@ -18,7 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fpl_tune.config.specs import MaliciousSpec, OptimSpec
+from fpl_tune.config.specs import OptimSpec
+from fpl_tune.core.clients import MaliciousSpec
 from fpl_tune.method import Local, Method, State, Task, Traffic, derive, in_place
 from fpl_tune.simulation import optim
 from fpl_tune.simulation.attacks import attacked

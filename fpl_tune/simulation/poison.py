@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fpl_tune.config.specs import BackdoorSpec, MaliciousSpec
+from fpl_tune.core.clients import BackdoorSpec, MaliciousSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.tensors import some_of
 from fpl_tune.data import Dataset

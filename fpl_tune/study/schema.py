@@ -13,8 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
+from fpl_tune.core.clients import with_clients
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import digest
 from fpl_tune.core.metrics import Metric, use_stored
@@ -111,7 +112,7 @@ class CellFile(BaseModel):
     rounds: int = Field(ge=1)
     prints: dict[str, Any]
     """Fingerprints of the method's source, data and weights at the last start; see `study.fingerprints`."""
-    run: dict[str, Any]
+    run: Annotated[dict[str, Any], AfterValidator(with_clients)]
 
 
 class Place(BaseModel):

@@ -10,7 +10,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from fpl_tune.config.specs import MaliciousSpec
+from fpl_tune.core.clients import MaliciousSpec
 from fpl_tune.method import Method, State, generator, trees_like
 from fpl_tune.simulation.batches import Cohort
 from fpl_tune.simulation.checked import checked

@@ -175,7 +175,7 @@ def test_identity_is_the_content() -> None:
 def test_results_of_before_a_field_came_or_went_are_found_again() -> None:
     run = compose_run(["method=promptfl"])
     node = config.as_dict(run)
-    del node["data"]["root"]
+    del node["data"]["root"], node["clients"]
     for group, former in (("clip", {"tf32": False}), ("data", {"split_seed": 1}), ("partition", {"balanced": True})):
         node[group] |= former
     newer = {

@@ -437,7 +437,7 @@ def beats(one: Sequence[float], other: Sequence[float]) -> bool:
 def _setting(cell: Cell, study: Mapping[str, Any]) -> tuple[str, str]:
     """Where a cell ran, and its other fields, with those that a search tuned."""
     node = json.loads(json.dumps(cell.run))
-    setting = {name: node.pop(name, None) for name in SETTING}
+    setting = {name: node.pop(name) for name in SETTING}
     axes = {name for name, _ in leaves(study["axes"])}
     for name in TUNABLE:
         if cell.searched and name in cell.varied and name not in axes:

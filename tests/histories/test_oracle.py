@@ -18,7 +18,7 @@ from oracle import TEST, VAL
 from ..conftest import MakeStore
 
 GRID = "axes: {method: {n_ctx: [2, 4, 8]}}\nreferences: [{method: zeroshot}]\nseeds: 3\n"
-RUN = {"data": {"name": "shapes"}, "partition": {}, "protocol": {}, "optim": {}}
+RUN = {"data": {"name": "shapes"}, "partition": {}, "protocol": {}, "clients": {}, "optim": {}}
 
 
 def write(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fpl_tune.config import compose_run
-from fpl_tune.config.specs import MaliciousSpec
+from fpl_tune.core.clients import MaliciousSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.method import Local, generator, sent_leaves
 from fpl_tune.methods.pfedmoap import PFedMoAP

@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from fpl_tune.config import compose_run
-from fpl_tune.config.specs import BackdoorSpec, MaliciousSpec, OptimSpec
+from fpl_tune.config.specs import OptimSpec
+from fpl_tune.core.clients import BackdoorSpec, MaliciousSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.metrics import SUCCESS, shown_beside
 from fpl_tune.core.tensors import some_of

@@ -1,5 +1,6 @@
 """A study's folder: what it takes to read it, earlier results, and damaged files, which cost their cell or seed."""
 
+import json
 import logging
 import os
 import re
@@ -14,6 +15,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from fpl_tune.config import compose_study
+from fpl_tune.core.clients import ClientsSpec
 from fpl_tune.core.errors import ConfigError
 from fpl_tune.core.files import write_text
 from fpl_tune.core.formatting import quantity
@@ -44,6 +47,22 @@ def test_a_folder_that_cannot_be_written_can_be_read(make_store: MakeStore) -> N
     finally:
         for place in places:
             place.chmod(0o755)
+
+
+def test_what_was_stored_before_clients_varied_has_the_usual_ones(make_store: MakeStore) -> None:
+    store = make_store(body="axes: {clients.drop: [0, 0.3]}\nreferences: [{method: zeroshot}]\nseeds: 1\n")
+    before = [cell.node for cell in store.cells()]
+    assert [node["clients"]["drop"] for node in before] == [0, 0.3, 0, 0.3]
+    study = yaml.safe_load((store.folder / "study.yaml").read_text())
+    del study["clients"]
+    write_text(store.folder / "study.yaml", yaml.safe_dump(study, sort_keys=False))
+    for path in store.folder.glob("cells/*/cell.json"):
+        cell = json.loads(path.read_text())
+        if not cell["run"]["clients"]["drop"]:
+            del cell["run"]["clients"]
+            write_text(path, json.dumps(cell))
+    assert [cell.node for cell in Store.open(store.root, store.name).cells()] == before
+    assert compose_study(str(store.folder / "study.yaml")).clients == ClientsSpec()
 
 
 @pytest.mark.parametrize("lost", ["results.csv", "rules.csv"])

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
@@ -236,8 +236,7 @@ def parse(node: Mapping[str, Any]) -> tuple[RunSpec, list[int], ExecutionContext
 @cache
 def _base() -> dict[str, Any]:
     """The default run, in which the configuration's fields are set."""
-    run = config.compose_run()
-    return {"clients": asdict(run.clients), **config.as_dict(run)}
+    return config.as_dict(config.compose_run())
 
 
 def summarise(records: Sequence[Record]) -> dict[str, float]:
