@@ -24,7 +24,7 @@ SERIES = 8
 
 def drawn(findings: Findings) -> dict[str, tuple[Spec, str]]:
     """History of one search, curve along the axis of a sweep, or rows of cells or tuned methods with intervals."""
-    if not findings.finished:
+    if not findings.finished or (findings.tuned_table is not None and not charts.notable(findings)[0]):
         return {}
     dashed = ", dashed lines are references" if findings.references else ""
     bars = "bars are 95 % intervals over seeds"

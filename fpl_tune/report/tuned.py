@@ -92,7 +92,7 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
                           findings.letters.get(cell.id, ""), method in crossed.own and cell.id in best[column],
                           method in crossed.own and cell.id in short)
             for column, cell in row.items()
-            if findings.compared(cell)
+            if _measured(findings, cell)
         }
         for method, row in crossed.rows.items()
     }  # fmt: skip
@@ -106,6 +106,11 @@ def entries(findings: Findings) -> dict[str, dict[str, Entry]]:
             tied, marked = letters.get(method, ""), any(entry.short for entry in table[method].values())
             table[method][_MEAN] = Entry(values["mean"], values["std"], len(seeds), tied, chosen, marked)
     return table
+
+
+def _measured(findings: Findings, cell: Cell) -> bool:
+    """True if a cell is compared with others and has the metric."""
+    return findings.compared(cell) and bool(findings.by_seed(cell, findings.metric))
 
 
 def _best(findings: Findings, column: str) -> set[str]:
@@ -125,7 +130,7 @@ def _groups(findings: Findings) -> dict[str, list[Cell]]:
     """The cells of each method that has results in all settings, in the order of the columns."""
     columns = _crossed(findings).columns
     whole = {m: [row[c] for c in columns] for m, row in _crossed(findings).rows.items() if row.keys() == {*columns}}
-    return {method: cells for method, cells in whole.items() if all(map(findings.compared, cells))}
+    return {method: cells for method, cells in whole.items() if all(_measured(findings, cell) for cell in cells)}
 
 
 def _over_settings(findings: Findings) -> pd.DataFrame:
@@ -318,7 +323,7 @@ def gains(findings: Findings) -> PageTable | None:
         pairs = {
             cell.id: start.id for cell in cells.values() if cell is not None
             and (start := published[cell.id]) is not None and start.id != cell.id
-            and findings.compared(cell) and findings.compared(start)
+            and _measured(findings, cell) and _measured(findings, start)
         }  # fmt: skip
         tests = compare_pairs(findings, pairs).to_dict("index") if pairs else {}
         for method, cell in cells.items():

@@ -643,6 +643,21 @@ def test_the_page_offers_tuned_methods_and_references_and_no_trial(findings):
     assert len({*titles}) == len(titles), "each published point is told from the others"
 
 
+@pytest.mark.parametrize("role", ["trial", "tuned", "published"])
+def test_a_metric_that_some_cells_lack_has_no_value_there(role, compose, tmp_path):
+    store, metric = compose().store(), "test/novel/acc_mean"
+    for cell in store.cells():
+        if cell.role == role and method_of(cell) == "promptfl":
+            for seed in store.design().seeds_of(cell):
+                put(store, cell, seed, [{**record, metric: 0.75} for record in history(cell, seed)])
+    page = report.build(store, tmp_path, metric=metric)
+    rows = [line.strip("| ").split(" | ") for line in (tmp_path / "table.md").read_text().splitlines()[2:5]]
+    said = {name: any("75.00" in value for value in values) for name, *values in rows}
+    assert said == {"promptfl": role == "tuned", "fedprox": False, "zeroshot": False}
+    assert ('id="chart-tuned"' in page.read_text()) == (role == "tuned")
+    assert "– %" not in there(re.search(r"<p id=\"sentence\">(.*?)</p>", page.read_text()))[1]
+
+
 def test_the_column_of_chosen_values_is_the_setting_or_says_what_it_holds(findings, compose):
     assert tuned.values(findings).header == ["method", "field", *COLUMNS]
     alone = findings_of(compose("axes: {method: [promptfl, fedprox]}\n").store())
