@@ -22,9 +22,13 @@ def listed(noun: str, items: Iterable[object]) -> str:
     return f"{noun if len(texts) == 1 else f'{noun}s'} {', '.join(texts)}"
 
 
-def some(items: Sequence[object], most: int = 8, between: str = ", ") -> str:
-    """`a, b, c`; with more than `most` items, the first ones and the number of the others: `a, b and 12 more`."""
-    shown = between.join(str(item) for item in items[:most])
+def some(items: Sequence[object], most: int = 8) -> str:
+    """`a, b, c`; with more than `most` items, the first ones and the number of the others: `a, b and 12 more`.
+
+    Items of which one has a comma itself are separated by semicolons.
+    """
+    texts = [str(item) for item in items[:most]]
+    shown = ("; " if any(", " in text for text in texts) else ", ").join(texts)
     return f"{shown} and {len(items) - most:,} more" if len(items) > most else shown
 
 

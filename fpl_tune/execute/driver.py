@@ -206,7 +206,7 @@ class Driver:
                     continue
                 failed.add(key)
                 by_error.setdefault(str(row.runs[seed].error), []).append(f"{row.cell.label}, seed {seed}")
-        failures = [f"{some(names, 3, '; ')}: {error}" for error, names in by_error.items()]
+        failures = [f"{some(names, 3)}: {error}" for error, names in by_error.items()]
         empty = [search.name for search in self.searches if ended and not rows_of(self.table, search)]
         failures += [f"{name}: none of its suggestions can run" for name in empty]
         left = {key for key, state in states.items() if state not in over}

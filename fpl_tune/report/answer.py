@@ -195,8 +195,7 @@ def decided(findings: Findings, comparisons: Comparisons) -> Panel:
             comparisons.frame.loc[comparisons.frame["note"] != ""].groupby("note", sort=False).groups.items()
         )[:6]:
             named = [findings.names.of(findings.by_id[str(key)]) for key in cells]
-            more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-            panel.texts.append(f"{', '.join(named[:3])}{more}: {note}.")
+            panel.texts.append(f"{some(named, 3)}: {note}.")
     return panel
 
 

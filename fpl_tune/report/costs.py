@@ -86,7 +86,7 @@ def sentence(findings: Findings) -> str:
     costs = {search.label: of_search(findings, search) for search in findings.searches}
     named = [label for label, own in costs.items() if own]
     words = dict.fromkeys(words for own in costs.values() for words in own)
-    what = f"The chosen values of {some(named, 4, '; ')} cost more than those before tuning"
+    what = f"The chosen values of {some(named, 4)} cost more than those before tuning"
     return f"{what} ({', '.join(words)})." if named else ""
 
 

@@ -268,7 +268,7 @@ def matters(findings: Findings) -> Panel | None:
             caption += "points are trials, diamonds published settings; blank where none is near."
             drawn["contour"] = _contour(findings, mine, numbers, values), caption
     for number, labels in few.items():
-        where = f"{some(labels, 4, '; ')}: " if len(findings.searches) > 1 else ""
+        where = f"{some(labels, 4)}: " if len(findings.searches) > 1 else ""
         least = f"at least {searched.LEAST} with different values, and {searched.PER_FIELD} for each field"
         panel.texts.append(f"{where}too few trials ({number}): {least}, are needed.")
     if bars:

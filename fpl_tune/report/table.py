@@ -19,6 +19,7 @@ from fpl_tune.core.formatting import (
     quantity,
     short,
     signed,
+    some,
 )
 from fpl_tune.findings.choice import sign
 from fpl_tune.findings.comparisons import TREND, Comparisons, compare, turned
@@ -169,7 +170,7 @@ def settings(findings: Findings, comparisons: Comparisons) -> Panel | None:
     else:
         text += f"; a critical difference needs {analysis.LEAST_DATASETS} settings"
     if ranking.left_out:
-        text += f". Not in every setting, left out: {', '.join(ranking.left_out)}"
+        text += f". Not in every setting, left out: {some(ranking.left_out)}"
     means: dict[str, float] = frame.pivot_table(index="dataset", columns="cell", values="value").mean().to_dict()
     first = float(ranking.ranks.iloc[0]) if len(ranking.ranks) else math.nan
     body = [

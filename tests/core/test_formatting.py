@@ -28,6 +28,7 @@ SHARE, COUNT, BYTES = "test/acc_mean", "train/loss", "comm/total_bytes"
         (lambda: f.some("abcdefgh"), "a, b, c, d, e, f, g, h"),
         (lambda: f.some("abcdefghi"), "a, b, c, d, e, f, g, h and 1 more"),
         (lambda: f.some(range(1234), 3), "0, 1, 2 and 1,231 more"),
+        (lambda: f.some(["a, lr=0.1", "b", "c"], 2), "a, lr=0.1; b and 1 more"),
         (lambda: f.size(0), "0 bytes"),
         (lambda: f.size(999), "999 bytes"),
         (lambda: f.size(81920), "81.9 kB"),
