@@ -138,8 +138,10 @@ def histories(findings: Findings) -> Panel:
     for searched in findings.searches:
         for cell in searched.trials:
             settings.setdefault(setting_title(findings.setting(cell)), []).append(cell)
-    for setting, cells in settings.items():
-        panel.charts[charts.file_name("history", setting)] = history(findings, cells), setting or "All searches"
+    for number, (setting, cells) in enumerate(settings.items(), 1):
+        name = charts.file_name("history", setting)
+        name = f"{name}_{number}" if name in panel.charts else name  # `<1` and `>1` are the same word
+        panel.charts[name] = history(findings, cells), setting or "All searches"
     return panel
 
 

@@ -497,6 +497,11 @@ def _winner(findings: Findings, rows: Mapping[str, Mapping[str, Entry]], column:
     best = [method for method, where in winners.items() if len(where) == len(crossed.rows[method])]
     if len(best) == 1 and column in rows[best[0]]:
         entry = rows[best[0]][column]
+        several = len(findings.searches) > len(columns)
+        if several and sum(column in rows[method] for method in crossed.own) == 1:  # which is no comparison
+            where, mean_of = (f" in all {len(columns)} settings", "a mean of ") if len(columns) > 1 else ("", "")
+            value = sentences.reached(findings, entry.mean, entry.std, on)
+            return f"Tuned, {best[0]} alone has results{where}: {mean_of}{value}"
         return f"Tuned, {sentences.best(findings, best[0], entry.mean, entry.std, on, len(columns))}"
     by_method = ", ".join(f"{method} ({', '.join(where)})" for method, where in winners.items() if where)
     return f"Tuned in each setting, best on {findings.chosen_on}: {by_method}; {words(findings.metric)} {on}"

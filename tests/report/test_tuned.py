@@ -27,6 +27,7 @@ from fpl_tune.findings.choice import choose
 from fpl_tune.findings.comparisons import compare, offered_references
 from fpl_tune.findings.findings import Findings
 from fpl_tune.report import answer, latex, table, tuned
+from fpl_tune.report.search import histories
 from fpl_tune.search.halving import design_of
 from fpl_tune.search.space import Param
 from fpl_tune.study.cells import Cell, confirming_id
@@ -493,6 +494,12 @@ def test_both_tables_compile(store):
     typeset(store.folder, "table", "values")
 
 
+def test_each_setting_has_a_history_also_if_signs_alone_tell_them_apart(compose):
+    where = "[{label: <1, partition.alpha: 0.5}, {label: '>1', partition.alpha: 5.0}]"
+    findings = findings_of(compose(f"axes: {{where: {where}}}\n", "references=[]").store(confirmed=False))
+    assert [caption for _, caption in histories(findings).charts.values()] == ["<1", ">1"]
+
+
 # -- what is missing -----------------------------------------------------------------------------------------
 
 
@@ -503,6 +510,7 @@ def test_a_setting_without_a_result_is_a_dash_and_nothing_raises(store, findings
     rows = {row.cells[0].text: [td.text for td in row.cells[1:]] for row in tuned.table(left).rows}
     assert [text == "–" for text in rows["promptfl"]] == [True, False, True]
     assert "–" not in rows["fedprox"]
+    assert "Tuned, fedprox alone has results in all 2 settings: a mean of " in said(left)
     report.build(store)
     print_results(store, "final", "table")
     assert api.StudyResults(store).summary().loc["promptfl", f"{COLUMNS[1]} seeds"] == 3
