@@ -114,7 +114,7 @@ class Unasked:
 
 def _text(value: Any) -> str:
     """A value in an override."""
-    return value if isinstance(value, str) else shown(value)
+    return "null" if value is None else value if isinstance(value, str) else shown(value)
 
 
 def _without_params(file: CellFile) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def test_base_novel_and_their_harmonic_means_are_columns(split: Path, here: Path
         (("references=[]",), "1 cell with results is not asked for: fpl-tune ls studies lambda_sweep lists them"),
         (("protocol.rounds=1",), "3 cells with results are not asked for: protocol.rounds=3 shows them"),
         (("clients.drop=0.3",), "3 cells with results are not asked for: clients.drop=0 shows them"),
+        (("data.max_test=2",), "3 cells with results are not asked for: data.max_test=null shows them"),
         ((), ""),
     ],
 )  # fmt: skip
@@ -97,7 +98,7 @@ def test_cells_that_are_not_asked_for_are_named_with_the_override_that_shows_the
         assert note in " ".join(text.split())
     shown = {row["label"] for row in json.loads(command("show", "lambda_sweep", "--format", "json").out)}
     listed = json.loads(command("ls", "studies", "lambda_sweep", "--format", "json").out)
-    lost = whole if {"protocol.rounds=1", "clients.drop=0.3"} & {*edit} else whole - shown
+    lost = whole if {"protocol.rounds=1", "clients.drop=0.3", "data.max_test=2"} & {*edit} else whole - shown
     assert {row["cell"] for row in listed} == lost
     for override in re.findall(r"(?<=: )\S+=\S+(?= shows)", note):
         assert "0 cells run" in command("study", "lambda_sweep", override.strip("'")).err
