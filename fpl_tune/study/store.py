@@ -150,15 +150,17 @@ class Store:
         self._write_tables()
 
     def refresh_tables(self) -> None:
-        """Writes results.csv and rules.csv again if a result is newer, such as one of a run that was killed.
+        """Writes results.csv and rules.csv again if a result, or what the study asks for, is newer, as after a kill.
 
         A study that is running, or a folder that cannot be written, is left as it is.
         """
         tables = [self.folder / name for name in ("results.csv", "rules.csv")]
         with suppress(OSError):
             written = min((path.stat().st_mtime_ns for path in tables if path.is_file()), default=0)
-            results = self.folder.glob("cells/*/seed=*/result.json")
-            stale = any(path.stat().st_mtime_ns > written for path in results)
+            read = (
+                path for pattern in ("cells.json", "cells/*/seed=*/result.json") for path in self.folder.glob(pattern)
+            )
+            stale = any(path.stat().st_mtime_ns > written for path in read)
             if owner(self.folder) is None and (stale or not all(path.is_file() for path in tables)):
                 self._write_tables()
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,20 @@ def test_what_was_stored_before_clients_varied_has_the_usual_ones(make_store: Ma
             write_text(path, json.dumps(cell))
     assert [cell.node for cell in Store.open(store.root, store.name).cells()] == before
     assert compose_study(str(store.folder / "study.yaml")).clients == ClientsSpec()
+
+
+def test_tables_lack_what_the_study_no_longer_asks_for_also_after_a_kill(make_store: MakeStore) -> None:
+    store = make_store()
+    store.end(complete=True, exhausted=())
+    left = store.cells()[:2]
+    for name in ("results.csv", "rules.csv"):
+        os.utime(store.folder / name, ns=(time.time_ns() - 10**9,) * 2)  # the study ended a second ago
+    for path in store.folder.glob("cells/*/seed=*/result.json"):
+        os.utime(path, ns=(0, 0))
+    store.begin(store.spec(), left)  # and is killed before its first result
+    store.refresh_tables()
+    for name in ("results.csv", "rules.csv"):
+        assert {*pd.read_csv(store.folder / name)["cell"]} == {cell.id for cell in left}
 
 
 @pytest.mark.parametrize("lost", ["results.csv", "rules.csv"])
