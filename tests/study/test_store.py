@@ -70,8 +70,9 @@ def test_tables_lack_what_the_study_no_longer_asks_for_also_after_a_kill(make_st
     store = make_store()
     store.end(complete=True, exhausted=())
     left = store.cells()[:2]
+    ended = time.time_ns() - 10**9  # a second ago
     for name in ("results.csv", "rules.csv"):
-        os.utime(store.folder / name, ns=(time.time_ns() - 10**9,) * 2)  # the study ended a second ago
+        os.utime(store.folder / name, ns=(ended, ended))
     for path in store.folder.glob("cells/*/seed=*/result.json"):
         os.utime(path, ns=(0, 0))
     store.begin(store.spec(), left)  # and is killed before its first result
