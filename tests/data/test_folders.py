@@ -202,7 +202,7 @@ def test_a_split_beside_other_folders_names_the_folder_with_it(folders: MakeImag
         (
             ["photo/cat", "photo/dog", "sketch/cat", "sketch/dog"],
             [
-                "images in folders inside class folders belong to the class: photo (cat, dog), sketch (cat, dog)",
+                "images in folders inside class folders belong to the class: photo (cat, dog); sketch (cat, dog)",
                 "all images of photo, sketch are in several inner folders: if those are the classes, this is a domain",
             ],
         ),

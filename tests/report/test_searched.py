@@ -115,7 +115,7 @@ def test_lines_of_parallel_coordinates_meet_an_axis_where_the_value_lies(searche
 
 def test_importance_is_of_each_search_and_warns_of_a_sampler_that_learns(searched):
     section = there(curves.matters(searched, compare(searched)))
-    assert section.texts[0].startswith("promptfl; fedprox: too few trials (")
+    assert section.texts[0].startswith("promptfl, fedprox: too few trials (")
 
 
 HALVED = """
