@@ -59,11 +59,11 @@ def test_a_node_that_this_machine_cannot_reach_is_named_with_its_address(
     restored(hosts)
     hosts.start("three", cpus=0)
     hosts.keep_apart("one", "three")
-    monkeypatch.setenv("FPL_TUNE_NODE_SECONDS", "8")
+    monkeypatch.setenv("FPL_TUNE_NODE_SECONDS", "20")
     words = [f"execution.address='{hosts.address}'"]
     driver = started(hosts.folder / "apart", *words, within=hosts.within("three"))
     said, _ = driver.communicate(timeout=120)
     assert driver.returncode == 3, said
     refusal = said.splitlines()[-1]
-    assert f"({hosts.host('one')}) cannot run a worker: no worker answered within 8 s. Open its ports to" in refusal
+    assert f"({hosts.host('one')}) cannot run a worker: no worker answered within 20 s. Open its ports to" in refusal
     assert hosts.host("two") not in refusal
