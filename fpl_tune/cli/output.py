@@ -98,13 +98,13 @@ def emit(
     if isinstance(rows, Mapping):
         rows = [{"field": name, "value": _shown(value)} for name, value in rows.items()]
     rows = [plain(row) for row in rows]
+    columns = dict.fromkeys(name for row in rows for name in row)
     if format == "csv":
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        writer = csv.DictWriter(sys.stdout, fieldnames=columns, lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, fieldnames=[*columns], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         return
-    talk, kept, columns = console(), [*spare], dict.fromkeys(name for row in rows for name in row)
+    talk, kept = console(), [*spare]
     while kept and _width(rows, columns, talk) > talk.width:
         del columns[kept.pop()]
     if left := [name for name in spare if name not in columns]:

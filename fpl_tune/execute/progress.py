@@ -138,8 +138,8 @@ class ProgressMeter:
         design, going = self._table.design, [each for each in self._searches if str(each) not in exhausted]
         trials = [row for row in rows if any(search.holds(row.cell) for search in going)]
         if not trials:  # they follow after the references
-            first = [(search, Cell("", 0, "", "trial", search.varied, search.run)) for search in going]
-            trials = [Row(replace(cell, search=search.label), design) for search, cell in first]
+            first = [Cell("", 0, "", "trial", each.varied, each.run, search=each.label) for each in going]
+            trials = [Row(cell, design) for cell in first]
         more = work.work_to_come(trials, self._search, len(going), self._cost)
         every = [row for row in rows if row.cell.role in ("trial", "tuned")] or trials
         if more or work.work_left((row for row in every if row.cell.role == "trial"), self._cost):

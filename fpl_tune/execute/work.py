@@ -81,13 +81,14 @@ def confirmation_to_come(rows: Sequence[Row], n_searches: int, cost: RoundCost, 
         cost: see `RoundCost`.
         points: number of points that a search is expected to choose.
     """
-    by_search, seeds = _by_search([row for row in rows if row.cell.role == "trial"]), 0
+    by_search = _by_search([row for row in rows if row.cell.role == "trial"])
     over = {row.cell.search for row in rows if row.cell.role == "tuned"}
-    each = [_cost_of_trial(own, cost) for name, own in by_search.items() if name not in over]
-    if each:
-        design = next(iter(by_search.values()))[0].design
-        seeds = len(design.confirm) / len(design.seeds)
-    return (points + 1) * seeds * (n_searches - len(over)) * fmean(each or [0.0])
+    each = [
+        len(own[0].design.confirm) / len(own[0].design.seeds) * _cost_of_trial(own, cost)
+        for name, own in by_search.items()
+        if name not in over
+    ]
+    return (points + 1) * (n_searches - len(over)) * fmean(each or [0.0])
 
 
 def _by_search(trials: Iterable[Row]) -> dict[str, list[Row]]:

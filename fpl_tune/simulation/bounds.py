@@ -70,14 +70,15 @@ def estimate(run: RunSpec, task: ClientTask, state: State, step: int | None = No
         sets[id(task.train.patched)] = task.train.patched
     with torch.no_grad():
         local = method.start(task, state, task.size.argmax()[None])
+    clients = len(draw_clients(run, task, 1, 1))
     return Memory(
         towers=sum(leaf.nbytes for leaf in (*model.parameters(), *model.buffers())) // _halved(run),
         images=sum(table.nbytes for table in sets.values()),
         states=_state_bytes(state),
-        batches=_batch_bytes(run, task),
+        batches=_batch_bytes(run, task, clients),
         step=step_bytes(run, task, state) if step is None else step,
         client=3 * _bytes(local.params) + _bytes(local.buffers),
-        clients=len(draw_clients(run, task, 1, 1)),
+        clients=clients,
     )
 
 
@@ -143,10 +144,10 @@ def check_gpu(memory: Memory, run: RunSpec, free: int) -> None:
         )
 
 
-def _batch_bytes(run: RunSpec, task: ClientTask) -> int:
+def _batch_bytes(run: RunSpec, task: ClientTask, clients: int) -> int:
     largest, batch = max(task.train.sizes, default=0), run.optim.batch
     epochs = max((math.ceil(stage.epochs) for stage in run.stages if stage.method.learns), default=0)
-    return 16 * len(draw_clients(run, task, 1, 1)) * epochs * -(-largest // batch) * batch
+    return 16 * clients * epochs * -(-largest // batch) * batch
 
 
 def _state_bytes(state: State) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fpl_tune import config, report
-from fpl_tune.config import RunSpec, compose_study
+from fpl_tune.config import compose_study
 from fpl_tune.core.paths import shipped
 from fpl_tune.findings import rates
 from fpl_tune.methods.fedpgp import FedPGP
@@ -83,16 +83,11 @@ def test_rows_name_the_protocol_of_the_study_that_chose_them() -> None:
     tables = config.read_mapping(shipped("conf", "tuned.yaml"), "The table of rates")
     for name, table in tables.items():
         study, _, setting = name.partition(", ")
-        spec, runs = compose_study(study), list[RunSpec]()
-        for cell in expand(spec):
-            if not setting or cell.varied.get("setting", {}).get("label") == setting:
-                runs.append(cell.run)
-        assert {
-            "data": runs[0].data.name,
-            "clip": runs[0].clip.name,
-            "rounds": runs[0].protocol.rounds,
-            "epochs": runs[0].protocol.epochs,
-        } == table["under"]
+        spec = compose_study(study)
+        settings = ((cell.varied.get("setting", {}).get("label", ""), cell.run) for cell in expand(spec))
+        run = next(run for label, run in settings if setting in ("", label))
+        schedule = {"rounds": run.protocol.rounds, "epochs": run.protocol.epochs}
+        assert table["under"] == {"data": run.data.name, "clip": run.clip.name, **schedule}
         assert table["rows"].keys() <= {variant["method"] for variant in spec.axes["variant"]}
 
 
