@@ -222,7 +222,9 @@ class Findings:
             return f"{name} (not tuned)" if name in dict(self._tuned_rows) else name
         if cell.candidate and cell.reference:
             return cell.reference
-        rest = {n: v for n, v in cell.varied.items() if shown(v) not in self.names.taken.get(n, ())}
+        axes = axes_of(self.spec.axes)  # a search has no cells at first
+        taken = {n: {*self.names.taken.get(n, ()), *map(shown, axes.get(n, ()))} for n in cell.varied}
+        rest = {n: v for n, v in cell.varied.items() if shown(v) not in taken[n]}
         if not rest and cell.role == "reference":
             what = {name: value for name, value in cell.varied.items() if name not in self.settings}
             return f"{label(what)} (not tuned)" if what else ""

@@ -595,6 +595,16 @@ def test_costs_are_means_and_differences_without_anything_of_chance(kept):
     assert len(there(tuned.details(findings, compare(findings))).tables) == 1, "no gains"
 
 
+def test_a_reference_has_one_row_while_a_setting_has_no_trials(compose):
+    made = compose()
+    store, asked = Store(made.root, made.spec.name), Asked(made.spec)
+    cells = [cell for cell in asked.all() if cell.varied["partition.alpha"] == 0.5]
+    store.begin(made.spec, [*asked.search.references, *cells])
+    for cell in store.cells():
+        put(store, cell, 1)
+    assert list(there(findings_of(store).crossed).rows) == METHODS
+
+
 # -- surfaces ------------------------------------------------------------------------------------------------
 
 
