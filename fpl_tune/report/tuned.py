@@ -313,8 +313,11 @@ def at_edges(findings: Findings) -> str:
 # -- comparisons ---------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1)
 def gains(findings: Findings) -> PageTable | None:
     """The gain of tuning over each method's published or default setting, in each setting; None without any."""
+    if not findings.sampled:
+        return None
     crossed = _crossed(findings)
     published = {search.tuned.id: search.published for search in findings.searches if search.tuned is not None}
     rows: dict[str, list[str]] = {method: [method] for method in _searched(findings)}
@@ -329,8 +332,20 @@ def gains(findings: Findings) -> PageTable | None:
         for method, cell in cells.items():
             none = f"{findings.first_point(cell)} chosen" if cell is not None and cell.published else "–"
             rows[method].append(_judged(findings, tests[cell.id]) if cell is not None and cell.id in tests else none)
-    gained = [row for row in rows.values() if {*row[1:]} != {"–"}]
-    return plain_table(["method", *(column or "gain" for column in crossed.columns)], gained) if gained else None
+    some_gain = [row for row in rows.values() if {*row[1:]} != {"–"}]
+    titles = [column or "gain" for column in crossed.columns]
+    return plain_table(["gain of tuning", *titles], some_gain) if some_gain else None
+
+
+def gained(findings: Findings) -> str:
+    """Explains the table of gains; empty if there is none."""
+    if gains(findings) is None:
+        return ""
+    points = ", in points" if percent(findings.metric) else ""
+    return (
+        f"The gain of tuning is that over {_first(findings)}{points}, with {findings.confidence} intervals that hold "
+        "together in each column."
+    )
 
 
 def _first(findings: Findings) -> str:
@@ -417,13 +432,9 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     text = f"The values that {findings.chosen_on} chose. {marked(chosen)}".strip()
     result = Panel("Chosen values", [text], tables=[chosen])
     result.texts += costs.texts(findings)
-    if findings.sampled and (gained := gains(findings)) is not None:
-        points = ", in points" if percent(findings.metric) else ""
-        result.texts.append(
-            f"The second table is the gain over {_first(findings)}{points}, with {findings.confidence} intervals that "
-            "hold together in each column."
-        )
-        result.tables.append(gained)
+    if (gain := gains(findings)) is not None:
+        result.texts.append(gained(findings))
+        result.tables.append(gain)
     return result
 
 

@@ -629,6 +629,10 @@ def test_every_surface_holds_the_same_means(kept, tmp_path, capsys, findings):
         assert frame.loc[method, f"{column} best"] == entry.best
     assert tuned.note(findings) in page.read_text()
     assert (tmp_path / "table.md").read_text().count("**") == 2 * sum(entry.best for entry in means.values())
+    gained = there(tuned.gains(findings))
+    assert table.markdown([gained], tuned.gained(findings)).splitlines()[0] in (tmp_path / "table.md").read_text()
+    assert tuned.gained(findings).endswith("95 % intervals that hold together in each column.")
+    assert tuned.gained(findings) in (tmp_path / "table.md").read_text()
     marks = tuned.marked(tuned.values(findings))
     assert marks.startswith("†")
     assert marks in (tmp_path / "table.md").read_text()
