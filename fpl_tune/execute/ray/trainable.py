@@ -127,6 +127,8 @@ class FederatedTrainable(tune.Trainable):
         """
         self._in_study = JOB in config
         if self._in_study:
+            if not gc.get_freeze_count():
+                gc.freeze()  # modules are no garbage: the collection after each trial takes 0.15 s less
             job, context, drivers, modules = pickle.loads(config[JOB].content)
             plugins.trust_modules(*modules)  # of an application's Ray, which may be older than the trust
             self._unfit = _unfit(differing(drivers))
