@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from fpl_tune import methods
 from fpl_tune.cli.common import stored
 from fpl_tune.config.specs import OptimSpec, RunSpec
 from fpl_tune.core.paths import shipped
@@ -27,10 +28,16 @@ from fpl_tune.study.store import Store
 
 
 def settings(optim: OptimSpec) -> dict[str, object]:
-    """The fields of a row, with the rates of all groups under which the method was measured, searched or not."""
+    """The fields of a row, with the rates, to three digits, of all groups under which the method was measured, searched
+    or not."""
+    rate, groups = _rounded(optim.lr), {name: _rounded(value) for name, value in optim.groups.items()}
     sgd = {"momentum": optim.momentum} if optim.name == "sgd" else {}
-    own = {"groups": optim.groups} if optim.groups else {}
-    return {"name": optim.name, "lr": optim.lr, **sgd, "weight_decay": optim.weight_decay, "batch": optim.batch, **own}
+    own = {"groups": groups} if groups else {}
+    return {"name": optim.name, "lr": rate, **sgd, "weight_decay": optim.weight_decay, "batch": optim.batch, **own}
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else float(f"{rate:.3g}")
 
 
 def under(run: RunSpec) -> dict[str, object]:
@@ -48,11 +55,11 @@ def chosen(store: Store) -> dict[str, tuple[dict[str, object], dict[str, str]]]:
     cells, means = store.cells(), {row["cell"]: row[VAL] for row in store.table().summary()}
     tables = dict[str, tuple[dict[str, object], dict[str, str]]]()
     for cell in cells:
-        if cell.role == "tuned":
+        name = methods.name_of(cell.run.method)
+        if cell.role == "tuned" and name == cell.varied["variant"]["method"]:  # wrappers take what they wrap
             trials = sum(other.role == "trial" and other.search == cell.search for other in cells)
             said = f"{100 * means[cell.id]:.1f} % on fresh seeds, the choice among {trials}"
             _, rows = tables.setdefault(f"{store.name}, {cell.varied['setting']['label']}", (under(cell.run), {}))
-            name = cell.varied["variant"]["method"]
             rows[name] = f"    {name}: {text_of(settings(cell.run.optim))}  # {said}\n"
     return tables or {store.name: (under(cells[0].run), _best(cells, means))}
 
