@@ -56,7 +56,8 @@ def chosen(store: Store) -> dict[str, tuple[dict[str, object], dict[str, str]]]:
     tables = dict[str, tuple[dict[str, object], dict[str, str]]]()
     for cell in cells:
         name = methods.name_of(cell.run.method)
-        if cell.role == "tuned" and name == cell.varied["variant"]["method"]:  # wrappers take what they wrap
+        has_row = cell.run.learns and name == cell.varied["variant"]["method"]  # a wrapper takes that of what it wraps
+        if cell.role == "tuned" and has_row:
             trials = sum(other.role == "trial" and other.search == cell.search for other in cells)
             said = f"{100 * means[cell.id]:.1f} % on fresh seeds, the choice among {trials}"
             _, rows = tables.setdefault(f"{store.name}, {cell.varied['setting']['label']}", (under(cell.run), {}))

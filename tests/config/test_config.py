@@ -256,6 +256,18 @@ def test_tuned_takes_the_row_of_the_nearest_class_that_a_method_derives_from() -
     assert [row and row[:2] for row in rows] == [("fedpgp", False), ("fedpgp", True), None]
 
 
+@pytest.mark.parametrize(
+    ("clip", "data", "chosen_on"),
+    [("compact", "shapes", "shapes"), ("natural", "pacs", "pacs"), ("natural", "caltech101", "caltech101"),
+     ("natural", "office_caltech10", "pacs"), ("ViT-B-16", "pacs", "shapes")],
+)  # fmt: skip
+def test_tuned_takes_a_row_of_the_towers_and_of_the_data_set_if_there_is_one(clip, data, chosen_on) -> None:
+    row = tuned_row(FedPGP(), clip, data)
+    assert row is not None
+    assert row.under["data"] == chosen_on
+    assert row.under["clip"] == ("natural" if clip == "natural" else "compact")
+
+
 def test_a_method_without_a_row_takes_the_rate_that_it_is_given_and_else_what_the_rows_have() -> None:
     given = compose_run(["method=full_model", "optim=tuned", "optim.lr=0.3"]).optim
     coop = compose_run(["method=coop", "optim=tuned"]).optim
