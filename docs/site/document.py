@@ -1,4 +1,5 @@
-"""Writes docs/reference/api.md, yaml.md, metrics.md, trace.md and towers.md from the package.
+"""Writes docs/reference/api.md, yaml.md, metrics.md, trace.md and towers.md from the package, and the tables of
+docs/explanation/real_images.md and of the README from the files of a study.
 
 With --check it writes nothing and fails where a page is not current.
 """
@@ -18,6 +19,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import real_images
 import towers
 
 import fpl_tune
@@ -179,7 +181,10 @@ def _comment(path: Path) -> str:
     return " ".join(line.removeprefix("# ") for line in lines).rstrip(":")
 
 
-PAGES = {"api.md": api, "yaml.md": yaml, "trace.md": trace, "metrics.md": measured, "towers.md": towers.page}
+PAGES = {
+    "api.md": api, "yaml.md": yaml, "trace.md": trace, "metrics.md": measured, "towers.md": towers.page,
+    "../explanation/real_images.md": real_images.page, "../../README.md": real_images.readme,
+}  # fmt: skip
 
 
 def _own(value: Any, module: str) -> bool:
