@@ -70,12 +70,13 @@ class Findings:
         """Numbers of the cells on the page, by id: a study numbers its trials and its references separately."""
         self.objectives = objectives_of(spec)
         """Metrics that choose: validation accuracy, or the objectives of the study's search."""
-        self.grid_axes = list(axes_of(spec.axes))
+        grid = axes_of(spec.axes)
+        self.grid_axes = list(grid)
         """Dotted names of the study's axes, without searched fields."""
         names = dict.fromkeys(name for cell in self.own for name in cell.varied)
         self.axes = [n for n in names if len({repr(cell.varied.get(n)) for cell in self.own}) > 1]
         """Dotted fields in which the study's own cells differ, in the study's order."""
-        self.names = Names(self.cells, self.own, self.axes, self.grid_axes)
+        self.names = Names(self.cells, self.own, self.axes, grid)
         self._shares: dict[str, ClassCounts] = {}
         self.looks = spec.declared_looks()
         """Numbers of seeds after which comparisons are looked at; empty: the seeds are fixed."""
@@ -222,9 +223,7 @@ class Findings:
             return f"{name} (not tuned)" if name in dict(self._tuned_rows) else name
         if cell.candidate and cell.reference:
             return cell.reference
-        axes = axes_of(self.spec.axes)  # a search has no cells at first
-        taken = {n: {*self.names.taken.get(n, ()), *map(shown, axes.get(n, ()))} for n in cell.varied}
-        rest = {n: v for n, v in cell.varied.items() if shown(v) not in taken[n]}
+        rest = {n: v for n, v in cell.varied.items() if shown(v) not in self.names.taken.get(n, ())}
         if not rest and cell.role == "reference":
             what = {name: value for name, value in cell.varied.items() if name not in self.settings}
             return f"{label(what)} (not tuned)" if what else ""

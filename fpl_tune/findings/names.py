@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,15 +22,15 @@ class Names:
         cells: all cells.
         own: cells and trials, without the references and what confirms a search.
         axes: dotted fields in which these differ.
-        grid_axes: dotted names of the study's axes, without searched fields.
+        grid: values of the study's axes by dotted name, without searched fields.
     """
 
     def __init__(
-        self, cells: Sequence[Cell], own: Sequence[Cell], axes: Sequence[str], grid_axes: Sequence[str]
+        self, cells: Sequence[Cell], own: Sequence[Cell], axes: Sequence[str], grid: Mapping[str, Sequence[Any]]
     ) -> None:
-        self._cells, self._own, self._grid_axes = cells, own, grid_axes
+        self._cells, self._own, self._grid = cells, own, grid
         searched = any(cell.searched for cell in cells)
-        self._axes = [axis for axis in axes if not searched or axis in grid_axes]
+        self._axes = [axis for axis in axes if not searched or axis in grid]
         self.titles = titles(axes)
         """Titles of the axes in tables and charts."""
 
@@ -40,7 +40,7 @@ class Names:
 
     def axes_label(self, cell: Cell) -> str:
         """The label of a cell's values on the study's axes, without searched fields; empty if there are no axes."""
-        return axes_label(cell, self._grid_axes)
+        return axes_label(cell, self._grid)
 
     def of(self, cell: Cell) -> str:
         """A cell's name in charts and sentences: its label or, if that is long, its values on the axes and number."""
@@ -49,8 +49,9 @@ class Names:
 
     @cached_property
     def taken(self) -> dict[str, set[str]]:
-        """The values that the study's own cells take, as texts, by axis; axes with a single value are included."""
-        by_axis: dict[str, set[str]] = {}
+        """The values that the study's own cells take, as texts, by axis. Axes with a single value are included, and so
+        are values whose searches have no trials yet."""
+        by_axis = {axis: {*map(shown, values)} for axis, values in self._grid.items()}
         for cell in self._own:
             for axis, value in cell.varied.items():
                 by_axis.setdefault(axis, set()).add(shown(value))
