@@ -332,9 +332,9 @@ def gains(findings: Findings) -> PageTable | None:
         for method, cell in cells.items():
             none = f"{findings.first_point(cell)} chosen" if cell is not None and cell.published else "–"
             rows[method].append(_judged(findings, tests[cell.id]) if cell is not None and cell.id in tests else none)
-    some_gain = [row for row in rows.values() if {*row[1:]} != {"–"}]
+    judged_rows = [row for row in rows.values() if {*row[1:]} != {"–"}]
     titles = [column or "gain" for column in crossed.columns]
-    return plain_table(["gain of tuning", *titles], some_gain) if some_gain else None
+    return plain_table(["gain of tuning", *titles], judged_rows) if judged_rows else None
 
 
 def gained(findings: Findings) -> str:
