@@ -26,3 +26,10 @@ def test_optim_tuned_has_the_rates_that_were_chosen(setting: str) -> None:
     chosen = TUNED[TUNED["setting"] == setting].groupby("method")["optim.lr"].first()
     rows = ROWS[f"natural_zoo, {setting}"]["rows"]
     assert {name: row["lr"] for name, row in rows.items()} == pytest.approx(chosen[[*rows]].to_dict(), rel=0.005)
+
+
+def test_the_readme_says_how_far_fedpgp_is_below_promptfl_at_published_settings() -> None:
+    published = RESULTS[(RESULTS["role"] == "published") & (RESULTS["setting"] == "PACS")]
+    means = published.groupby("variant")["test/acc_mean"].mean()
+    said = f"FedPGP is {100 * (means['promptfl'] - means['fedpgp']):.0f} points below PromptFL on PACS"
+    assert said in " ".join((real_images.ROOT / "README.md").read_text(encoding="utf-8").split())

@@ -31,28 +31,35 @@ EXPECTED = {
     7: [("zeroshot", name) for name in ("kgcoop", "prograd", "promptfl")],
 }
 """The differences that the numbered expectations in the head of studies/natural_zoo.yaml are about."""
+PUBLISHED = [("pfedmoap", "promptfl"), ("fedpgp", "promptfl"), ("coop", "promptfl")]
+"""Differences between published settings that the page shows."""
 
 
 def page() -> str:
     """The page, with the tables and the note of table.md, and the differences that were expected."""
     parts = (FOLDER / "table.md").read_text(encoding="utf-8").strip().split("\n\n")
     named = dict(zip(("table", "values", "gains", "note"), parts, strict=True))
-    return _filled(FOLDER.with_suffix(".md"), {**named, "expected": _expected()})
+    numbered = [(number, pair) for number, some in EXPECTED.items() for pair in some]
+    rows = zip(numbered, _differences([pair for _, pair in numbered], ["tuned", "reference"]), strict=True)
+    expected = _table(["", "difference", *SETTINGS], [[str(number), *row] for (number, _), row in rows])
+    published = _table(["published settings", *SETTINGS], _differences(PUBLISHED, ["published"]))
+    return _filled(FOLDER.with_suffix(".md"), {**named, "expected": expected, "published": published})
 
 
-def _expected() -> str:
+def _differences(pairs: list[tuple[str, str]], roles: list[str]) -> list[list[str]]:
+    """A row for each pair: what is subtracted from what, and the difference in each setting."""
     results = pd.read_csv(FOLDER / "results.csv")
-    results = results[results["role"].isin(["tuned", "reference"])]
+    results = results[results["role"].isin(roles)]
     frame = results.assign(cell=results["variant"].fillna(results["method"]), value=results[TEST])
-    pairs = [pair for some in EXPECTED.values() for pair in some]
-    texts: dict[str, list[str]] = {}
+    columns = [[f"{one} – {other}" for one, other in pairs]]
     for setting in SETTINGS:
         found = compare(frame[frame["setting"] == setting], pairs).to_dict("records")
-        texts[setting] = ["{} ({}): {}".format(*judged(TEST, row)) for row in found]
-    lines = [f"| | difference | {' | '.join(SETTINGS)} |", "|---" * (2 + len(SETTINGS)) + "|"]
-    numbers = [number for number, some in EXPECTED.items() for _ in some]
-    for number, (one, other), *row in zip(numbers, pairs, *texts.values(), strict=True):
-        lines.append(f"| {number} | {one} – {other} | {' | '.join(row)} |")
+        columns.append(["{} ({}): {}".format(*judged(TEST, row)) for row in found])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _table(titles: list[str], rows: list[list[str]]) -> str:
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines)
 
 
@@ -60,13 +67,13 @@ def readme() -> str:
     """The README, with the rows of SHOWN and of the methods that validation chooses in a setting."""
     table = pd.read_csv(FOLDER / "table.csv", index_col="method")
     best = [name for name in table.index if any(table.loc[name, f"{setting} best"] for setting in SETTINGS)]
-    lines = [f"| test % | {' | '.join(SETTINGS)} |", "|---" * (1 + len(SETTINGS)) + "|"]
+    rows = []
     for name in dict.fromkeys([*best, *SHOWN]):
         row = table.loc[name]
         texts = [f"{100 * row[f'{at} mean']:.1f} ± {100 * row[f'{at} std']:.1f}" for at in SETTINGS]
         texts = [f"**{text}**" if row[f"{at} best"] else text for text, at in zip(texts, SETTINGS, strict=True)]
-        lines.append(f"| {name} | {' | '.join(texts)} |")
-    return _filled(ROOT / "README.md", {"natural": "\n".join(lines)})
+        rows.append([name, *texts])
+    return _filled(ROOT / "README.md", {"natural": _table(["test %", *SETTINGS], rows)})
 
 
 def _filled(path: Path, parts: dict[str, str]) -> str:
