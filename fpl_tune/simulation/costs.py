@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -220,12 +221,13 @@ def client_flops(method: Method, task: ClientTask, state: State, sizes: Collecti
         once = task.kept
         if not local.params:
             return ClientFlops(once)
-        _loss(method, task, local, clients, 1)  # embeds the words of the sentences, once a run
+        with task.counting():
+            _loss(method, task, local, clients, 1)  # embeds the words of the sentences, once a run
         for size in sizes:
-            with task.counting() as counter:
+            with task.counting():
                 loss, leaves = _loss(method, task, local, clients, size)
                 torch.autograd.grad(loss, leaves, allow_unused=True)
-            counted[size] = counter.get_total_flops() - task.kept
+                counted[size] = task.total() - task.kept
         once += task.kept
     return ClientFlops(once, counted, sum(leaf[0].numel() for leaf in local.params.values()))
 
@@ -250,25 +252,65 @@ def _all_counted() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
+class _Encoding(NamedTuple):
+    """Operations of text features, which follow from the shape of the context."""
+
+    features: torch.Size
+    forward: int
+    backward: int
+
+
+_encodings: WeakKeyDictionary[Towers, dict[Any, _Encoding]] = WeakKeyDictionary()
+
+
+class _Encoded(torch.autograd.Function):
+    """Features that are all equal in place of an encoding that was counted before. They add its operations where it
+    would have run, those of its gradient if that is asked for; second derivatives are not counted."""
+
+    @staticmethod
+    def forward(ctx: Any, context: Tensor, task: _Apart, encoding: _Encoding) -> Tensor:
+        ctx.context, ctx.task, ctx.encoding = context, task, encoding
+        task.added += encoding.forward
+        return task.equal(*encoding.features[:-1])
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None, None]:
+        ctx.task.added += ctx.encoding.backward
+        return torch.zeros_like(ctx.context), None, None
+
+
 @dataclass
 class _Apart(SilentTask):
     """A task that counts apart what is encoded without gradients and kept for the round. It is silent about that where
-    nothing is counted, and always about hand-written prompts, which are encoded once a run."""
+    nothing is counted, and always about hand-written prompts, which are encoded once a run.
+
+    Where it counts, what learns contexts alone is encoded once a process for each shape of a context, whatever the
+    method and the batch.
+    """
 
     kept: int = 0
     """Operations of that since counting began."""
+    added: int = 0
+    """Operations since counting began of what was counted before."""
     counter: FlopCounterMode | None = None
 
     @contextmanager
-    def counting(self) -> Iterator[FlopCounterMode]:
-        self.kept = 0
+    def counting(self) -> Iterator[None]:
+        self.kept = self.added = 0
         with FlopCounterMode(display=False) as self.counter:
-            yield self.counter
+            yield
         self.counter = None
+
+    def total(self) -> int:
+        """Operations since counting began."""
+        return self.added + (0 if self.counter is None else self.counter.get_total_flops())
 
     def encode_prompts(self, context: Tensor, *, cache: bool = True, **how: Any) -> Tensor:
         if self.counter is None and not torch.is_grad_enabled():
             return super().encode_prompts(context, **how)
+        learns = context.requires_grad and torch.is_grad_enabled() and not {"adapter", "deep"} & how.keys()
+        if learns and self.counter is not None:
+            return self._once(context, how)
         return self._counted(partial(ClientTask.encode_prompts, self, context, cache=False, **how), cache)
 
     def sentences(self, templates: Sequence[str], *, adapter: Adapter | None = None) -> Tensor:
@@ -277,14 +319,26 @@ class _Apart(SilentTask):
         return self._counted(partial(ClientTask.sentences, self, templates, adapter=adapter), True)
 
     def _counted(self, encode: Callable[[], Tensor], kept: bool) -> Tensor:
-        before = self._total()
+        before = self.total()
         features = encode()
         if kept and not features.requires_grad:
-            self.kept += self._total() - before
+            self.kept += self.total() - before
         return features
 
-    def _total(self) -> int:
-        return 0 if self.counter is None else self.counter.get_total_flops()
+    def _once(self, context: Tensor, how: Mapping[str, Any]) -> Tensor:
+        """Features of contexts that learn."""
+        known, found = self.known, _encodings.setdefault(self.towers, {})
+        key = tuple(known.names), known.position, known.plain, context.shape, context.dtype, repr(sorted(how.items()))
+        if key not in found:
+            start, leaf = self.total(), context.detach().requires_grad_()
+            ClientTask.encode_prompts(self, leaf, **how)  # embeds the words
+            embedded = self.total()
+            features = ClientTask.encode_prompts(self, leaf, **how)
+            forward = self.total() - embedded
+            torch.autograd.grad(features.sum(), leaf)
+            found[key] = _Encoding(features.shape, forward, self.total() - embedded - forward)
+            self.added -= self.total() - start
+        return _Encoded.apply(context, self, found[key])
 
 
 def _apart(task: ClientTask, at_once: int | None = None) -> _Apart:

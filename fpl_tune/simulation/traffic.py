@@ -86,11 +86,11 @@ class SilentTask(ClientTask):
 
     @property
     def hand_text(self) -> Tensor:
-        return self._features(self.n_classes)
+        return self.equal(self.n_classes)
 
     def sentences(self, templates: Sequence[str], *, adapter: Adapter | None = None) -> Tensor:
         lead = () if adapter is None else (len(next(iter(adapter.leaf.values()))),)
-        return self._features(*lead, len(templates), self.n_classes)
+        return self.equal(*lead, len(templates), self.n_classes)
 
     def encode_prompts(
         self,
@@ -104,7 +104,7 @@ class SilentTask(ClientTask):
         lead = context.shape[: -3 if per_class else -2]
         if adapter is not None and not lead:
             lead = (len(next(iter(adapter.leaf.values()))),)
-        return self._features(*lead, self.n_classes if names is None else len(names))
+        return self.equal(*lead, self.n_classes if names is None else len(names))
 
-    def _features(self, *lead: int) -> Tensor:
+    def equal(self, *lead: int) -> Tensor:
         return torch.full((*lead, self.embed_dim), self.embed_dim**-0.5, dtype=self.dtype, device=self.device)
