@@ -97,7 +97,8 @@ def ask(search: CellSearch, design: Design, rows: Sequence[Row]) -> Cell | None:
                 raise ConfigError(f"{_OUTSIDE} suggestions of {search.name} are rejected. The last one: {problem} "
                                   "Raise search.limits, or narrow search.space.") from None  # fmt: skip
             if outside % _MODELLED == 0:  # the model may insist
-                study.sampler = RandomSampler(derive("outside", search.search.seed, search.stream, number) % 2**32)
+                drawn = derive("outside", search.search.seed, search.stream, number, outside)
+                study.sampler = RandomSampler(drawn % 2**32)
             continue
         except ConfigError as problem:
             reasons.append(str(problem))

@@ -66,6 +66,13 @@ def test_no_point_that_is_known_to_be_outside_is_suggested(compose: Compose, sam
     assert [row.cell.varied for row in asked.rows if row.cell.published] == []
 
 
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_points_within_are_found_where_they_are_rare(compose: Compose, sampler: str) -> None:
+    rare = SIZES.replace("high: 8", "high: 16")
+    made = compose(rare, f"search.limits={{{BYTES}: {bytes_of(compose, 1)}}}", f"search.sampler={sampler}")
+    assert len(Asked(made, rejection(made.search.limits)).all()) == made.search.trials
+
+
 def test_a_search_ends_where_only_points_outside_are_left(compose: Compose) -> None:
     body = "axes: {}\nsearch: {trials: 30, sampler: random, only: [method.n_ctx], published: [{method.n_ctx: 1}],\n"
     body += "  space: {method.n_ctx: {low: 1, high: 8}}}"
