@@ -158,7 +158,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def head() -> str:
-    """A tiny study on the embedded world: PromptFL, four clients, two rounds."""
+    """A tiny study on the embedded world: PromptFL, four clients, two rounds of one step."""
     return """
 defaults:
   - /study
@@ -168,6 +168,7 @@ data: {train_per_class: 12, test_per_class: 3, shots: 4, domains: [clipart]}
 partition: {n_clients: 4}
 protocol: {rounds: 2, epochs: 1}
 execution: {executor: inline, checkpoint_every: 2}
+optim: {batch: 64}
 seeds: 2
 """
 

@@ -68,7 +68,7 @@ def page() -> str:
 def _row(name: str, config: dict[str, Any]) -> tuple[str, ...]:
     import open_clip
 
-    text, vision = dict(config["text_cfg"]), dict(config["vision_cfg"])
+    text, vision = {**config["text_cfg"], "layers": 2}, dict(config["vision_cfg"])  # more are alike
     of_timm, of_hf = "timm_model_name" in vision, "hf_model_name" in text
     if of_hf:  # its own configuration is Hugging Face's
         text = {"layers": 1, "width": 16, "heads": 2, "vocab_size": 10}

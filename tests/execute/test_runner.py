@@ -449,6 +449,7 @@ def test_a_run_a_study_and_a_trainable_have_equal_losses_whatever_threads_the_pr
         "protocol.rounds": 2,
         "protocol.epochs": 1,
         "optim.lr": 0.1,
+        "optim.batch": 64,
     }
     run_study(compose("axes: {optim: {lr: [0.1]}}"), root=tmp_path)
     store = Store.open(tmp_path, "tiny")

@@ -24,7 +24,7 @@ BODY = """
 axes: {}
 search:
   sampler: random
-  seed: 2  # with which a trial differs from the first in all fields
+  seed: 1  # with which a trial differs from the first in all fields
   trials: 6
   confirm: 0
   only: [optim.lr, method.n_ctx, protocol.epochs]

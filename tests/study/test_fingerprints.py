@@ -256,14 +256,14 @@ def test_weights_that_change_in_place(study: Make, weights: Path, tmp_path: Path
     made = study(f"clip.pretrained={weights}")
     run(made, tmp_path / "out")
     assert run(made, tmp_path / "out").cells == []
-    first = fpl_tune.run("method=zeroshot", f"clip.pretrained={weights}", "data.max_test=2")
+    first = fpl_tune.run("method=zeroshot", f"clip.pretrained={weights}", "data.max_test=2", "data.max_train=2")
     kept = shutil.copyfile(weights, tmp_path / "kept.safetensors")
     change_weights(weights)
     again = run(made, tmp_path / "out")
     assert (again.stales, again.cells) == ([], ["base"]), "other weights are another cell"
     assert len(Store.open(tmp_path / "out", "own").table().frame()) == 1
     assert run(study(f"clip.pretrained={kept}"), tmp_path / "out").cells == [], "whose results are still there"
-    second = fpl_tune.run("method=zeroshot", f"clip.pretrained={weights}", "data.max_test=2")
+    second = fpl_tune.run("method=zeroshot", f"clip.pretrained={weights}", "data.max_test=2", "data.max_train=2")
     assert second["test/loss"].tolist() != first["test/loss"].tolist()
 
 
