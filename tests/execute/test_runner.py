@@ -437,6 +437,17 @@ def test_permuting_test_labels_changes_nothing_that_is_chosen(
     assert best(one.table()).test != best(two.table()).test
 
 
+def test_beside_one_another_cells_that_take_longest_start_first(compose: Compose, tmp_path: Path) -> None:
+    """After those that train nothing. One after another, in the study's order."""
+    body = "axes: {protocol.epochs: [1, 3, 2]}\nreferences: [{method: zeroshot, protocol.epochs: 1}]"
+    orders = []
+    for name, how in (("alone", ()), ("beside", ("execution.executor=ray", "execution.parallel=2"))):
+        run_study(compose(body, *how), root=tmp_path / name, executor=inline.execute, callbacks=[log := Heard()])
+        orders.append([label.partition("epochs=")[2] for label in log.cells if "zeroshot" not in label])
+        assert "zeroshot" in log.cells[0]
+    assert orders == [["1", "3", "2"], ["3", "2", "1"]]
+
+
 def test_a_run_a_study_and_a_trainable_have_equal_losses_whatever_threads_the_process_has(
     compose: Compose, tmp_path: Path
 ) -> None:
