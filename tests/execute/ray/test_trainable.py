@@ -26,13 +26,14 @@ TINY: dict[str, Any] = {
     "data": DATA,
     "partition.n_clients": 2,
     "protocol": {"rounds": 3, "epochs": 1},
+    "optim.batch": 64,
     "seeds": 2,
     "execution.device": "cpu",
 }
 OVERRIDES = (
     "method=promptfl",
     *(f"data.{name}={str(value).replace(' ', '')}" for name, value in DATA.items()),
-    *("partition.n_clients=2", "protocol.rounds=3", "protocol.epochs=1"),
+    *("partition.n_clients=2", "protocol.rounds=3", "protocol.epochs=1", "optim.batch=64"),
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
