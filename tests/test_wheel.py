@@ -71,10 +71,11 @@ def test_a_fresh_environment_runs_the_sweep_of_the_readme(wheel: Path, tmp_path:
     assert call(programs / "python", "-c", "import fpl_tune; print(fpl_tune.__file__)").startswith(str(site))
     call(programs / "fpl-tune", "study", "lambda_sweep", "axes.method.lam=[0.5,2,5]")
     shown = json.loads(call(programs / "fpl-tune", "show", "lambda_sweep", "--format", "json"))
-    text = (ROOT / "README.md").read_text(encoding="utf-8").split("<!-- sweep:")[1]
-    rows = re.findall(r"^\| (\S+)(?: \(.*?\))? \| ([\d.]+) \| ([\d.]+) ±", text, re.MULTILINE)
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- sweep:begin -->")[2]
+    lines = text.partition("<!-- sweep:end -->")[0].strip().splitlines()[2:]
+    rows = re.findall(r"^\| (\S+)(?: \(.*?\))? \| ([\d.]+) \| ([\d.]+) ±", "\n".join(lines), re.MULTILINE)
     printed = {cell: (float(val), float(test)) for cell, val, test in rows}
     found = {row["label"]: (100 * row["val/acc_mean"], 100 * row["mean"]) for row in shown}
-    assert len(printed) > 1
+    assert len(printed) == len(lines) > 1
     for cell, figures in printed.items():
         assert found[cell] == pytest.approx(figures, abs=0.2), cell
