@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -265,7 +266,7 @@ _encodings: WeakKeyDictionary[Towers, dict[Any, _Encoding]] = WeakKeyDictionary(
 
 class _Encoded(torch.autograd.Function):
     """Features that are all equal in place of an encoding that was counted before. They add its operations where it
-    would have run, those of its gradient if that is asked for; second derivatives are not counted."""
+    would have run, those of its gradient if that is asked for."""
 
     @staticmethod
     def forward(ctx: Any, context: Tensor, task: _Apart, encoding: _Encoding) -> Tensor:
@@ -274,7 +275,8 @@ class _Encoded(torch.autograd.Function):
         return task.equal(*encoding.features[:-1])
 
     @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, *_: Any) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.task.added += ctx.encoding.backward
         return torch.zeros_like(ctx.context), None, None
 

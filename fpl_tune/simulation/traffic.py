@@ -107,4 +107,5 @@ class SilentTask(ClientTask):
         return self.equal(*lead, self.n_classes if names is None else len(names))
 
     def equal(self, *lead: int) -> Tensor:
+        """Unit features [*lead, D] that are all equal."""
         return torch.full((*lead, self.embed_dim), self.embed_dim**-0.5, dtype=self.dtype, device=self.device)
