@@ -14,7 +14,8 @@ import pandas as pd
 
 from fpl_tune.analysis import compare
 from fpl_tune.core.metrics import TEST
-from fpl_tune.report.panels import judged
+from fpl_tune.report.panels import PageTable, TableRow, Td, judged_text, plain_table
+from fpl_tune.report.table import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "explanation" / "real_images"
@@ -36,31 +37,27 @@ PUBLISHED = [("pfedmoap", "promptfl"), ("fedpgp", "promptfl"), ("coop", "promptf
 
 
 def page() -> str:
-    """The page, with the tables and the note of table.md, and the differences that were expected."""
+    """The page, with the tables and the note of table.md, the differences that were expected, and published ones."""
     parts = (FOLDER / "table.md").read_text(encoding="utf-8").strip().split("\n\n")
     named = dict(zip(("table", "values", "gains", "note"), parts, strict=True))
-    numbered = [(number, pair) for number, some in EXPECTED.items() for pair in some]
-    rows = zip(numbered, _differences([pair for _, pair in numbered], ["tuned", "reference"]), strict=True)
-    expected = _table(["", "difference", *SETTINGS], [[str(number), *row] for (number, _), row in rows])
-    published = _table(["published settings", *SETTINGS], _differences(PUBLISHED, ["published"]))
-    return _filled(FOLDER.with_suffix(".md"), {**named, "expected": expected, "published": published})
-
-
-def _differences(pairs: list[tuple[str, str]], roles: list[str]) -> list[list[str]]:
-    """A row for each pair: what is subtracted from what, and the difference in each setting."""
     results = pd.read_csv(FOLDER / "results.csv")
-    results = results[results["role"].isin(roles)]
+    numbered = [(str(number), pair) for number, some in EXPECTED.items() for pair in some]
+    rows = _differences(results[results["role"].isin(["tuned", "reference"])], [pair for _, pair in numbered])
+    expected = [[number, *row] for (number, _), row in zip(numbered, rows, strict=True)]
+    published = _differences(results[results["role"] == "published"], PUBLISHED)
+    own = {
+        "expected": _table(plain_table(["", "difference", *SETTINGS], expected)),
+        "published": _table(plain_table(["published settings", *SETTINGS], published)),
+    }
+    return _filled(FOLDER.with_suffix(".md"), {**named, **own})
+
+
+def _differences(results: pd.DataFrame, pairs: list[tuple[str, str]]) -> list[list[str]]:
+    """A row for each pair: what is subtracted from what, and the difference in each setting."""
     frame = results.assign(cell=results["variant"].fillna(results["method"]), value=results[TEST])
-    columns = [[f"{one} – {other}" for one, other in pairs]]
-    for setting in SETTINGS:
-        found = compare(frame[frame["setting"] == setting], pairs).to_dict("records")
-        columns.append(["{} ({}): {}".format(*judged(TEST, row)) for row in found])
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _table(titles: list[str], rows: list[list[str]]) -> str:
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines)
+    tests = [compare(frame[frame["setting"] == setting], pairs).to_dict("records") for setting in SETTINGS]
+    by_pair = zip(pairs, *tests, strict=True)
+    return [[f"{one} – {other}", *(judged_text(TEST, test) for test in own)] for (one, other), *own in by_pair]
 
 
 def readme() -> str:
@@ -71,9 +68,13 @@ def readme() -> str:
     for name in dict.fromkeys([*best, *SHOWN]):
         row = table.loc[name]
         texts = [f"{100 * row[f'{at} mean']:.1f} ± {100 * row[f'{at} std']:.1f}" for at in SETTINGS]
-        texts = [f"**{text}**" if row[f"{at} best"] else text for text, at in zip(texts, SETTINGS, strict=True)]
-        rows.append([name, *texts])
-    return _filled(ROOT / "README.md", {"natural": _table(["test %", *SETTINGS], rows)})
+        bold = [bool(row[f"{at} best"]) for at in SETTINGS]
+        rows.append(TableRow([Td(name), *(Td(text, bold=is_best) for text, is_best in zip(texts, bold, strict=True))]))
+    return _filled(ROOT / "README.md", {"natural": _table(PageTable(["test %", *SETTINGS], rows))})
+
+
+def _table(table: PageTable) -> str:
+    return markdown([table], "").strip()
 
 
 def _filled(path: Path, parts: dict[str, str]) -> str:

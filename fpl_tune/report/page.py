@@ -48,8 +48,7 @@ def write(findings: Findings, reference: str | None, folder: Path, *, state: str
     listing = table.table(findings, comparisons, findings.entries) if findings.confirmed else cells
     tables, note = [listing], table.note(findings, comparisons)
     if by_setting:
-        gains = tuned.gains(findings)
-        tables = [tuned.table(findings), tuned.values(findings), *([gains] if gains is not None else [])]
+        tables = [tuned.table(findings), *tuned.chosen_tables(findings)]
         note = " ".join(filter(None, [tuned.note(findings), tuned.marked(tables[1]), tuned.gained(findings)]))
     write_text(folder / "table.md", table.markdown(tables, note))
     write_text(folder / "table.tex", latex.table(findings, comparisons, listing))

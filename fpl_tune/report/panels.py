@@ -73,3 +73,13 @@ def judged(metric: str, row: Mapping[Any, Any]) -> list[str]:
     """Difference, interval and verdict of a comparison as texts; of declared looks also the one that decided."""
     verdict = f"{row['verdict']} at {counted(row['look'], 'seed')}" if row.get("look") else str(row["verdict"])
     return [signed(row["difference"], metric), interval(row, metric), verdict]
+
+
+def judged_text(metric: str, row: Mapping[Any, Any] | None) -> str:
+    """`+1.20 (+0.30 to +2.10): better`; `–` if there is no comparison, or no seed is paired."""
+    if row is None or not row["seeds"]:
+        return "–"
+    difference, bounds, verdict = judged(metric, row)
+    if bounds == "–":
+        return verdict if row["verdict"] == "identical" else difference
+    return f"{difference} ({bounds}): {verdict}"

@@ -35,7 +35,7 @@ from fpl_tune.findings.crossed import Crossed
 from fpl_tune.findings.findings import Findings
 from fpl_tune.findings.searches import Searched
 from fpl_tune.report import costs, sentences
-from fpl_tune.report.panels import FIXED, PageTable, Panel, TableRow, Td, judged, plain_table
+from fpl_tune.report.panels import FIXED, PageTable, Panel, TableRow, Td, judged_text, plain_table
 from fpl_tune.search.halving import limit, used
 from fpl_tune.study.cells import Cell, shown
 from fpl_tune.study.results import aggregate
@@ -331,10 +331,17 @@ def gains(findings: Findings) -> PageTable | None:
         tests = compare_pairs(findings, pairs).to_dict("index") if pairs else {}
         for method, cell in cells.items():
             none = f"{findings.first_point(cell)} chosen" if cell is not None and cell.published else "–"
-            rows[method].append(_judged(findings, tests[cell.id]) if cell is not None and cell.id in tests else none)
+            test = None if cell is None else tests.get(cell.id)
+            rows[method].append(none if test is None else judged_text(findings.metric, test))
     judged_rows = [row for row in rows.values() if {*row[1:]} != {"–"}]
     titles = [column or "gain" for column in crossed.columns]
     return plain_table(["gain of tuning", *titles], judged_rows) if judged_rows else None
+
+
+def chosen_tables(findings: Findings) -> list[PageTable]:
+    """The chosen values, and what tuning gained if there is something to compare."""
+    gain = gains(findings)
+    return [values(findings), *([gain] if gain is not None else [])]
 
 
 def gained(findings: Findings) -> str:
@@ -357,16 +364,6 @@ def _first(findings: Findings) -> str:
     if not own or not by_word["published"]:
         return f"the {'default' if own else 'published'} setting"
     return f"the published setting, or the default one of {some(own, 3)}"
-
-
-def _judged(findings: Findings, test: Mapping[Any, Any] | None) -> str:
-    """`+1.20 (+0.30 to +2.10): better`; `–` if there is no comparison, or no seed is paired."""
-    if test is None or not test["seeds"]:
-        return "–"
-    difference, bounds, verdict = judged(findings.metric, test)
-    if bounds == "–":
-        return verdict if test["verdict"] == "identical" else difference
-    return f"{difference} ({bounds}): {verdict}"
 
 
 class Against(NamedTuple):
@@ -428,14 +425,9 @@ def details(findings: Findings, comparisons: Comparisons) -> Panel | None:
     """Which values were chosen, and what did tuning gain?"""
     if findings.tuned_table is None:
         return None
-    chosen = values(findings)
-    text = f"The values that {findings.chosen_on} chose. {marked(chosen)}".strip()
-    result = Panel("Chosen values", [text], tables=[chosen])
-    result.texts += costs.texts(findings)
-    if (gain := gains(findings)) is not None:
-        result.texts.append(gained(findings))
-        result.tables.append(gain)
-    return result
+    tables = chosen_tables(findings)
+    text = f"The values that {findings.chosen_on} chose. {marked(tables[0])}".strip()
+    return Panel("Chosen values", [text, *costs.texts(findings), *filter(None, [gained(findings)])], tables=tables)
 
 
 def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
@@ -447,8 +439,8 @@ def each(findings: Findings, comparisons: Comparisons) -> Panel | None:
         return None
     columns = findings.tuned_table.columns
     rows = [
-        [other, *(_judged(findings, tests.get(c)) for c in columns),
-         *([_judged(findings, compared.over_settings.get(other))] if len(columns) > 1 else [])]
+        [other, *(judged_text(findings.metric, tests.get(c)) for c in columns),
+         *([judged_text(findings.metric, compared.over_settings.get(other))] if len(columns) > 1 else [])]
         for other, tests in compared.by_setting.items()
     ]  # fmt: skip
     text = (
